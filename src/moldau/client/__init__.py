@@ -1,0 +1,11 @@
+"""The small blocking client the commands use: requests and answers, nothing in the background.
+
+`config`      where to connect and how (`ClientConfig`, from Java-style properties)
+`security`    TLS and SASL settings, for this client and for librdkafka
+`connection`  one socket to one broker: version negotiation, one request at a time
+`cluster`     which broker to ask: bootstrap, controller, partition leaders, retries
+`admin`       what an administrator asks for, answered in plain values
+`librdkafka`  the same Java-style properties for confluent-kafka, which moves the records
+
+Producing and consuming are librdkafka's work (confluent-kafka), not this room's. Works against any Kafka.
+"""

@@ -1,0 +1,431 @@
+"""What an administrator asks of a cluster, as plain calls with plain answers.
+
+One function per question: it names the fields of all protocol versions, and the agreed version picks its own.
+An error in an answer is raised, except where one call asks about many things: there it is the thing's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition
+from moldau.client.connection import Connection, raise_error, to_error
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema, ms
+from moldau.wire.uuids import ZERO_UUID
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+_DESCRIBE_PARTITIONS_MAX = 2000  # per answer; Kafka's default, the broker may cut lower
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(IntEnum):
+    """Where a configuration value comes from; the names are what Kafka's tools print."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    type: ResourceType
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_sensitive: bool
+    read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetInfo:
+    offset: int  # -1: no record that late
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirPartition:
+    topic: str
+    index: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    path: str
+    error: ErrorCode
+    partitions: tuple[LogDirPartition, ...]
+    total_bytes: int
+    usable_bytes: int
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    assignments: Mapping[int, Sequence[int]] | None = None,
+    configs: Mapping[str, str] | None = None,
+) -> UUID:
+    """Returns the new topic's id (zero from brokers that give none)."""
+
+    def build(schema: Schema) -> Any:
+        topic = schema.CreatableTopic(
+            name=name,
+            num_partitions=-1 if partitions is None else partitions,
+            replication_factor=-1 if replication_factor is None else replication_factor,
+            assignments=tuple(
+                schema.CreatableReplicaAssignment(partition_index=index, broker_ids=tuple(brokers))
+                for index, brokers in (assignments or {}).items()
+            ),
+            configs=tuple(
+                schema.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
+            ),
+        )
+        return schema.CreateTopicsRequest(topics=(topic,), timeout=_timeout(cluster), validate_only=False)
+
+    answer = cluster.at_controller(ApiKey.CREATE_TOPICS, build, lambda a: (t.error_code for t in a.topics))
+    (result,) = answer.topics
+    raise_error(result.error_code, result.error_message)
+    return getattr(result, "topic_id", None) or ZERO_UUID
+
+
+def create_partitions(
+    cluster: Cluster,
+    counts: Mapping[str, int],
+    assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+) -> None:
+    """Grow each topic to its count; `assignments` name the replicas of the new partitions only."""
+
+    def assigned(schema: Schema, topic: str) -> tuple[Any, ...] | None:
+        if assignments is None:
+            return None
+        return tuple(schema.CreatePartitionsAssignment(broker_ids=tuple(ids)) for ids in assignments[topic])
+
+    def build(schema: Schema) -> Any:
+        return schema.CreatePartitionsRequest(
+            topics=tuple(
+                schema.CreatePartitionsTopic(name=name, count=count, assignments=assigned(schema, name))
+                for name, count in counts.items()
+            ),
+            timeout=_timeout(cluster),
+            validate_only=False,
+        )
+
+    answer = cluster.at_controller(
+        ApiKey.CREATE_PARTITIONS, build, lambda a: (result.error_code for result in a.results)
+    )
+    for result in answer.results:
+        raise_error(result.error_code, result.error_message)
+
+
+def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
+    def build(schema: Schema) -> Any:
+        fields: dict[str, Any] = {"timeout": _timeout(cluster), "topic_names": tuple(names)}
+        if hasattr(schema, "DeleteTopicState"):  # version 6 and up: by name or by id
+            fields["topics"] = tuple(schema.DeleteTopicState(name=name, topic_id=None) for name in names)
+        return schema.DeleteTopicsRequest(**fields)
+
+    answer = cluster.at_controller(
+        ApiKey.DELETE_TOPICS, build, lambda a: (result.error_code for result in a.responses)
+    )
+    for result in answer.responses:
+        raise_error(result.error_code, getattr(result, "error_message", None))
+
+
+def describe_topics(
+    cluster: Cluster, names: Sequence[str], *, partitions_per_answer: int = _DESCRIBE_PARTITIONS_MAX
+) -> list[TopicMetadata]:
+    """With the eligible leader replicas where the broker knows them; the first error is raised."""
+    if cluster.any_broker().version_of(ApiKey.DESCRIBE_TOPIC_PARTITIONS) is None:
+        found = cluster.metadata(names).topics
+        topics = [found[name] for name in names if name in found]
+    else:
+        topics = _describe_topic_partitions(cluster, sorted(names), partitions_per_answer)
+    for topic in topics:
+        raise_error(topic.error)
+    return topics
+
+
+def _describe_topic_partitions(cluster: Cluster, names: Sequence[str], limit: int) -> list[TopicMetadata]:
+    topics: dict[str, TopicMetadata] = {}
+    cursor: tuple[str, int] | None = None
+    while True:
+        answer = cluster.any_broker().send(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            partial(_describe_request, names=names, limit=limit, cursor=cursor),
+        )
+        for entry in answer.topics:
+            page = _described_topic(entry)
+            earlier = topics.get(page.name)
+            partitions = (earlier.partitions if earlier else ()) + page.partitions
+            topics[page.name] = replace(page, partitions=partitions)
+        if answer.next_cursor is None:
+            return list(topics.values())
+        cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+
+
+def _describe_request(
+    schema: Schema, *, names: Sequence[str], limit: int, cursor: tuple[str, int] | None
+) -> Any:
+    start = None if cursor is None else schema.Cursor(topic_name=cursor[0], partition_index=cursor[1])
+    return schema.DescribeTopicPartitionsRequest(
+        topics=tuple(schema.TopicRequest(name=name) for name in names),
+        response_partition_limit=limit,
+        cursor=start,
+    )
+
+
+def _described_topic(topic: Any) -> TopicMetadata:
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=topic.topic_id or ZERO_UUID,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            PartitionMetadata(
+                index=partition.partition_index,
+                leader=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replica_nodes),
+                isr=tuple(partition.isr_nodes),
+                offline=tuple(partition.offline_replicas),
+                elr=_optional_ids(partition.eligible_leader_replicas),
+                last_known_elr=_optional_ids(partition.last_known_elr),
+            )
+            for partition in topic.partitions
+        ),
+        error=ErrorCode(topic.error_code),
+    )
+
+
+def describe_configs(
+    cluster: Cluster, resources: Sequence[Resource], *, synonyms: bool = False
+) -> dict[Resource, list[ConfigEntry]]:
+    """Every key of each resource. A broker's own configuration is asked of that broker."""
+    described: dict[Resource, list[ConfigEntry]] = {}
+    for connection, group in _by_connection(cluster, resources):
+        answer = connection.send(
+            ApiKey.DESCRIBE_CONFIGS, partial(_describe_configs_request, resources=group, synonyms=synonyms)
+        )
+        for result in answer.results:
+            raise_error(result.error_code, result.error_message)
+            resource = Resource(ResourceType(result.resource_type), result.resource_name)
+            described[resource] = [_config_entry(entry) for entry in result.configs]
+    return described
+
+
+def _describe_configs_request(schema: Schema, *, resources: Sequence[Resource], synonyms: bool) -> Any:
+    return schema.DescribeConfigsRequest(
+        resources=tuple(
+            schema.DescribeConfigsResource(
+                resource_type=resource.type, resource_name=resource.name, configuration_keys=None
+            )
+            for resource in resources
+        ),
+        include_synonyms=synonyms,
+        include_documentation=False,
+    )
+
+
+def alter_configs(
+    cluster: Cluster, resource: Resource, *, set_values: Mapping[str, str], delete: Iterable[str] = ()
+) -> None:
+    """Change only the named keys (IncrementalAlterConfigs); the rest of the configuration stays."""
+    changes = [(name, 1, None) for name in delete] + [(name, 0, value) for name, value in set_values.items()]
+    ((connection, _),) = _by_connection(cluster, [resource])
+    answer = connection.send(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        lambda schema: schema.IncrementalAlterConfigsRequest(
+            resources=(
+                schema.AlterConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configs=tuple(
+                        schema.AlterableConfig(name=name, config_operation=operation, value=value)
+                        for name, operation, value in changes
+                    ),
+                ),
+            ),
+            validate_only=False,
+        ),
+    )
+    for result in answer.responses:
+        raise_error(result.error_code, result.error_message)
+
+
+def _by_connection(
+    cluster: Cluster, resources: Sequence[Resource]
+) -> list[tuple[Connection, list[Resource]]]:
+    groups: dict[int | None, list[Resource]] = {}
+    for resource in resources:
+        is_one_broker = resource.type is ResourceType.BROKER and resource.name != ""
+        groups.setdefault(int(resource.name) if is_one_broker else None, []).append(resource)
+    return [
+        (cluster.any_broker() if node is None else cluster.broker(node), group)
+        for node, group in groups.items()
+    ]
+
+
+def _config_entry(entry: Any) -> ConfigEntry:
+    return ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=ConfigSource(entry.config_source),
+        is_sensitive=entry.is_sensitive,
+        read_only=entry.read_only,
+        synonyms=tuple(ConfigSynonym(s.name, s.value, ConfigSource(s.source)) for s in entry.synonyms),
+    )
+
+
+def list_offsets(
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OffsetInfo | KafkaError]:
+    """For each partition the first offset at or after a timestamp, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+
+    def call(
+        connection: Connection, part: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
+        if MAX_TIMESTAMP in part.values() and (connection.version_of(ApiKey.LIST_OFFSETS) or 0) < 7:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for max-timestamp")
+        answer = connection.send(
+            ApiKey.LIST_OFFSETS,
+            lambda schema: schema.ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                timeout=_timeout(cluster),
+                topics=tuple(
+                    schema.ListOffsetsTopic(
+                        name=topic,
+                        partitions=tuple(
+                            schema.ListOffsetsPartition(
+                                partition_index=index, current_leader_epoch=-1, timestamp=timestamp
+                            )
+                            for index, timestamp in partitions
+                        ),
+                    )
+                    for topic, partitions in _by_topic(part)
+                ),
+            ),
+        )
+        return {
+            (topic.name, p.partition_index): to_error(p.error_code)
+            if p.error_code
+            else OffsetInfo(p.offset, p.timestamp, getattr(p, "leader_epoch", -1))
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    return cluster.at_leaders(timestamps, call)
+
+
+def delete_records(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | KafkaError]:
+    """Forget the records before each offset (-1: all of them); answers the new low watermarks."""
+
+    def call(
+        connection: Connection, part: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        answer = connection.send(
+            ApiKey.DELETE_RECORDS,
+            lambda schema: schema.DeleteRecordsRequest(
+                timeout=_timeout(cluster),
+                topics=tuple(
+                    schema.DeleteRecordsTopic(
+                        name=topic,
+                        partitions=tuple(
+                            schema.DeleteRecordsPartition(partition_index=index, offset=offset)
+                            for index, offset in partitions
+                        ),
+                    )
+                    for topic, partitions in _by_topic(part)
+                ),
+            ),
+        )
+        return {
+            (topic.name, p.partition_index): to_error(p.error_code) if p.error_code else p.low_watermark
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    return cluster.at_leaders(offsets, call)
+
+
+def describe_log_dirs(cluster: Cluster, broker_id: int) -> list[LogDir]:
+    answer = cluster.broker(broker_id).send(
+        ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None)
+    )
+    raise_error(getattr(answer, "error_code", 0))
+    return [
+        LogDir(
+            path=result.log_dir,
+            error=ErrorCode(result.error_code),
+            partitions=tuple(
+                LogDirPartition(t.name, p.partition_index, p.partition_size, p.offset_lag, p.is_future_key)
+                for t in result.topics
+                for p in t.partitions
+            ),
+            total_bytes=getattr(result, "total_bytes", -1),
+            usable_bytes=getattr(result, "usable_bytes", -1),
+        )
+        for result in answer.results
+    ]
+
+
+def _by_topic(values: Mapping[TopicPartition, int]) -> list[tuple[str, list[tuple[int, int]]]]:
+    topics: dict[str, list[tuple[int, int]]] = {}
+    for (topic, index), value in sorted(values.items()):
+        topics.setdefault(topic, []).append((index, value))
+    return list(topics.items())
+
+
+def _optional_ids(ids: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if ids is None else tuple(ids)
+
+
+def _timeout(cluster: Cluster) -> Any:
+    return ms(cluster.config.request_timeout_ms)

@@ -1,0 +1,245 @@
+"""Which broker to ask: bootstrap, metadata, controller, partition leaders; and asking again when it moved.
+
+A `Cluster` keeps one connection per broker, opened when first needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+from uuid import UUID
+
+from moldau.client.config import ClientConfig
+from moldau.client.connection import Build, Connection, to_error
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema
+from moldau.wire.uuids import ZERO_UUID
+
+TopicPartition = tuple[str, int]
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    index: int
+    leader: int  # -1: none
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+    elr: tuple[int, ...] | None = None  # eligible leader replicas; None: the broker did not say
+    last_known_elr: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    name: str
+    topic_id: UUID
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    cluster_id: str | None
+    controller_id: int
+    brokers: dict[int, Broker]
+    topics: dict[str, TopicMetadata]
+
+
+class Cluster:
+    """`sleep` and `clock` come in from outside so that tests need not wait."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._sleep = sleep
+        self._bootstrap: Connection | None = None
+        self._connections: dict[int, Connection] = {}
+        self._metadata: Metadata | None = None
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        connections = [*self._connections.values(), *([self._bootstrap] if self._bootstrap else [])]
+        self._connections = {}
+        self._bootstrap = None
+        for connection in connections:
+            connection.close()
+
+    def any_broker(self) -> Connection:
+        """A connection to the first bootstrap server that answers."""
+        if self._bootstrap is None:
+            self._bootstrap = self._connect_bootstrap()
+        return self._bootstrap
+
+    def broker(self, node_id: int) -> Connection:
+        connection = self._connections.get(node_id)
+        if connection is None:
+            broker = self.brokers().get(node_id)
+            if broker is None:
+                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {node_id} is not in the cluster")
+            connection = Connection(broker.host, broker.port, self.config)
+            self._connections[node_id] = connection
+        return connection
+
+    def controller(self) -> Connection:
+        """Where topics are created and deleted: any broker where the cluster does not name a controller."""
+        metadata = self._metadata or self.metadata(topics=())
+        return self.broker(metadata.controller_id) if metadata.controller_id >= 0 else self.any_broker()
+
+    def brokers(self) -> dict[int, Broker]:
+        return (self._metadata or self.metadata(topics=())).brokers
+
+    def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
+        """The cluster as the broker sees it now; `topics=None` asks for all of them, none is ever created."""
+
+        def build(schema: Schema) -> Any:
+            wanted = None
+            if topics is not None:
+                wanted = tuple(schema.MetadataRequestTopic(name=name, topic_id=None) for name in topics)
+            return schema.MetadataRequest(
+                topics=wanted,
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+
+        answer = self._ask_any(ApiKey.METADATA, build)
+        self._metadata = Metadata(
+            cluster_id=getattr(answer, "cluster_id", None),
+            controller_id=getattr(answer, "controller_id", -1),
+            brokers={
+                b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers
+            },
+            topics={topic.name: _topic(topic) for topic in answer.topics},
+        )
+        return self._metadata
+
+    def at_controller(self, api_key: int, build: Build, codes: Callable[[Any], Iterable[int]]) -> Any:
+        """Send to the controller; when it has moved (the answer's `codes` say so), find it and send again."""
+        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        while True:
+            answer = self.controller().send(api_key, build)
+            if ErrorCode.NOT_CONTROLLER not in codes(answer) or not self._pause(deadline):
+                return answer
+
+    def at_leaders(
+        self,
+        values: Mapping[TopicPartition, V],
+        call: Callable[[Connection, Mapping[TopicPartition, V]], Mapping[TopicPartition, R | KafkaError]],
+    ) -> dict[TopicPartition, R | KafkaError]:
+        """`call` once per leader with the partitions it leads; again for those whose leader is moving."""
+        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        results: dict[TopicPartition, R | KafkaError] = {}
+        waiting = dict(values)
+        while True:
+            by_leader, failed = self._group_by_leader(waiting)
+            results.update(failed)
+            for leader, part in by_leader.items():
+                results.update(call(self.broker(leader), part))
+            waiting = {tp: value for tp, value in waiting.items() if _is_moving(results[tp])}
+            if not waiting or not self._pause(deadline):
+                return results
+
+    def _group_by_leader(
+        self, values: Mapping[TopicPartition, V]
+    ) -> tuple[dict[int, dict[TopicPartition, V]], dict[TopicPartition, KafkaError]]:
+        topics = self.metadata(sorted({topic for topic, _ in values})).topics
+        by_leader: dict[int, dict[TopicPartition, V]] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
+        for (topic, index), value in values.items():
+            leaders = {p.index: p.leader for p in topics[topic].partitions} if topic in topics else {}
+            if index not in leaders:
+                failed[topic, index] = to_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif leaders[index] < 0:
+                failed[topic, index] = to_error(ErrorCode.LEADER_NOT_AVAILABLE)
+            else:
+                by_leader.setdefault(leaders[index], {})[topic, index] = value
+        return by_leader, failed
+
+    def _pause(self, deadline: float) -> bool:
+        """Forget who was who and wait a little; False when it is time to give up instead."""
+        self._metadata = None
+        if self._clock() >= deadline:
+            return False
+        self._sleep(self.config.retry_backoff_ms / 1000)
+        return True
+
+    def _ask_any(self, api_key: int, build: Build) -> Any:
+        try:
+            return self.any_broker().send(api_key, build)
+        except KafkaError as error:
+            if error.code != ErrorCode.NETWORK_EXCEPTION or self._bootstrap is None:
+                raise
+        # The broker went away since the last question: once more, from the whole list.
+        self.close()
+        return self.any_broker().send(api_key, build)
+
+    def _connect_bootstrap(self) -> Connection:
+        failures = []
+        for host, port in self.config.bootstrap_servers:
+            try:
+                return Connection(host, port, self.config)
+            except KafkaError as error:
+                if error.code not in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
+                    raise
+                failures.append(error.message)
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "No broker could be reached: " + "; ".join(failures))
+
+
+def _is_moving(result: object) -> bool:
+    return isinstance(result, KafkaError) and result.code in (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    )
+
+
+def _topic(topic: Any) -> TopicMetadata:
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=getattr(topic, "topic_id", None) or ZERO_UUID,
+        is_internal=getattr(topic, "is_internal", False),
+        partitions=tuple(sorted((_partition(p) for p in topic.partitions), key=lambda p: p.index)),
+        error=ErrorCode(topic.error_code),
+    )
+
+
+def _partition(partition: Any) -> PartitionMetadata:
+    return PartitionMetadata(
+        index=partition.partition_index,
+        leader=partition.leader_id,
+        leader_epoch=getattr(partition, "leader_epoch", -1),
+        replicas=tuple(partition.replica_nodes),
+        isr=tuple(partition.isr_nodes),
+        offline=tuple(getattr(partition, "offline_replicas", ())),
+    )

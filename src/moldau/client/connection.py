@@ -1,0 +1,190 @@
+"""One socket to one broker: connect, authenticate, agree on versions, then one request at a time.
+
+Which broker to ask, and when to ask again, is `cluster`'s business.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from moldau import __version__
+from moldau.client.config import RESPONSE_BYTES_MAX, ClientConfig
+from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
+
+Build = Callable[[Schema], Any]  # makes a request out of the classes of the version that was agreed on
+
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+
+
+class Connection:
+    def __init__(self, host: str, port: int, config: ClientConfig) -> None:
+        self.host = host
+        self.port = port
+        self._config = config
+        self._correlation_id = 0
+        self._socket = self._open()
+        self.versions: dict[int, tuple[int, int]] = {}  # what the broker serves: API key → (lowest, highest)
+        try:
+            self.versions = self._negotiate()
+            if config.security.uses_sasl:
+                self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def version_of(self, api_key: int) -> int | None:
+        """The highest version both sides speak; None where there is none."""
+        served = self.versions.get(api_key)
+        if served is None:
+            return None
+        highest = min(served[1], APIS[api_key].max_version)
+        return highest if highest >= max(served[0], APIS[api_key].min_version) else None
+
+    def send(self, api_key: int, build: Build) -> Any:
+        """One request, one answer. Errors inside the answer are the caller's to look at."""
+        version = self.version_of(api_key)
+        if version is None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"The broker at {self.address} does not support {APIS[api_key].name}"
+                + (f" in versions {APIS[api_key].min_version} to {APIS[api_key].max_version}"
+                   if api_key in self.versions else ""),
+            )
+        return self._decode(api_key, version, self._exchange(api_key, version, build))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> socket.socket:
+        try:
+            sock = socket.create_connection((self.host, self.port), self._config.connection_timeout_ms / 1000)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = self._config.security.wrap(sock, self.host)
+        except OSError as error:
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {self.address}: {_reason(error)}"
+            ) from error
+        sock.settimeout(self._config.request_timeout_ms / 1000)
+        return sock
+
+    def _negotiate(self) -> dict[int, tuple[int, int]]:
+        version = APIS[ApiKey.API_VERSIONS].max_version
+        frame = self._exchange(ApiKey.API_VERSIONS, version, _api_versions_request)
+        if len(frame) >= 6 and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            # An older broker answers in version 0, with the versions it does know.
+            known = self._decode(ApiKey.API_VERSIONS, 0, frame)
+            version = max(
+                (api.max_version for api in known.api_keys if api.api_key == ApiKey.API_VERSIONS), default=0
+            )
+            frame = self._exchange(ApiKey.API_VERSIONS, version, _api_versions_request)
+        answer = self._decode(ApiKey.API_VERSIONS, version, frame)
+        raise_error(answer.error_code, f"ApiVersions refused by {self.address}")
+        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def _authenticate(self) -> None:
+        security = self._config.security
+        token = security.sasl_plain_token()
+        handshake = self.send(
+            ApiKey.SASL_HANDSHAKE, lambda schema: schema.SaslHandshakeRequest(mechanism=security.mechanism)
+        )
+        raise_error(
+            handshake.error_code,
+            f"The broker does not offer {security.mechanism}; it offers {', '.join(handshake.mechanisms)}",
+        )
+        answer = self.send(
+            ApiKey.SASL_AUTHENTICATE, lambda schema: schema.SaslAuthenticateRequest(auth_bytes=token)
+        )
+        raise_error(answer.error_code, answer.error_message)
+
+    def _exchange(self, api_key: int, version: int, build: Build) -> bytes:
+        self._correlation_id += 1
+        entity = build(request_schema(api_key, version))
+        request = encode_request(self._correlation_id, self._config.client_id, entity)
+        try:
+            self._socket.sendall(request)
+            (size,) = _INT32.unpack(self._read(4))
+            if not 4 <= size <= RESPONSE_BYTES_MAX:
+                raise ProtocolError(f"{self.address} does not speak Kafka (an answer of {size} bytes?)")
+            return self._read(size)
+        except TimeoutError as error:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"no answer to {APIS[api_key].name} from {self.address}"
+                f" within {self._config.request_timeout_ms} ms",
+            ) from error
+        except OSError as error:
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION, f"connection to {self.address} lost: {_reason(error)}"
+            ) from error
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise ConnectionResetError("closed by the broker")
+            view = view[count:]
+        return bytes(data)
+
+    def _decode(self, api_key: int, version: int, frame: bytes) -> Any:
+        correlation_id, answer = decode_response(api_key, version, frame)
+        if correlation_id != self._correlation_id:
+            raise ProtocolError(f"{self.address} answered {correlation_id}, not {self._correlation_id}")
+        return answer
+
+
+def raise_error(code: int, message: str | None = None) -> None:
+    """Raise what a broker put into an answer; nothing for NONE."""
+    if code:
+        raise to_error(code, message)
+
+
+def to_error(code: int, message: str | None = None) -> KafkaError:
+    known = ErrorCode(code)
+    return KafkaError(known, message or _MESSAGES.get(known, ""))
+
+
+def _api_versions_request(schema: Schema) -> Any:
+    return schema.ApiVersionsRequest(client_software_name="moldau", client_software_version=__version__)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error) or type(error).__name__).removesuffix(".")
+
+
+# For the codes people meet in answers that carry no text of their own.
+_MESSAGES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "The requested offset is not within the range of the partition.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "The partition has no leader at the moment.",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "The broker is not the leader of the partition.",
+    ErrorCode.NOT_CONTROLLER: "The broker is not the controller.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Not authorized to access the topic.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Not authorized to change the cluster.",
+    ErrorCode.TOPIC_DELETION_DISABLED: "Topic deletion is disabled (delete.topic.enable=false).",
+    ErrorCode.POLICY_VIOLATION: "The request violates the broker's policy.",
+    ErrorCode.UNSUPPORTED_VERSION: "The broker does not support this version of the request.",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The broker's disk failed.",
+    ErrorCode.REQUEST_TIMED_OUT: "The broker did not finish in time.",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "Authentication failed: check username and password.",
+}
