@@ -1,0 +1,228 @@
+"""The broker's configuration: every key it honours, parsed from properties, with Kafka's rules between keys.
+
+The keys themselves stand in `network_keys`, `storage_keys`, `cluster_keys` and `coordinator_keys`; keys of
+Apache Kafka without a meaning here are named in `known_keys`. What DescribeConfigs answers is in `describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from moldau.config.cluster_keys import ClusterKeys
+from moldau.config.coordinator_keys import CoordinatorKeys
+from moldau.config.keys import Value, attribute_of, format_value, key_table, nearest, parse_csv_map
+from moldau.config.known_keys import KNOWN_PREFIXES, KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE
+from moldau.config.listeners import SERVED_PROTOCOLS, Listener, parse_listeners, parse_protocol_map
+from moldau.config.network_keys import NetworkKeys
+from moldau.config.storage_keys import StorageKeys
+from moldau.errors import ConfigError
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
+    """Immutable. `originals` is what the properties said, the dynamic maps what IncrementalAlterConfigs said.
+
+    An attribute is the value in force: dynamic of this broker, then dynamic default of the cluster, then
+    properties, then the key's default. `log_dirs` and `advertised_listeners` are always filled in.
+    """
+
+    originals: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dynamic: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dynamic_default: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.advertised_listeners:
+            object.__setattr__(self, "advertised_listeners", self.listeners)
+
+    @classmethod
+    def from_properties(cls, props: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
+        """The configuration that `props` describe, and warnings for a person to read."""
+        warnings = [warning for name in props if (warning := _warning_about(name)) is not None]
+        config = cls._build(dict(props), _NOTHING, _NOTHING)
+        unopened = set(config.controller_listener_names) & {
+            entry.partition("://")[0].upper() for entry in props.get("listeners", "").split(",")
+        }
+        if unopened:
+            warnings.append(
+                f"listeners: {', '.join(sorted(unopened))} belongs to a KRaft controller and is not opened; "
+                "metadata is kept by this broker itself"
+            )
+        return config, warnings
+
+    def with_overrides(
+        self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str] = _NOTHING
+    ) -> BrokerConfig:
+        """This configuration under dynamic values; ConfigError where one is not dynamic or not valid."""
+        for name in (*dynamic, *dynamic_default):
+            declared = BROKER_KEYS.get(name)
+            if (declared is not None and not declared.dynamic) or name in KNOWN_WITHOUT_EFFECT:
+                raise ConfigError(f"Cannot update these configs dynamically: {name}")
+        return self._build(self.originals, dynamic, dynamic_default)
+
+    def get(self, name: str) -> Any:
+        """The value in force under a Kafka key name; KeyError for a key the broker does not have."""
+        if name not in BROKER_KEYS:
+            raise KeyError(name)
+        return getattr(self, attribute_of(name))
+
+    @property
+    def connection_limits_by_ip(self) -> dict[str, int]:
+        """`max.connections.per.ip.overrides` as numbers."""
+        return _connection_limits(self.max_connections_per_ip_overrides)
+
+    @classmethod
+    def _build(
+        cls, originals: Mapping[str, str], dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]
+    ) -> BrokerConfig:
+        texts = {**originals, **dynamic_default, **dynamic}
+        values: dict[str, Any] = {
+            declared.attribute: declared.parse(texts[name])
+            for name, declared in BROKER_KEYS.items()
+            if name in texts
+        }
+        _settle_node_id(values)
+        if "log_dirs" not in values and "log_dir" in values:
+            values["log_dirs"] = values["log_dir"]
+        warn_free_listeners = _settle_listeners(values)
+        config = cls(
+            **{**values, **warn_free_listeners},
+            originals=MappingProxyType(dict(originals)),
+            dynamic=MappingProxyType(dict(dynamic)),
+            dynamic_default=MappingProxyType(dict(dynamic_default)),
+        )
+        _check(config)
+        return config
+
+
+BROKER_KEYS = key_table(BrokerConfig)
+
+
+def value_text(value: Any) -> str | None:
+    """A typed value of a broker attribute as text; listeners are richer than the plain kinds."""
+    if isinstance(value, tuple) and value and isinstance(value[0], Listener):
+        return ",".join(map(str, value))
+    plain: Value = value
+    return format_value(plain)
+
+
+def _warning_about(name: str) -> str | None:
+    if name in BROKER_KEYS:
+        return None
+    if name in UNSAFE_TO_IGNORE:
+        return f"{name} is accepted but has no effect here: {UNSAFE_TO_IGNORE[name]}"
+    if name in KNOWN_WITHOUT_EFFECT or name.startswith(KNOWN_PREFIXES):
+        return f"{name} is accepted but has no effect here"
+    meant = nearest(name, [*BROKER_KEYS, *KNOWN_WITHOUT_EFFECT])
+    hint = f"; did you mean {meant}?" if meant else ""
+    return f"unknown configuration key {name} is ignored{hint}"
+
+
+def _settle_node_id(values: dict[str, Any]) -> None:
+    """`node.id` and `broker.id` are one number under two names."""
+    node_id, broker_id = values.get("node_id"), values.get("broker_id")
+    if broker_id == -1:
+        broker_id = None  # Kafka's old "choose one for me"
+    if node_id is not None and broker_id is not None and node_id != broker_id:
+        raise ConfigError(f"You must set node.id ({node_id}) to the same value as broker.id ({broker_id}).")
+    settled = node_id if node_id is not None else broker_id
+    if settled is None:
+        values.pop("broker_id", None)
+    else:
+        values["node_id"] = values["broker_id"] = settled
+
+
+def _settle_listeners(values: dict[str, Any]) -> dict[str, tuple[Listener, ...]]:
+    """The listener keys that were given, as Listener tuples, without those of a KRaft controller."""
+    controller_names = tuple(name.upper() for name in values.get("controller_listener_names", ()))
+    values["controller_listener_names"] = controller_names
+    map_name = "listener.security.protocol.map"
+    mapped = values.get("listener_security_protocol_map", BROKER_KEYS[map_name].default)
+    protocols = parse_protocol_map(map_name, str(mapped))
+    if "listener_security_protocol_map" not in values:
+        protocols.update((name, "PLAINTEXT") for name in controller_names if name not in protocols)
+    settled = {}
+    for name, distinct_ports in (("listeners", True), ("advertised.listeners", False)):
+        attribute = attribute_of(name)
+        if attribute in values:
+            parsed = parse_listeners(name, values[attribute], protocols, distinct_ports=distinct_ports)
+            settled[attribute] = tuple(each for each in parsed if each.name not in controller_names)
+    return settled
+
+
+def _check(config: BrokerConfig) -> None:
+    """Kafka's rules between keys."""
+    _check_listeners(config)
+    _check_log_times(config)
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
+        raise ConfigError(
+            f"queued.max.request.bytes ({config.queued_max_request_bytes}) must be larger or equal to "
+            f"socket.request.max.bytes ({config.socket_request_max_bytes})"
+        )
+    if config.max_connections_per_ip == 0 and not config.connection_limits_by_ip:
+        raise ConfigError(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides is set"
+        )
+    longest_wait_ms = min(config.replica_socket_timeout_ms, config.replica_lag_time_max_ms)
+    if config.replica_fetch_wait_max_ms > longest_wait_ms:
+        raise ConfigError(
+            f"replica.fetch.wait.max.ms ({config.replica_fetch_wait_max_ms}) must not be more than "
+            "replica.socket.timeout.ms or replica.lag.time.max.ms"
+        )
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        raise ConfigError("group.min.session.timeout.ms must not be more than group.max.session.timeout.ms")
+    if "classic" not in config.group_coordinator_rebalance_protocols:
+        raise ConfigError("group.coordinator.rebalance.protocols: the classic protocol cannot be turned off")
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    if not config.listeners:
+        raise ConfigError("listeners: none is left for clients; all are named in controller.listener.names")
+    known = ", ".join(listener.name for listener in config.listeners)
+    for listener in config.listeners:
+        if listener.protocol not in SERVED_PROTOCOLS:
+            raise ConfigError(
+                f"listeners: {listener} asks for {listener.protocol}; this broker serves "
+                f"{', '.join(sorted(SERVED_PROTOCOLS))} only"
+            )
+    for advertised in config.advertised_listeners:
+        if all(advertised.name != listener.name for listener in config.listeners):
+            raise ConfigError(f"advertised.listeners: {advertised.name} is none of the listeners ({known})")
+        if advertised.host == "0.0.0.0" and advertised not in config.listeners:
+            raise ConfigError("advertised.listeners cannot use 0.0.0.0: use an address clients can reach")
+    inter_broker = config.inter_broker_listener_name
+    if inter_broker is not None and all(
+        inter_broker.upper() != advertised.name for advertised in config.advertised_listeners
+    ):
+        raise ConfigError(f"inter.broker.listener.name: {inter_broker} is none of the listeners ({known})")
+
+
+def _check_log_times(config: BrokerConfig) -> None:
+    if config.log_roll_ms is not None and config.log_roll_ms < 1:
+        raise ConfigError(f"log.roll.ms ({config.log_roll_ms}) must be at least 1")
+    if config.log_roll_jitter_ms is not None and config.log_roll_jitter_ms < 0:
+        raise ConfigError(f"log.roll.jitter.ms ({config.log_roll_jitter_ms}) must be at least 0")
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        value = config.get(name)
+        if value is not None:
+            if value == 0:
+                raise ConfigError(f"{name} (0) must be -1 for no limit, or at least 1")
+            return
+    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
+        raise ConfigError(
+            "log.cleaner.min.compaction.lag.ms must not be more than log.cleaner.max.compaction.lag.ms"
+        )
+
+
+def _connection_limits(text: str) -> dict[str, int]:
+    name = "max.connections.per.ip.overrides"
+    limits = {}
+    for address, count in parse_csv_map(name, text).items():
+        if not count.isdigit():
+            raise ConfigError(f"Invalid value {text} for configuration {name}: {count!r} is not a count")
+        limits[address] = int(count)
+    return limits

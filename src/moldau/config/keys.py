@@ -1,0 +1,241 @@
+"""One configuration key: its Kafka name, kind, default, doc line and validation, kept together.
+
+A scope (broker, topic) is a frozen dataclass whose fields are declared with `key(...)`; the class body is the
+table of its keys. The attribute is the key's name with dots and dashes turned into underscores, always.
+What a key *means* is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, Protocol
+
+from moldau.errors import ConfigError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Value = bool | int | float | str | tuple[str, ...] | None
+
+
+class Kind(IntEnum):
+    """Kafka's value types, numbered as DescribeConfigs sends them."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_BITS = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
+
+
+class Validator(Protocol):
+    def problem(self, value: Any) -> str | None:
+        """Why `value` is not allowed, or None when it is."""
+
+    def allowed(self) -> str:
+        """The allowed values, for the reference page."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    minimum: int
+
+    def problem(self, value: Any) -> str | None:
+        return None if value >= self.minimum else f"Value must be at least {self.minimum}"
+
+    def allowed(self) -> str:
+        return f"≥ {self.minimum}"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    minimum: int
+    maximum: int
+    also: int | None = None  # a value outside of the range with a meaning of its own (gzip: -1, its default)
+
+    def problem(self, value: Any) -> str | None:
+        if value == self.also and self.also is not None:
+            return None
+        if value < self.minimum:
+            return f"Value must be at least {self.minimum}" + self._or_also()
+        if value > self.maximum:
+            return f"Value must be no more than {self.maximum}" + self._or_also()
+        return None
+
+    def _or_also(self) -> str:
+        return "" if self.also is None else f" or equal to {self.also}"
+
+    def allowed(self) -> str:
+        return f"{self.minimum} … {self.maximum}" + ("" if self.also is None else f", or {self.also}")
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    values: tuple[str, ...]
+
+    def problem(self, value: Any) -> str | None:
+        return None if value in self.values else "String must be one of: " + ", ".join(self.values)
+
+    def allowed(self) -> str:
+        return ", ".join(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list without duplicates or empty elements; `values` empty means any element goes."""
+
+    values: tuple[str, ...] = ()
+    empty_ok: bool = True
+
+    def problem(self, value: Any) -> str | None:
+        if not value and not self.empty_ok:
+            return "List must not be empty"
+        if len(set(value)) != len(value):
+            return "List must not hold a value twice"
+        for element in value:
+            if not element:
+                return "List must not hold an empty value"
+            if self.values and element not in self.values:
+                return "Elements must be among: " + ", ".join(self.values)
+        return None
+
+    def allowed(self) -> str:
+        text = "list of " + ", ".join(self.values) if self.values else "list without duplicates"
+        return text if self.empty_ok else text + ", not empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    validator: Validator | None = None
+    dynamic: bool = False  # may be changed on a running broker with IncrementalAlterConfigs
+    kafka_default: str | None = None  # Apache Kafka's default, where ours differs
+    internal: bool = False  # accepted, but neither described nor documented (as Kafka's own internal keys)
+
+    @property
+    def attribute(self) -> str:
+        return attribute_of(self.name)
+
+    @property
+    def sensitive(self) -> bool:
+        return self.kind is Kind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; ConfigError names key, value and what is allowed."""
+        value = self._parse(text)
+        problem = self.validator.problem(value) if self.validator is not None else None
+        if problem is not None:
+            raise ConfigError(self._invalid(text, problem))
+        return value
+
+    def _parse(self, text: str) -> Value:
+        text = text.strip()
+        kind = self.kind
+        if kind in _BITS:
+            return self._parse_integer(text)
+        if kind is Kind.BOOLEAN:
+            lowered = text.lower()
+            if lowered not in ("true", "false"):
+                raise ConfigError(self._invalid(text, "Expected value to be either true or false"))
+            return lowered == "true"
+        if kind is Kind.DOUBLE:
+            try:
+                return float(text)
+            except ValueError:
+                raise ConfigError(self._invalid(text, "Not a number of type DOUBLE")) from None
+        if kind is Kind.LIST:
+            return tuple(part.strip() for part in text.split(",")) if text else ()
+        return text
+
+    def _parse_integer(self, text: str) -> int:
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        limit = 1 << (_BITS[self.kind] - 1)
+        # Python's int() also takes "1_000" and " 1 "; Java's parser, and so every Kafka, takes neither.
+        if not (digits.isascii() and digits.isdigit()) or not -limit <= (number := int(text)) < limit:
+            raise ConfigError(self._invalid(text, f"Not a number of type {self.kind.name}"))
+        return number
+
+    def _invalid(self, text: str, problem: str) -> str:
+        shown = "[hidden]" if self.sensitive else text
+        return f"Invalid value {shown} for configuration {self.name}: {problem}"
+
+    def format(self, value: Value) -> str | None:
+        return format_value(value)
+
+
+def attribute_of(name: str) -> str:
+    return name.replace(".", "_").replace("-", "_")
+
+
+def format_value(value: Value) -> str | None:
+    """A typed value as Kafka writes it into DescribeConfigs and files."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E")  # Java's Double.toString writes exponents as 1.0E308
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def key(
+    name: str,
+    kind: Kind,
+    default: Value,
+    doc: str,
+    validator: Validator | None = None,
+    *,
+    dynamic: bool = False,
+    kafka_default: str | None = None,
+    internal: bool = False,
+    value: Any = None,
+) -> Any:
+    """Declare a field that is a key; `value` is the attribute's default where its type is richer."""
+    declared = Key(name, kind, default, doc, validator, dynamic, kafka_default, internal)
+    return field(default=default if value is None else value, metadata={"key": declared})
+
+
+def key_table(cls: Any) -> dict[str, Key]:
+    """The keys declared in a configuration dataclass, by name."""
+    table = {}
+    for each in fields(cls):
+        declared = each.metadata.get("key")
+        if declared is not None:
+            if declared.attribute != each.name:
+                raise TypeError(f"{declared.name} is declared as {each.name}, not as {declared.attribute}")
+            table[declared.name] = declared
+    return table
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate most like `name`, if one is close enough to be what was meant."""
+    import difflib  # only when a key is wrong: keeps start-up short
+
+    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    return found[0] if found else None
+
+
+def parse_csv_map(name: str, text: str) -> Mapping[str, str]:
+    """`a:b,c:d` as a mapping, the form of listener.security.protocol.map."""
+    result: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        left, colon, right = part.rpartition(":")
+        if not colon or not left.strip() or not right.strip():
+            raise ConfigError(f"Invalid value {text} for configuration {name}: {part!r} is not name:value")
+        result[left.strip()] = right.strip()
+    return result

@@ -1,0 +1,289 @@
+"""The configuration of one topic, and how it falls back on the broker's.
+
+A topic key that is not overridden takes the broker's value through its synonym (`retention.ms` from
+`log.retention.ms`, else `log.retention.minutes`, else `log.retention.hours`, converted).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from moldau.config.broker import BrokerConfig
+from moldau.config.keys import LONG_MAX, AtLeast, Between, Kind, ListOf, attribute_of, key, key_table, nearest
+from moldau.config.storage_keys import (
+    CLEANUP_POLICIES,
+    COMPRESSION_TYPES,
+    DAY_MS,
+    GZIP_LEVELS,
+    LZ4_LEVELS,
+    MESSAGE_MAX_BYTES,
+    TIMESTAMP_TYPES,
+    ZSTD_LEVELS,
+)
+from moldau.errors import ConfigError, ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Immutable; the values in force for one topic."""
+
+    cleanup_policy: frozenset[str] = key(
+        "cleanup.policy", Kind.LIST, ("delete",), "What happens to old segments: delete, compact, or both.",
+        CLEANUP_POLICIES, value=frozenset({"delete"}),
+    )
+    compression_type: str = key(
+        "compression.type", Kind.STRING, "producer",
+        "The codec that batches are stored with; `producer` keeps the producer's.",
+        COMPRESSION_TYPES,
+    )
+    compression_gzip_level: int = key(
+        "compression.gzip.level", Kind.INT, -1, "Level where `compression.type` is gzip.", GZIP_LEVELS,
+    )
+    compression_lz4_level: int = key(
+        "compression.lz4.level", Kind.INT, 9, "Level where `compression.type` is lz4.", LZ4_LEVELS,
+    )
+    compression_zstd_level: int = key(
+        "compression.zstd.level", Kind.INT, 3, "Level where `compression.type` is zstd.", ZSTD_LEVELS,
+    )
+    delete_retention_ms: int = key(
+        "delete.retention.ms", Kind.LONG, DAY_MS, "How long a compacted topic keeps delete markers.",
+        AtLeast(0),
+    )
+    file_delete_delay_ms: int = key(
+        "file.delete.delay.ms", Kind.LONG, 60_000,
+        "Wait between taking a file out of the log and removing it.",
+        AtLeast(0),
+    )
+    flush_messages: int = key(
+        "flush.messages", Kind.LONG, LONG_MAX,
+        "Records that force an fsync; 1 means an acked record is on disk.",
+        AtLeast(1),
+    )
+    flush_ms: int = key(
+        "flush.ms", Kind.LONG, LONG_MAX, "Age of an unflushed record that forces an fsync.", AtLeast(0),
+    )
+    index_interval_bytes: int = key(
+        "index.interval.bytes", Kind.INT, 4_096, "Bytes of log between two index entries.", AtLeast(0),
+    )
+    max_compaction_lag_ms: int = key(
+        "max.compaction.lag.ms", Kind.LONG, LONG_MAX, "How long a record stays uncompacted at most.",
+        AtLeast(1),
+    )
+    max_message_bytes: int = key(
+        "max.message.bytes", Kind.INT, MESSAGE_MAX_BYTES, "The largest record batch, after compression.",
+        AtLeast(0),
+    )
+    message_timestamp_after_max_ms: int = key(
+        "message.timestamp.after.max.ms", Kind.LONG, 3_600_000,
+        "How far ahead of the broker's clock a record's timestamp may be.",
+        AtLeast(0),
+    )
+    message_timestamp_before_max_ms: int = key(
+        "message.timestamp.before.max.ms", Kind.LONG, LONG_MAX,
+        "How far behind the broker's clock a record's timestamp may be.",
+        AtLeast(0),
+    )
+    message_timestamp_type: str = key(
+        "message.timestamp.type", Kind.STRING, "CreateTime",
+        "Whose clock stamps records: the producer's or the broker's.",
+        TIMESTAMP_TYPES,
+    )
+    min_cleanable_dirty_ratio: float = key(
+        "min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5,
+        "Share of the log that must be dirty before it is cleaned.",
+        Between(0, 1),
+    )
+    min_compaction_lag_ms: int = key(
+        "min.compaction.lag.ms", Kind.LONG, 0, "How long a record stays uncompacted at least.", AtLeast(0),
+    )
+    min_insync_replicas: int = key(
+        "min.insync.replicas", Kind.INT, 1, "Replicas that must have a record before acks=all is answered.",
+        AtLeast(1),
+    )
+    preallocate: bool = key(
+        "preallocate", Kind.BOOLEAN, False, "Whether a new segment takes its full size on disk at once.",
+    )
+    retention_bytes: int = key(
+        "retention.bytes", Kind.LONG, -1, "Bytes kept per partition; -1 means no limit.",
+    )
+    retention_ms: int = key(
+        "retention.ms", Kind.LONG, 7 * DAY_MS, "How long records are kept; -1 means for ever.", AtLeast(-1),
+    )
+    segment_bytes: int = key(
+        "segment.bytes", Kind.INT, 1_073_741_824, "Size at which a segment is closed and a new one begun.",
+        AtLeast(1_048_576),
+    )
+    segment_index_bytes: int = key(
+        "segment.index.bytes", Kind.INT, 10_485_760,
+        "The largest index file; a full index closes its segment.",
+        AtLeast(4),
+    )
+    segment_jitter_ms: int = key(
+        "segment.jitter.ms", Kind.LONG, 0,
+        "At most so much is taken off `segment.ms` at random, so that segments do not all roll at once.",
+        AtLeast(0),
+    )
+    segment_ms: int = key(
+        "segment.ms", Kind.LONG, 7 * DAY_MS, "Age at which a segment is closed even when small.", AtLeast(1),
+    )
+    unclean_leader_election_enable: bool = key(
+        "unclean.leader.election.enable", Kind.BOOLEAN, False,
+        "Whether a replica that may lack acked records can become leader when no other is left.",
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = key(
+        "leader.replication.throttled.replicas", Kind.LIST, (),
+        "Replicas throttled on the leader, as partition:broker, or `*`.",
+        ListOf(),
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = key(
+        "follower.replication.throttled.replicas", Kind.LIST, (),
+        "Replicas throttled on the follower, as partition:broker, or `*`.",
+        ListOf(),
+    )
+    remote_storage_enable: bool = key(
+        "remote.storage.enable", Kind.BOOLEAN, False, "Tiered storage; not offered, so only false is taken.",
+    )
+    remote_log_copy_disable: bool = key(
+        "remote.log.copy.disable", Kind.BOOLEAN, False, "Tiered storage; without effect.",
+    )
+    remote_log_delete_on_disable: bool = key(
+        "remote.log.delete.on.disable", Kind.BOOLEAN, False, "Tiered storage; without effect.",
+    )
+    local_retention_ms: int = key(
+        "local.retention.ms", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2),
+    )
+    local_retention_bytes: int = key(
+        "local.retention.bytes", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2),
+    )
+    internal_segment_bytes: int | None = key(
+        "internal.segment.bytes", Kind.INT, None,
+        "Segment size below the least of `segment.bytes`, for tests.",
+        AtLeast(1), internal=True,
+    )
+
+    @classmethod
+    def resolve(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> TopicConfig:
+        """The topic's overrides over the broker's values; ConfigError where an override is not valid."""
+        defaults = _from_broker(broker)
+        if not overrides:
+            return defaults
+        values = {attribute: getattr(defaults, attribute) for attribute in _ATTRIBUTES}
+        for name, text in overrides.items():
+            declared = TOPIC_KEYS.get(name)
+            if declared is not None:
+                values[declared.attribute] = _typed(name, declared.parse(text))
+        if values["internal_segment_bytes"] is not None:
+            values["segment_bytes"] = values["internal_segment_bytes"]
+        return cls(**values)
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+
+class Synonym(NamedTuple):
+    """A broker key that stands in for a topic key; its value times `factor` is the topic's."""
+
+    name: str
+    factor: int = 1
+
+
+_HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
+
+# In order of precedence: the first that has a value is used.
+SYNONYMS: dict[str, tuple[Synonym, ...]] = {
+    "segment.bytes": (Synonym("log.segment.bytes"),),
+    "segment.ms": (Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+    "segment.jitter.ms": (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+    "segment.index.bytes": (Synonym("log.index.size.max.bytes"),),
+    "flush.messages": (Synonym("log.flush.interval.messages"),),
+    "flush.ms": (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+    "retention.bytes": (Synonym("log.retention.bytes"),),
+    "retention.ms": (
+        Synonym("log.retention.ms"),
+        Synonym("log.retention.minutes", _MINUTE_MS),
+        Synonym("log.retention.hours", _HOUR_MS),
+    ),
+    "max.message.bytes": (Synonym("message.max.bytes"),),
+    "index.interval.bytes": (Synonym("log.index.interval.bytes"),),
+    "delete.retention.ms": (Synonym("log.cleaner.delete.retention.ms"),),
+    "min.compaction.lag.ms": (Synonym("log.cleaner.min.compaction.lag.ms"),),
+    "max.compaction.lag.ms": (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    "file.delete.delay.ms": (Synonym("log.segment.delete.delay.ms"),),
+    "min.cleanable.dirty.ratio": (Synonym("log.cleaner.min.cleanable.ratio"),),
+    "cleanup.policy": (Synonym("log.cleanup.policy"),),
+    "unclean.leader.election.enable": (Synonym("unclean.leader.election.enable"),),
+    "min.insync.replicas": (Synonym("min.insync.replicas"),),
+    "compression.type": (Synonym("compression.type"),),
+    "compression.gzip.level": (Synonym("compression.gzip.level"),),
+    "compression.lz4.level": (Synonym("compression.lz4.level"),),
+    "compression.zstd.level": (Synonym("compression.zstd.level"),),
+    "preallocate": (Synonym("log.preallocate"),),
+    "message.timestamp.type": (Synonym("log.message.timestamp.type"),),
+    "message.timestamp.before.max.ms": (Synonym("log.message.timestamp.before.max.ms"),),
+    "message.timestamp.after.max.ms": (Synonym("log.message.timestamp.after.max.ms"),),
+}
+
+TOPIC_KEYS = key_table(TopicConfig)
+_ATTRIBUTES = tuple(declared.attribute for declared in TOPIC_KEYS.values())
+
+
+def validate_topic_overrides(overrides: Mapping[str, str | None], broker: BrokerConfig | None = None) -> None:
+    """KafkaError(INVALID_CONFIG) unless every override is a topic key with a value that a topic can have."""
+    missing = [name for name, text in overrides.items() if text is None]
+    if missing:
+        raise _invalid(f"Null value not supported for topic configs: {','.join(missing)}")
+    texts = {name: text for name, text in overrides.items() if text is not None}
+    for name in texts:
+        if name not in TOPIC_KEYS:
+            meant = nearest(name, TOPIC_KEYS)
+            hint = f" (did you mean {meant}?)" if meant else ""
+            raise _invalid(f"Unknown topic config name: {name}{hint}")
+    try:
+        config = TopicConfig.resolve(texts, broker if broker is not None else BrokerConfig())
+    except ConfigError as error:
+        raise _invalid(str(error)) from None
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise _invalid(
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+        )
+    if config.remote_storage_enable:
+        raise _invalid(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _typed(name: str, value: Any) -> Any:
+    return frozenset(value) if name == "cleanup.policy" else value
+
+
+def broker_value(name: str, broker: BrokerConfig) -> Any:
+    """What the broker's keys say for a topic key (the key's own default where the broker has no synonym)."""
+    for synonym in SYNONYMS.get(name, ()):
+        value = getattr(broker, attribute_of(synonym.name))
+        if value is not None:
+            # A negative number of minutes or hours means for ever, which is -1 in milliseconds.
+            return value if synonym.factor == 1 else max(value * synonym.factor, -1)
+    return TOPIC_KEYS[name].default
+
+
+@lru_cache(maxsize=8)  # thousands of topics share one broker configuration, and mostly have no overrides
+def _from_broker(broker: BrokerConfig) -> TopicConfig:
+    values = {
+        declared.attribute: _typed(name, broker_value(name, broker)) for name, declared in TOPIC_KEYS.items()
+    }
+    values["retention_ms"] = max(values["retention_ms"], -1)
+    return TopicConfig(**values)
