@@ -1,0 +1,342 @@
+"""Record batches, magic 2: the only format that is stored.
+
+    base offset 8 · length 4 · leader epoch 4 · magic 1 · CRC32C 4 · attributes 2 · last offset delta 4
+    · base timestamp 8 · max timestamp 8 · producer id 8 · producer epoch 2 · base sequence 4 · count 4
+    · records
+
+The CRC covers everything from the attributes on, so a broker may write base offset and leader epoch into a
+batch without touching the rest: that keeps the hot path free of record-level work. Header view, checks and
+stamping are for that path; decoding and encoding whole batches are for the cold ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, ProtocolError
+from moldau.wire.compression import Codec, compress, decompress
+from moldau.wire.primitives import Buffer, read_varlong, write_varlong
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12  # base offset and length: the bytes that `length` does not count
+MAGIC = 2
+
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+_CRC_POS = 17
+_ATTRIBUTES_POS = 21
+_MAX_TIMESTAMP_POS = 35
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_CRC = struct.Struct(">I")
+_INT16 = struct.Struct(">h")
+_INT64 = struct.Struct(">q")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_LEADER_EPOCH_POS = 12
+_LEADER_EPOCH = struct.Struct(">i")
+
+# A batch is decompressed in memory, and a producer's `max.message.bytes` bounds only its compressed size:
+# Kafka's own ceiling on any single buffer is a 32-bit length, here it is what one process can spare.
+UNCOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+
+Header = tuple[str, bytes | None]
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # Kafka's word, though tuples have a method of that name
+
+    @property
+    def size(self) -> int:
+        return self.length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """How the records are compressed; KafkaError for a number that Kafka never gave out."""
+        try:
+            return Codec(self.attributes & _CODEC_MASK)
+        except ValueError:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"unknown compression type id {self.attributes & _CODEC_MASK}"
+            ) from None
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.attributes & _CODEC_MASK != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & _LOG_APPEND_TIME != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & _TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & _CONTROL != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the cleaner may drop the batch's tombstones; it then stands in place of the base timestamp."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences count modulo 2^31: after the largest int comes zero."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+# What `encode_batch` takes per record: key, value, timestamp in ms, headers.
+RecordFields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
+
+
+def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    try:
+        return BatchHeader._make(_HEADER.unpack_from(buf, pos))
+    except struct.error:
+        raise CorruptRecordError(
+            f"{max(len(buf) - pos, 0)} bytes are too few for a batch header of {HEADER_SIZE}"
+        ) from None
+
+
+def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch; a short or senseless tail ends the walk."""
+    pos, end = 0, len(buf)
+    while pos + HEADER_SIZE <= end:
+        header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
+        following = pos + header.length + LOG_OVERHEAD
+        if header.length < HEADER_SIZE - LOG_OVERHEAD or following > end:
+            return
+        yield pos, header
+        pos = following
+
+
+def check_batch(buf: Buffer, pos: int, header: BatchHeader, *, strict: bool = True) -> None:
+    """Raise unless the batch is whole and its CRC holds; `strict` adds what Kafka demands of producers.
+
+    The codes are Kafka's: damage is CORRUPT_MESSAGE, a batch that no producer may send INVALID_RECORD.
+    """
+    if header.magic != MAGIC:
+        if header.magic in (0, 1):
+            raise _invalid(f"magic {header.magic}: only record batches with magic version 2 are stored")
+        raise CorruptRecordError(f"invalid magic {header.magic} in batch")
+    size = header.length + LOG_OVERHEAD
+    if size < HEADER_SIZE or pos + size > len(buf):
+        raise CorruptRecordError(f"batch of {size} bytes where {len(buf) - pos} remain")
+    if strict and header.base_offset != 0:
+        raise _invalid(f"base offset of a produced batch should be 0, but it is {header.base_offset}")
+    if crc32c(memoryview(buf)[pos + _ATTRIBUTES_POS : pos + size]) != header.crc:
+        raise CorruptRecordError(f"record batch is corrupt (stored crc = {header.crc})")
+    if strict:
+        _check_produced(header)
+
+
+def _check_produced(header: BatchHeader) -> None:
+    count = header.count
+    if count <= 0:
+        raise _invalid(f"invalid record count {count}")
+    if header.last_offset_delta != count - 1:
+        raise _invalid(f"last offset delta {header.last_offset_delta} does not fit {count} records")
+    if header.attributes & _CONTROL:
+        raise _invalid("clients are not allowed to write control records")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise _invalid(f"invalid sequence {header.base_sequence} with producer id {header.producer_id}")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch its place in the log, in place; both fields lie outside the CRC."""
+    _INT64.pack_into(buf, pos, base_offset)
+    _LEADER_EPOCH.pack_into(buf, pos + _LEADER_EPOCH_POS, leader_epoch)
+
+
+def stamp_log_append_time(buf: bytearray | memoryview, pos: int, timestamp_ms: int) -> None:
+    """Make every record's timestamp the broker's, in place: an attribute bit and the max timestamp say so."""
+    (attributes,) = _INT16.unpack_from(buf, pos + _ATTRIBUTES_POS)
+    _INT16.pack_into(buf, pos + _ATTRIBUTES_POS, attributes | _LOG_APPEND_TIME)
+    _INT64.pack_into(buf, pos + _MAX_TIMESTAMP_POS, timestamp_ms)
+    _, length = _OFFSET_AND_LENGTH.unpack_from(buf, pos)
+    crc = crc32c(memoryview(buf)[pos + _ATTRIBUTES_POS : pos + length + LOG_OVERHEAD])
+    _CRC.pack_into(buf, pos + _CRC_POS, crc)
+
+
+def decode_records(
+    buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX
+) -> list[Record]:
+    """The records of one batch, with absolute offsets; INVALID_RECORD when they do not fit the header."""
+    data = _records_data(buf, pos, header, max_size)
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    records = []
+    try:
+        at = 0
+        for _ in range(header.count):
+            record, at = _read_record(data, at, header.base_offset, header.base_timestamp, append_time)
+            records.append(record)
+    except (IndexError, UnicodeDecodeError, ProtocolError) as error:
+        raise _invalid(f"malformed record {len(records)} of {header.count}: {error}") from error
+    if at != len(data):
+        raise _invalid(f"{len(data) - at} bytes left over after {header.count} records")
+    return records
+
+
+def _records_data(buf: Buffer, pos: int, header: BatchHeader, max_size: int) -> bytes:
+    view = memoryview(buf)[pos + HEADER_SIZE : pos + header.length + LOG_OVERHEAD]
+    if header.is_compressed:
+        return decompress(header.codec, view, max_size)
+    return bytes(view)
+
+
+def _read_record(
+    data: bytes, start: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> tuple[Record, int]:
+    size, pos = read_varlong(data, start)
+    end = pos + size
+    if size < 0 or end > len(data):
+        raise ProtocolError(f"record of {size} bytes where {len(data) - pos} remain")
+    timestamp_delta, pos = read_varlong(
+        data, pos + 1
+    )  # after the record's attributes, which Kafka never uses
+    offset_delta, pos = read_varlong(data, pos)
+    key, pos = _read_nullable(data, pos, end)
+    value, pos = _read_nullable(data, pos, end)
+    header_count, pos = read_varlong(data, pos)
+    headers: tuple[Header, ...] = ()
+    if header_count:
+        headers, pos = _read_headers(data, pos, end, header_count)
+    if pos != end:
+        raise ProtocolError(f"record of {size} bytes ends {end - pos} bytes too early")
+    timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+    return Record(base_offset + offset_delta, timestamp, key, value, headers), end
+
+
+def _read_nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    size, pos = read_varlong(data, pos)
+    if size < 0:
+        return None, pos
+    if pos + size > end:
+        raise ProtocolError(f"field of {size} bytes where {end - pos} remain")
+    return data[pos : pos + size], pos + size
+
+
+def _read_headers(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
+    if count < 0 or count * 2 > end - pos:  # a header takes two bytes at the least
+        raise ProtocolError(f"{count} headers where {end - pos} bytes remain")
+    headers = []
+    for _ in range(count):
+        key, pos = _read_nullable(data, pos, end)
+        if key is None:
+            raise ProtocolError("header key is null")
+        value, pos = _read_nullable(data, pos, end)
+        headers.append((key.decode(), value))
+    return tuple(headers), pos
+
+
+def encode_batch(
+    records: Sequence[RecordFields],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    log_append_time: bool = False,
+) -> bytes:
+    """A batch of at least one record, offsets ascending by one from `base_offset`."""
+    base_timestamp = records[0][2]
+    max_timestamp = max(record[2] for record in records)
+    data = b"".join([_write_record(delta, base_timestamp, fields) for delta, fields in enumerate(records)])
+    attributes = codec | _LOG_APPEND_TIME * log_append_time
+    attributes |= _TRANSACTIONAL * is_transactional | _CONTROL * is_control
+    return _assemble(
+        BatchHeader(
+            base_offset, 0, leader_epoch, MAGIC, 0, attributes, len(records) - 1, base_timestamp,
+            max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
+        ),
+        compress(codec, data, level),
+    )  # fmt: skip
+
+
+def _assemble(header: BatchHeader, data: bytes) -> bytes:
+    """A batch out of a header, whose length and CRC are computed here, and the records as they go on disk."""
+    rest = _AFTER_CRC.pack(*header[5:]) + data
+    length = HEADER_SIZE - LOG_OVERHEAD - _AFTER_CRC.size + len(rest)
+    start = struct.pack(">qiibI", header.base_offset, length, header.leader_epoch, MAGIC, crc32c(rest))
+    return start + rest
+
+
+def _write_record(offset_delta: int, base_timestamp: int, fields: RecordFields) -> bytes:
+    key, value, timestamp_ms, headers = fields
+    parts = [b"\0", write_varlong(timestamp_ms - base_timestamp), write_varlong(offset_delta)]
+    for field in (key, value):
+        if field is None:
+            parts.append(b"\x01")
+        else:
+            parts += (write_varlong(len(field)), field)
+    parts.append(write_varlong(len(headers)))
+    for name, content in headers:
+        data = name.encode()
+        parts += (write_varlong(len(data)), data)
+        parts += (b"\x01",) if content is None else (write_varlong(len(content)), content)
+    body = b"".join(parts)
+    return write_varlong(len(body)) + body
+
+
+def recompress(buf: Buffer, pos: int, header: BatchHeader, codec: Codec, level: int | None = None) -> bytes:
+    """The same batch with its records compressed otherwise; header fields and record bytes are kept."""
+    data = _records_data(buf, pos, header, UNCOMPRESSED_BYTES_MAX)
+    attributes = header.attributes & ~_CODEC_MASK | codec
+    return _assemble(header._replace(attributes=attributes), compress(codec, data, level))

@@ -1,0 +1,248 @@
+"""Every message that is not hot, by way of `kio`'s generated schemas: frames and headers around its entities.
+
+`kio` is imported here and nowhere else. Produce and Fetch on a broker have hand-packed codecs of their own
+(`produce`, `fetch`); record batches are in `batch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import io
+import struct
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from moldau.errors import ErrorCode, ProtocolError
+from moldau.wire.apis import APIS, request_header_version, response_header_version
+from moldau.wire.primitives import MALFORMED, skip_tags, write_string
+
+
+def _import_kio() -> tuple[Any, Any, Any, Any]:
+    # Where hypothesis is installed, kio imports it to register test strategies, and that alone takes seconds.
+    # A None in sys.modules makes that import fail, which kio allows for.
+    hide = "hypothesis" not in sys.modules
+    if hide:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        return (
+            importlib.import_module("kio.index"),
+            importlib.import_module("kio.serial"),
+            importlib.import_module("kio.schema.errors"),
+            importlib.import_module("kio.schema.index"),
+        )
+    finally:
+        if hide:
+            del sys.modules["hypothesis"]
+
+
+_index, _serial, _errors, _schema_index = _import_kio()
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_FRAME_START = struct.Struct(">ii")
+_INT32 = struct.Struct(">i")
+
+# By key, the first version with a version 2 request header; versions are 16-bit, so 1 << 15 is never.
+_FLEXIBLE_FROM = {
+    key: 1 << 15 if api.flexible_from is None else api.flexible_from for key, api in APIS.items()
+}
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
+    """The header of a request frame (without its four size bytes); the body starts at `body_offset`.
+
+    A known API in an unknown version still gets a header: ApiVersions must be answered in any version.
+    """
+    try:
+        api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+        flexible_from = _FLEXIBLE_FROM.get(api_key)
+        if flexible_from is None:
+            raise ProtocolError(f"unknown API key {api_key}")
+        pos = 10
+        client_id = None
+        if length >= 0:
+            pos += length
+            if pos > len(frame):
+                raise ProtocolError(f"client id of {length} bytes runs past the end of the frame")
+            client_id = str(frame[10:pos], "utf-8")
+        elif length != -1:
+            raise ProtocolError(f"client id of {length} bytes")
+        if version >= flexible_from:
+            pos = pos + 1 if frame[pos] == 0 else skip_tags(memoryview(frame), pos)
+    except MALFORMED as error:
+        raise ProtocolError(f"bad request header: {error}") from error
+    return RequestHeader(api_key, version, correlation_id, client_id, pos)
+
+
+def decode_request(api_key: int, version: int, body: bytes | memoryview) -> Any:
+    """The kio entity of a request body; raises ProtocolError for bytes that are no such request."""
+    return _decode(_request_reader(api_key, version), body, 0)
+
+
+def encode_response(correlation_id: int, entity: Any) -> bytes:
+    """A whole response frame, size first."""
+    key, version = entity.__api_key__, entity.__version__
+    buffer = io.BytesIO()
+    header_tags = b"\0" if response_header_version(key, version) == 1 else b""
+    buffer.write(bytes(8) + header_tags)
+    write: Any = _writer(entity.__class__)
+    write(buffer, entity)
+    return _framed(buffer, correlation_id)
+
+
+def encode_request(correlation_id: int, client_id: str | None, entity: Any) -> bytes:
+    """A whole request frame, size first."""
+    key, version = entity.__api_key__, entity.__version__
+    buffer = io.BytesIO()
+    buffer.write(struct.pack(">ihhi", 0, key, version, correlation_id))
+    buffer.write(write_string(client_id))
+    if request_header_version(key, version) == 2:
+        buffer.write(b"\0")
+    write: Any = _writer(entity.__class__)
+    write(buffer, entity)
+    frame = buffer.getbuffer()
+    _INT32.pack_into(frame, 0, len(frame) - 4)
+    return bytes(frame)
+
+
+def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
+    """The correlation id and the entity of a response frame (without its four size bytes)."""
+    try:
+        (correlation_id,) = _INT32.unpack_from(frame)
+        pos = 4
+        if response_header_version(api_key, version) == 1:
+            pos = skip_tags(memoryview(frame), pos)
+    except MALFORMED as error:
+        raise ProtocolError(f"bad response header: {error}") from error
+    return correlation_id, _decode(_response_reader(api_key, version), frame, pos)
+
+
+class Schema:
+    """The classes of one message in one version, as constructors that forgive fields of other versions.
+
+    `schema.MetadataResponse(...)` builds kio's class of that name; a field that exists only in other versions
+    of the message is dropped, so a handler names every field once and serves all versions. A field that no
+    version has is a TypeError: it is a slip of the pen.
+    """
+
+    def __init__(self, module: Any, other_versions: Callable[[], list[Any]]) -> None:
+        self._module = module
+        self._other_versions = other_versions
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or not hasattr(self._module, name):
+            raise AttributeError(f"{self._module.__name__} has no {name}")
+        build = self._constructor(name, getattr(self._module, name))
+        setattr(self, name, build)
+        return build
+
+    def _constructor(self, name: str, cls: Any) -> Callable[..., Any]:
+        known = frozenset(field.name for field in dataclasses.fields(cls))
+        foreign: set[str] = set()
+
+        def build(**values: Any) -> Any:
+            if not values.keys() <= known:
+                for field in values.keys() - known - foreign:
+                    self._require_known_elsewhere(name, field)
+                    foreign.add(field)
+                values = {field: value for field, value in values.items() if field in known}
+            return cls(**values)
+
+        return build
+
+    def _require_known_elsewhere(self, name: str, field: str) -> None:
+        for module in self._other_versions():
+            cls = getattr(module, name, None)
+            if cls is not None and any(field == known.name for known in dataclasses.fields(cls)):
+                return
+        raise TypeError(f"no version of {name} has a field {field!r}")
+
+
+@cache
+def request_schema(api_key: int, version: int) -> Schema:
+    return _schema(api_key, version, "request")
+
+
+@cache
+def response_schema(api_key: int, version: int) -> Schema:
+    return _schema(api_key, version, "response")
+
+
+def error(code: ErrorCode | int) -> Any:
+    """kio's error enum for one of ours, as its entities hold when they are read back."""
+    return _errors.ErrorCode(int(code))
+
+
+def ms(milliseconds: int) -> datetime.timedelta:
+    """kio holds durations as timedeltas."""
+    return datetime.timedelta(milliseconds=milliseconds)
+
+
+def to_ms(duration: datetime.timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
+
+
+def _schema(api_key: int, version: int, kind: str) -> Schema:
+    def module_of(other: int) -> Any:
+        return importlib.import_module(f"kio.schema.{name}.v{other}.{kind}")
+
+    def other_versions() -> Any:
+        # Newest first, and lazily: it has nearly every field, and loading a schema takes milliseconds.
+        return (module_of(other) for other in sorted(_schema_index.schema_name_map[name], reverse=True))
+
+    if api_key not in _schema_index.api_key_map:
+        raise ProtocolError(f"unknown API key {api_key}")
+    name = _schema_index.api_key_map[api_key]
+    if version not in _schema_index.schema_name_map[name]:
+        raise ProtocolError(f"{name} has no version {version}")
+    return Schema(module_of(version), other_versions)
+
+
+@cache
+def _request_reader(api_key: int, version: int) -> Any:
+    return _reader(_index.load_request_schema, api_key, version)
+
+
+@cache
+def _response_reader(api_key: int, version: int) -> Any:
+    return _reader(_index.load_response_schema, api_key, version)
+
+
+def _reader(load: Any, api_key: int, version: int) -> Any:
+    try:
+        return _serial.entity_reader(load(api_key, version))
+    except _index.KioIndexError as error:
+        raise ProtocolError(str(error)) from error
+
+
+def _decode(read: Any, body: bytes | memoryview, pos: int) -> Any:
+    data = bytes(body)  # kio reads immutable bytes only; free of charge when they are
+    try:
+        entity, size = read(data, pos)
+    except Exception as error:  # hostile bytes make kio raise many kinds: underflow, unicode, overflow, enum…
+        raise ProtocolError(f"malformed message: {error}") from error
+    if pos + size != len(data):
+        raise ProtocolError(f"{len(data) - pos - size} bytes left over after the message")
+    return entity
+
+
+@cache
+def _writer(entity_type: Any) -> Any:
+    return _serial.entity_writer(entity_type)
+
+
+def _framed(buffer: io.BytesIO, correlation_id: int) -> bytes:
+    with buffer.getbuffer() as frame:
+        _FRAME_START.pack_into(frame, 0, len(frame) - 4, correlation_id)
+    return buffer.getvalue()
