@@ -1,0 +1,62 @@
+# Two commands do all the set-up: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint unit integration bench bench-quick fuzz soak docs lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(READY): requirements/dev.txt pyproject.toml
+	@[ -n "$(PYTHON)" ] || { echo "moldau: Python 3.11 or newer is missing; install it, or run: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "moldau: Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) from requirements/dev.txt (once, about a minute)"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## Start a broker, stream page views through a real client, show rates and results
+	@$(BIN)/python examples/demo.py
+
+test: check integration ## All tests: check, then real clients against a real broker
+
+check: lint unit ## Lint, types, layers, unit tests (under 90 s)
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+unit: $(READY)
+	@$(BIN)/python -m pytest -q tests/unit
+
+integration: $(READY)
+	@$(BIN)/python -m pytest -q tests/integration
+
+bench: $(READY) ## Compare with Apache Kafka in one run (about 15 minutes; needs Java and Maven for the comparison)
+	@$(BIN)/python -m bench
+
+bench-quick: $(READY) ## The same, smaller (about 3 minutes)
+	@$(BIN)/python -m bench --quick
+
+fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
+	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
+
+soak: $(READY) ## Hard kills under load, many rounds (ROUNDS=20)
+	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
+
+docs: $(READY) ## Write docs/configuration.md from the typed keys
+	@$(BIN)/python -m moldau.config.reference > docs/configuration.md
+
+lock: $(READY) ## Pin every dependency with hashes
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--extra dev --upgrade pyproject.toml requirements/build.in -o requirements/dev.txt
+
+clean: ## Remove the environment and all caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench build dist

@@ -1,0 +1,358 @@
+"""One client's socket: bytes in, frames out of them, answers back in the order of the requests.
+
+The rules, all of them here:
+
+- A frame is handled as soon as it is whole, in place, in the receive buffer: no copy, no task, no queue.
+- Answers leave in request order. A Produce that waits for its fsync lets the requests behind it start (their
+  answers queue up behind its own); any other answer that is not ready holds the requests behind it, as in Kafka.
+- A client that does not read its answers is not read from: `pause_writing` stops the handling of frames, a full
+  receive buffer stops the socket. Memory per connection is one request, one answer and the transport's high water mark.
+- A frame longer than `socket.request.max.bytes`, a malformed message, or a failed Produce with acks=0 closes the
+  connection, this one only.
+
+No API is known here: `Dispatch` gets a frame and returns its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from moldau.broker.budget import ByteBudget
+from moldau.errors import ProtocolError
+
+Buffers: TypeAlias = "bytes | list[bytes | memoryview]"
+"""A whole response frame, in one piece or several."""
+
+
+class Pipelined:
+    """An answer that is not ready, behind which the next requests may already start."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Buffers]) -> None:
+        self.future = future
+
+
+Answer: TypeAlias = "Buffers | None | Pipelined | Awaitable[Buffers | None]"
+"""None: the request wants no answer (acks=0)."""
+
+log = logging.getLogger(__name__)
+
+_SIZE = struct.Struct(">i")
+
+FIRST_BUFFER_BYTES = 16 * 1024
+"""What every connection costs, idle or not: 500 idle ones are 8 MB."""
+READ_BUFFER_BYTES = 256 * 1024
+"""A busy connection's buffer: one read from the socket fills it, so a large frame takes few wake-ups."""
+WRITE_HIGH_WATER_BYTES = 1024 * 1024
+"""Answers queued in the transport before the connection stops handling requests."""
+PIPELINE_MAX = 256
+"""Requests of one connection that may wait for an fsync at once."""
+MIN_RECEIVE_RATE_BYTES = 16 * 1024
+"""A frame must arrive at this many bytes a second, after `FRAME_GRACE_S`: slower is a slowloris, not a client."""
+FRAME_GRACE_S = 30.0
+
+
+class Dispatch(Protocol):
+    """What a connection needs to know of the broker."""
+
+    def handle(self, connection: ClientConnection, frame: memoryview) -> Answer: ...
+
+    def connected(self, connection: ClientConnection) -> bool: ...
+
+    def disconnected(self, connection: ClientConnection) -> None: ...
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        listener: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        request_max_bytes: int,
+        budget: ByteBudget,
+    ) -> None:
+        self.listener = listener
+        self.peer = "?"
+        self.peer_host = "?"
+        self.software = ""
+        self.requests = 0
+        self.closing = False
+        self.last_active_s = loop.time()
+        self.frame_since_s = 0.0
+        self._dispatch = dispatch
+        self._loop = loop
+        self._budget = budget
+        self._request_max_bytes = request_max_bytes
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(FIRST_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._granted = 0
+        self._reading = True
+        self._write_paused = False
+        self._held: asyncio.Task[None] | None = None
+        self._answers: deque[Buffers | asyncio.Future[Buffers]] = deque()
+        self._on_idle: list[Callable[[], None]] = []
+
+    # -- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.peer_host = str(name[0])
+            self.peer = f"{name[0]}:{name[1]}"
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        if not self._dispatch.connected(self):
+            self.close("too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        if self._held is not None:
+            self._held.cancel()
+        self._answers.clear()
+        self._buffer = bytearray(0)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._give_back()
+        self._dispatch.disconnected(self)
+        self._became_idle()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self.last_active_s = self._loop.time()
+        self._handle_frames()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._handle_frames()
+
+    # -- what the broker asks of a connection
+
+    def close(self, why: str) -> None:
+        if self.closing:
+            return
+        self.closing = True
+        log.info("closing connection", extra={"peer": self.peer, "why": why})
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a request is being answered."""
+        return self._held is not None or bool(self._answers)
+
+    async def drained(self) -> None:
+        """Waits until the answers under way have left, then closes: how a broker that stops says good-bye."""
+        if self.is_busy and not self.closing:
+            future = self._loop.create_future()
+            self._on_idle.append(lambda: future.done() or future.set_result(None))
+            await future
+        self.close("broker is stopping")
+
+    def overdue(self, now_s: float, idle_max_s: float) -> str | None:
+        """Why this connection has to go, or None."""
+        if self._end > self._start and self.frame_since_s and not self.is_busy and not self._write_paused:
+            allowed_s = FRAME_GRACE_S + (self._end - self._start) / MIN_RECEIVE_RATE_BYTES
+            if self._reading and now_s - self.frame_since_s > allowed_s:
+                return "request arrived too slowly"
+        if not self.requests and now_s - self.last_active_s > FRAME_GRACE_S:
+            return "no request after connecting"
+        if not self.is_busy and now_s - self.last_active_s > idle_max_s:
+            return "idle"
+        return None
+
+    def shrink(self) -> None:
+        """Gives a large receive buffer back when nothing is in it."""
+        if self._start == self._end and len(self._buffer) > FIRST_BUFFER_BYTES and not self.is_busy:
+            self._replace_buffer(FIRST_BUFFER_BYTES)
+            self._give_back()
+
+    # -- frames
+
+    def _handle_frames(self) -> None:
+        """Handles every whole frame in the buffer, then makes room for more or stops reading."""
+        transport = self._transport
+        if transport is None or self.closing:
+            return
+        missing = 0
+        ready: list[bytes | memoryview] = []
+        try:
+            while self._held is None and not self._write_paused and len(self._answers) < PIPELINE_MAX:
+                start = self._start
+                available = self._end - start
+                if available < 4:
+                    break
+                (size,) = _SIZE.unpack_from(self._buffer, start)
+                if not 0 < size <= self._request_max_bytes:
+                    raise ProtocolError(f"request of {size} bytes, allowed are 1 to {self._request_max_bytes}")
+                if available < size + 4:
+                    missing = size + 4
+                    break
+                self._start = start + 4 + size
+                self.requests += 1
+                answer = self._dispatch.handle(self, self._view[start + 4 : start + 4 + size])
+                self._take_answer(answer, ready)
+        except ProtocolError as error:
+            self._write(ready)
+            self.close(str(error))
+            return
+        self._write(ready)
+        if not self.closing:
+            self._make_room(missing)
+
+    def _take_answer(self, answer: Answer, ready: list[bytes | memoryview]) -> None:
+        if answer is None:
+            return
+        if isinstance(answer, bytes | list):
+            if self._answers:
+                self._answers.append(answer)
+            elif isinstance(answer, bytes):
+                ready.append(answer)
+            else:
+                ready.extend(answer)
+        elif isinstance(answer, Pipelined):
+            self._answers.append(answer.future)
+            answer.future.add_done_callback(self._pipelined_done)
+        else:
+            self._held = self._loop.create_task(self._hold(answer))
+
+    async def _hold(self, answer: Awaitable[Buffers | None]) -> None:
+        try:
+            buffers = await answer
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        except asyncio.CancelledError:
+            # The client went away, or the loop is closing: nobody waits for this answer.
+            return
+        finally:
+            self._held = None
+        if self.closing:
+            return
+        if buffers is not None:
+            self._answers.append(buffers)
+            self._write_answers()
+        self._became_idle()
+        self._handle_frames()
+
+    def _pipelined_done(self, future: asyncio.Future[Buffers]) -> None:
+        if self.closing or future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self.close(str(error))
+            return
+        full = len(self._answers) >= PIPELINE_MAX
+        self._write_answers()
+        self._became_idle()
+        if full:
+            self._handle_frames()
+
+    def _write_answers(self) -> None:
+        ready: list[bytes | memoryview] = []
+        answers = self._answers
+        while answers:
+            head = answers[0]
+            if isinstance(head, asyncio.Future):
+                if not head.done():
+                    break
+                head = head.result()
+            answers.popleft()
+            if isinstance(head, bytes):
+                ready.append(head)
+            else:
+                ready.extend(head)
+        self._write(ready)
+
+    def _write(self, ready: list[bytes | memoryview]) -> None:
+        if not ready or self._transport is None or self._transport.is_closing():
+            return
+        if len(ready) == 1:
+            self._transport.write(ready[0])
+        else:
+            self._transport.writelines(ready)
+
+    def _became_idle(self) -> None:
+        if self._on_idle and (self.closing or not self.is_busy):
+            callbacks, self._on_idle = self._on_idle, []
+            for callback in callbacks:
+                callback()
+
+    # -- the receive buffer
+
+    def _make_room(self, missing: int) -> None:
+        """After the frames: `missing` is the whole length of the frame that has only begun, or 0."""
+        start, end = self._start, self._end
+        if start == end:
+            self._start = self._end = 0
+            self.frame_since_s = 0.0
+        else:
+            if not self.frame_since_s or start:
+                self.frame_since_s = self.last_active_s
+            if start and (missing > len(self._buffer) - start or end == len(self._buffer)):
+                # Nobody keeps a view of a handled frame, so the unread bytes may move over it.
+                self._view[: end - start] = self._view[start:end]
+                self._start, self._end = 0, end - start
+        wanted = missing if missing > len(self._buffer) else 0
+        if wanted and not self._grow(wanted):
+            self._stop_reading()
+            self._budget.wait(self._budget_returned)
+            return
+        if self._end == len(self._buffer):
+            # Full of requests that cannot be handled yet: the socket waits until they are.
+            self._stop_reading()
+        elif not self._reading and self._transport is not None:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _grow(self, wanted: int) -> bool:
+        """Doubles towards `wanted`: a length prefix alone, with no bytes behind it, buys no memory."""
+        size = min(max(wanted, READ_BUFFER_BYTES), max(2 * len(self._buffer), READ_BUFFER_BYTES))
+        if size <= len(self._buffer) or self._end < len(self._buffer):
+            return True
+        extra = size - FIRST_BUFFER_BYTES - self._granted
+        if extra > 0:
+            if not self._budget.take(extra):
+                return False
+            self._granted += extra
+        self._replace_buffer(size)
+        return True
+
+    def _replace_buffer(self, size: int) -> None:
+        """A new buffer with the unread bytes at its start."""
+        fresh = bytearray(size)
+        count = self._end - self._start
+        fresh[:count] = self._view[self._start : self._end]
+        self._buffer = fresh
+        self._view = memoryview(fresh)
+        self._start, self._end = 0, count
+
+    def _give_back(self) -> None:
+        granted, self._granted = self._granted, 0
+        self._budget.give_back(granted)
+
+    def _budget_returned(self) -> None:
+        self._loop.call_soon(self._handle_frames)
+
+    def _stop_reading(self) -> None:
+        if self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()

@@ -1,0 +1,64 @@
+"""Who is connected, how many may be, and who has to go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from moldau.broker.budget import ByteBudget
+from moldau.broker.connection import ClientConnection
+from moldau.config.broker import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+SWEEP_INTERVAL_S = 5.0
+"""How often idle and too slow connections are looked for; each is so closed at most this much late."""
+
+
+class Connections:
+    def __init__(self, config: BrokerConfig) -> None:
+        self._max = config.max_connections
+        self._max_per_ip = config.max_connections_per_ip
+        self._idle_max_s = config.connections_max_idle_ms / 1000
+        self._open: set[ClientConnection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self.receive_budget = ByteBudget(config.queued_max_request_bytes)
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Counts a new connection in; False when it is one too many and has to be closed."""
+        self._open.add(connection)
+        self._per_ip[connection.peer_host] += 1
+        if len(self._open) > self._max or self._per_ip[connection.peer_host] > self._max_per_ip:
+            self.refused += 1
+            return False
+        return True
+
+    def remove(self, connection: ClientConnection) -> None:
+        if connection in self._open:
+            self._open.remove(connection)
+            self._per_ip[connection.peer_host] -= 1
+            if not self._per_ip[connection.peer_host]:
+                del self._per_ip[connection.peer_host]
+
+    def sweep(self, now_s: float) -> None:
+        for connection in tuple(self._open):
+            why = connection.overdue(now_s, self._idle_max_s)
+            if why is not None:
+                connection.close(why)
+            elif now_s - connection.last_active_s > SWEEP_INTERVAL_S:
+                connection.shrink()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Lets the answers under way leave, then closes every connection."""
+        tasks = [asyncio.ensure_future(connection.drained()) for connection in self._open]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()
+        for connection in tuple(self._open):
+            connection.close("broker is stopping")

@@ -1,0 +1,129 @@
+"""The one table of what this broker serves, and the way of a frame to its handler.
+
+Two kinds of handlers: the hot ones (Produce, Fetch) get the frame's bytes and make the answer's bytes; all others get
+a message decoded by the protocol package and return one. A handler that has to wait returns an awaitable.
+
+What goes wrong stays small: a malformed frame or an unexpected exception closes the one connection it came from.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from moldau.broker.connection import Answer, Buffers, ClientConnection
+from moldau.broker.handlers import api_versions, configs, log_dirs, metadata, offsets, producer_ids, topics
+from moldau.broker.handlers.fetch import handle_fetch
+from moldau.broker.handlers.produce import handle_produce
+from moldau.errors import ProtocolError
+from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.messages import Schema, decode_request, encode_response, parse_request_header, response_schema
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+
+class RequestContext:
+    """What a handler may know of a request beside its message."""
+
+    __slots__ = ("client_id", "connection", "correlation_id", "key", "version")
+
+    def __init__(
+        self, key: int, version: int, correlation_id: int, client_id: str | None, connection: ClientConnection
+    ) -> None:
+        self.key = key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+
+    @property
+    def schema(self) -> Schema:
+        """The classes of this request's response, in its version."""
+        return response_schema(self.key, self.version)
+
+
+RawHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, memoryview], Answer]"
+MessageHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, Any], Any]"
+
+RAW_HANDLERS: dict[int, RawHandler] = {
+    ApiKey.PRODUCE: handle_produce,
+    ApiKey.FETCH: handle_fetch,
+    ApiKey.METADATA: metadata.handle_metadata,
+}
+
+HANDLERS: dict[int, MessageHandler] = {
+    ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
+    ApiKey.API_VERSIONS: api_versions.handle_api_versions,
+    ApiKey.CREATE_TOPICS: topics.handle_create_topics,
+    ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
+    ApiKey.DELETE_RECORDS: topics.handle_delete_records,
+    ApiKey.INIT_PRODUCER_ID: producer_ids.handle_init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: configs.handle_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
+    ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
+    ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
+}
+
+SERVED = {key: APIS[key] for key in sorted([*RAW_HANDLERS, *HANDLERS])}
+
+
+class Dispatcher:
+    """Connections on one side, handlers on the other."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+
+    def connected(self, connection: ClientConnection) -> bool:
+        return self._node.connections.admit(connection)
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        self._node.connections.remove(connection)
+
+    def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:
+        header = parse_request_header(frame)
+        key = header.api_key
+        version = header.api_version
+        api = SERVED.get(key)
+        context = RequestContext(key, version, header.correlation_id, header.client_id, connection)
+        if api is None or not api.min_version <= version <= api.max_version:
+            if key == ApiKey.API_VERSIONS:
+                return api_versions.unsupported_version(context)
+            raise ProtocolError(f"request for API {key} in version {version}, which is not served")
+        metrics = self._node.metrics
+        metrics.requests[key] += 1
+        metrics.bytes_in += len(frame)
+        try:
+            raw = RAW_HANDLERS.get(key)
+            if raw is not None:
+                return raw(self._node, context, frame[header.body_offset :])
+            message = decode_request(key, version, bytes(frame[header.body_offset :]))
+            response = HANDLERS[key](self._node, context, message)
+            if inspect.isawaitable(response):
+                return self._encode_later(context, response)
+            return encode_response(context.correlation_id, response)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise self._unexpected(context, error) from error
+
+    async def _encode_later(self, context: RequestContext, response: Awaitable[Any]) -> Buffers:
+        try:
+            return encode_response(context.correlation_id, await response)
+        except Exception as error:
+            raise self._unexpected(context, error) from error
+
+    def _unexpected(self, context: RequestContext, error: Exception) -> ProtocolError:
+        name = SERVED[context.key].name
+        self._node.metrics.unexpected_errors += 1
+        log.error("%s v%d failed", name, context.version, exc_info=error, extra={"client": context.client_id})
+        return ProtocolError(f"{name} v{context.version} failed inside the broker: {error!r}")

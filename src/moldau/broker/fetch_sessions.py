@@ -1,0 +1,198 @@
+"""Fetch sessions (KIP-227): a client names its partitions once, then sends and receives only what changed.
+
+A fetch is one of three, by its session id and epoch:
+
+    id    epoch   meaning
+    0     -1      no session: the request names all partitions, the answer holds all of them
+    any    0      a new session: as above, and the partitions are remembered under a new id (id ≠ 0: instead of the old one)
+    n     -1      the session ends; answered as a fetch without one
+    n     e > 0   incremental: the request holds only changes, the answer only partitions with news
+
+Pure state, no I/O. The cache is bounded: the longest unused session makes room, and its client, told
+FETCH_SESSION_ID_NOT_FOUND, starts over with a full fetch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest
+
+TopicKey: TypeAlias = "tuple[str | None, bytes | None]"
+PartitionKey: TypeAlias = "tuple[str | bytes | None, int]"
+TopicResults: TypeAlias = "tuple[str | None, bytes | None, list[FetchPartitionResult]]"
+
+
+class Wanted(NamedTuple):
+    """One partition a fetch asks for: by name up to version 12, by topic id after it."""
+
+    name: str | None
+    topic_id: bytes | None
+    partition: FetchPartition
+
+
+class _Remembered:
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        # What the client was last told; nothing yet, so the first answer always differs.
+        self.high_watermark = -2
+        self.log_start_offset = -2
+
+    def is_news(self, result: FetchPartitionResult) -> bool:
+        return bool(
+            result.records
+            or result.error_code
+            or result.high_watermark != self.high_watermark
+            or result.log_start_offset != self.log_start_offset
+        )
+
+    def told(self, result: FetchPartitionResult) -> None:
+        if result.error_code:
+            # Tell again next time: the client has to see that the error is over.
+            self.high_watermark = -2
+            return
+        self.high_watermark = result.high_watermark
+        self.log_start_offset = result.log_start_offset
+
+
+class FetchSession:
+    __slots__ = ("epoch", "id", "partitions", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions: dict[PartitionKey, _Remembered] = {}
+
+    def remember(self, wanted: Wanted) -> None:
+        key = (wanted.topic_id or wanted.name, wanted.partition.index)
+        known = self.partitions.get(key)
+        if known is None:
+            self.partitions[key] = _Remembered(wanted)
+        else:
+            known.wanted = wanted
+
+    def update(self, request: FetchRequest) -> None:
+        for wanted in wanted_of(request):
+            self.remember(wanted)
+        for topic in request.forgotten:
+            for index in topic.partitions:
+                self.partitions.pop((topic.topic_id or topic.name, index), None)
+
+    def next_epoch(self) -> None:
+        self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
+
+    def news(
+        self, asked: Sequence[tuple[PartitionKey, _Remembered]], results: Sequence[FetchPartitionResult]
+    ) -> list[tuple[Wanted, FetchPartitionResult]]:
+        """The results worth sending. Partitions that got records move to the back of the session's order,
+
+        so that one with much data cannot starve the others of a fetch's bytes.
+        """
+        changed = []
+        for (key, known), result in zip(asked, results, strict=True):
+            if known.is_news(result):
+                known.told(result)
+                changed.append((known.wanted, result))
+                if result.records and self.partitions.pop(key, None) is not None:
+                    self.partitions[key] = known
+        return changed
+
+
+class FetchPlan(NamedTuple):
+    """What to read, and how the results become the answer's (session id, topics)."""
+
+    wanted: Sequence[Wanted]
+    answer: Callable[[Sequence[FetchPartitionResult]], tuple[int, list[TopicResults]]]
+
+
+def wanted_of(request: FetchRequest) -> list[Wanted]:
+    return [
+        Wanted(topic.name, topic.topic_id, partition) for topic in request.topics for partition in topic.partitions
+    ]
+
+
+def group_by_topic(pairs: Sequence[tuple[Wanted, FetchPartitionResult]]) -> list[TopicResults]:
+    """Runs of the same topic become one entry, in order; a topic may so appear twice, as in Kafka."""
+    topics: list[TopicResults] = []
+    last: TopicKey | None = None
+    for wanted, result in pairs:
+        key = (wanted.name, wanted.topic_id)
+        if key != last:
+            topics.append((wanted.name, wanted.topic_id, []))
+            last = key
+        topics[-1][2].append(result)
+    return topics
+
+
+class FetchSessions:
+    def __init__(self, slots_max: int) -> None:
+        self._slots_max = slots_max
+        # In order of last use: a session goes to the end each time it is found.
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(self, request: FetchRequest, uses_topic_ids: bool) -> FetchPlan:
+        if request.session_epoch <= 0:
+            if request.session_id:
+                self._sessions.pop(request.session_id, None)
+            wanted = wanted_of(request)
+            if request.session_epoch == 0 and wanted:
+                return self._full(self._create(uses_topic_ids), wanted)
+            return FetchPlan(wanted, lambda results: (0, group_by_topic(list(zip(wanted, results, strict=True)))))
+        return self._incremental(self._find(request, uses_topic_ids), request)
+
+    def _full(self, session: FetchSession | None, wanted: list[Wanted]) -> FetchPlan:
+        if session is not None:
+            for one in wanted:
+                session.remember(one)
+
+        def answer(results: Sequence[FetchPartitionResult]) -> tuple[int, list[TopicResults]]:
+            pairs = list(zip(wanted, results, strict=True))
+            if session is None:
+                return 0, group_by_topic(pairs)
+            for one, result in pairs:
+                session.partitions[(one.topic_id or one.name, one.partition.index)].told(result)
+            return session.id, group_by_topic(pairs)
+
+        return FetchPlan(wanted, answer)
+
+    def _incremental(self, session: FetchSession, request: FetchRequest) -> FetchPlan:
+        session.update(request)
+        session.next_epoch()
+
+        asked = list(session.partitions.items())
+
+        def answer(results: Sequence[FetchPartitionResult]) -> tuple[int, list[TopicResults]]:
+            return session.id, group_by_topic(session.news(asked, results))
+
+        return FetchPlan([known.wanted for _, known in asked], answer)
+
+    def _find(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
+        session = self._sessions.pop(request.session_id, None)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._sessions[session.id] = session
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        return session
+
+    def _create(self, uses_topic_ids: bool) -> FetchSession | None:
+        if self._slots_max <= 0:
+            return None
+        while len(self._sessions) >= self._slots_max:
+            del self._sessions[next(iter(self._sessions))]
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = secrets.randbits(31)
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids)
+        return session

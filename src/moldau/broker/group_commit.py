@@ -1,0 +1,46 @@
+"""Group commit: many writers that wait for the disk share one fsync.
+
+While a log's fsync runs, later writers gather; when it ends, one more fsync serves them all. A slow disk so
+makes larger groups, not a longer queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+from moldau.log.partition_log import PartitionLog
+
+
+class GroupCommit:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._running: set[PartitionLog] = set()
+        self._next: dict[PartitionLog, asyncio.Future[None]] = {}
+
+    def flushed(self, log: PartitionLog) -> asyncio.Future[None]:
+        """Done when everything now in `log` is on the disk; failed with a StorageError if the disk says no."""
+        waiting = self._next.get(log)
+        if waiting is None:
+            waiting = self._next[log] = self._loop.create_future()
+            if log not in self._running:
+                self._start(log)
+        return waiting
+
+    def _start(self, log: PartitionLog) -> None:
+        group = self._next.pop(log)
+        self._running.add(log)
+
+        def ended(done: asyncio.Future[None]) -> None:
+            self._running.discard(log)
+            if log in self._next:
+                self._start(log)
+            if group.done():
+                return
+            if (error := done.exception()) is not None:
+                group.set_exception(error)
+            else:
+                group.set_result(None)
+
+        self._loop.run_in_executor(self._executor, log.flush).add_done_callback(ended)

@@ -1,0 +1,107 @@
+"""Fetch (key 1): an index lookup and one read per partition; the bytes go to the socket as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moldau.broker.connection import Answer, Buffers
+from moldau.broker.delayed_fetch import DelayedFetch
+from moldau.broker.fetch_sessions import FetchPlan, Wanted
+from moldau.broker.partition import Partition
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.fetch import FetchPartitionResult, FetchRequest, encode_fetch_response, parse_fetch_request
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+_READ_COMMITTED = 1
+_TOPIC_IDS_SINCE = 13
+
+WAIT_MAX_MS = 600_000
+"""A fetch may ask to wait for 24 days; a client that is gone must not be remembered that long."""
+
+
+def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+    request = parse_fetch_request(context.version, body)
+    try:
+        if request.replica_id >= 0:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
+        plan = node.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
+    except KafkaError as error:
+        return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
+    results, size, failed = _read(node, request, plan.wanted)
+    if failed or size >= request.min_bytes or request.max_wait_ms <= 0 or not plan.wanted:
+        return _encode(node, context, plan, results, size)
+
+    def read_again() -> Buffers:
+        late, late_size, _ = _read(node, request, plan.wanted)
+        return _encode(node, context, plan, late, late_size)
+
+    partitions = [node.find_partition(one.name, one.topic_id, one.partition.index) for one in plan.wanted]
+    return DelayedFetch(
+        node.loop,
+        partitions,
+        missing_bytes=request.min_bytes - size,
+        wait_ms=min(request.max_wait_ms, WAIT_MAX_MS),
+        read=read_again,
+    ).future
+
+
+def _encode(
+    node: BrokerNode,
+    context: RequestContext,
+    plan: FetchPlan,
+    results: Sequence[FetchPartitionResult],
+    size: int,
+) -> list[bytes | memoryview]:
+    node.metrics.bytes_fetched += size
+    session_id, topics = plan.answer(results)
+    return encode_fetch_response(context.version, context.correlation_id, topics, session_id=session_id)
+
+
+def _read(
+    node: BrokerNode, request: FetchRequest, wanted: Sequence[Wanted]
+) -> tuple[list[FetchPartitionResult], int, bool]:
+    """The results in the order of `wanted`, their bytes, and whether one of them is an error."""
+    left = min(request.max_bytes, node.config.fetch_max_bytes)
+    committed = request.isolation_level == _READ_COMMITTED
+    results: list[FetchPartitionResult] = []
+    size = 0
+    failed = False
+    for one in wanted:
+        try:
+            partition = node.find_partition(one.name, one.topic_id, one.partition.index)
+            result = _read_partition(partition, one, left, committed=committed, min_one=size == 0)
+        except KafkaError as error:
+            failed = True
+            result = FetchPartitionResult(one.partition.index, int(error.code))
+        count = len(result.records)
+        size += count
+        left -= count
+        results.append(result)
+    return results, size, failed
+
+
+def _read_partition(
+    partition: Partition, one: Wanted, left: int, *, committed: bool, min_one: bool
+) -> FetchPartitionResult:
+    asked = one.partition
+    partition.check_leader_epoch(asked.current_leader_epoch)
+    log = partition.log
+    upto = log.last_stable_offset if committed else log.high_watermark
+    records = log.read(asked.fetch_offset, min(left, asked.max_bytes), upto_offset=upto, min_one=min_one)
+    aborted = None
+    if committed:
+        aborted = tuple(log.aborted_transactions(asked.fetch_offset, upto)) if records else ()
+    return FetchPartitionResult(
+        asked.index,
+        0,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        aborted,
+        -1,
+        records,
+    )

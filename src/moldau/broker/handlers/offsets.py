@@ -1,0 +1,106 @@
+"""ListOffsets (key 2) and OffsetForLeaderEpoch (key 23): where a partition begins, ends, or stood at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import Schema, error, ms
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+    from moldau.broker.partition import Partition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+_READ_COMMITTED = 1
+_NOWHERE = (-1, -1, -1)
+
+
+def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+    return schema.ListOffsetsResponse(
+        throttle_time=ms(0),
+        topics=tuple(
+            schema.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(_list_offset(node, schema, topic.name, one, committed) for one in topic.partitions),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, committed: bool) -> Any:
+    code = ErrorCode.NONE
+    found = _NOWHERE
+    try:
+        partition = node.find_partition(topic, None, asked.partition_index)
+        partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+        found = _look_up(partition, asked.timestamp, committed)
+    except KafkaError as failure:
+        code = failure.code
+    timestamp_ms, offset, leader_epoch = found
+    return schema.ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index,
+        error_code=error(code),
+        timestamp=timestamp_ms,
+        offset=offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def _look_up(partition: Partition, timestamp_ms: int, committed: bool) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch); -1 where Kafka says -1."""
+    log = partition.log
+    readable_upto = log.last_stable_offset if committed else log.high_watermark
+    if timestamp_ms == LATEST:
+        return (-1, readable_upto, partition.leader_epoch)
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return (-1, log.log_start_offset, log.epoch_of(log.log_start_offset))
+    if timestamp_ms == MAX_TIMESTAMP:
+        found = log.max_timestamp()
+    elif timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NOWHERE
+    elif timestamp_ms < 0:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown special timestamp {timestamp_ms}")
+    else:
+        found = log.offset_for_timestamp(timestamp_ms)
+    if found is None or found[1] >= readable_upto:
+        return _NOWHERE
+    return found
+
+
+def handle_offset_for_leader_epoch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    return schema.OffsetForLeaderEpochResponse(
+        throttle_time=ms(0),
+        topics=tuple(
+            schema.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(_epoch_end(node, schema, topic.topic, one) for one in topic.partitions),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _epoch_end(node: BrokerNode, schema: Schema, topic: str, asked: Any) -> Any:
+    code = ErrorCode.NONE
+    leader_epoch = end_offset = -1
+    try:
+        partition = node.find_partition(topic, None, asked.partition)
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        leader_epoch, end_offset = partition.log.offset_for_leader_epoch(asked.leader_epoch)
+    except KafkaError as failure:
+        code = failure.code
+    return schema.EpochEndOffset(
+        error_code=error(code), partition=asked.partition, leader_epoch=leader_epoch, end_offset=end_offset
+    )

@@ -1,0 +1,106 @@
+"""Produce (key 0): a partition's records go from the request's bytes to its log as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from moldau.broker.connection import Answer, Buffers, Pipelined
+from moldau.broker.partition import Partition
+from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError
+from moldau.wire.produce import (
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    encode_produce_response,
+    parse_produce_request,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+_TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
+_Unflushed = tuple[Partition, list[ProducePartitionResult], int]
+"""A partition to flush, and where its result stands: a failed fsync turns it into an error."""
+
+
+def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+    version = context.version
+    request = parse_produce_request(version, body)
+    acks = request.acks
+    if not -1 <= acks <= 1:
+        return _refuse(context, request, ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        # No transaction can have been begun: this broker has no transaction coordinator yet.
+        return _refuse(context, request, ErrorCode.INVALID_TXN_STATE)
+    now_ms = node.clock()
+    failed = False
+    unflushed: list[_Unflushed] = []
+    topics: list[_TopicResults] = []
+    for topic in request.topics:
+        results: list[ProducePartitionResult] = []
+        for part in topic.partitions:
+            try:
+                partition = node.find_partition(topic.name, topic.topic_id, part.index)
+                results.append(_append(node, partition, part, now_ms))
+                if partition.log.unflushed_messages >= partition.log.config.flush_messages:
+                    unflushed.append((partition, results, len(results) - 1))
+            except KafkaError as error:
+                failed = True
+                node.metrics.produce_failed(error.code)
+                results.append(ProducePartitionResult(part.index, int(error.code), error_message=error.message))
+        topics.append((topic.name, topic.topic_id, results))
+    if unflushed:
+        answer = node.spawn(_flush_then_answer(node, context, topics, unflushed))
+        return Pipelined(answer) if acks else None
+    if acks == 0:
+        if failed:
+            raise ProtocolError("a record sent with acks=0 could not be written")
+        return None
+    return encode_produce_response(version, context.correlation_id, topics)
+
+
+def _append(node: BrokerNode, partition: Partition, part: ProducePartition, now_ms: int) -> ProducePartitionResult:
+    records = part.records
+    if not records:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
+    try:
+        info = partition.append(records, now_ms)
+    except DuplicateSequenceError as known:
+        return ProducePartitionResult(
+            part.index, 0, known.base_offset, known.timestamp_ms, partition.log.log_start_offset
+        )
+    node.metrics.records_in += info.count
+    return ProducePartitionResult(part.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+
+
+async def _flush_then_answer(
+    node: BrokerNode, context: RequestContext, topics: list[_TopicResults], unflushed: list[_Unflushed]
+) -> Buffers:
+    done = await asyncio.gather(
+        *(node.group_commit.flushed(partition.log) for partition, _, _ in unflushed), return_exceptions=True
+    )
+    for (partition, results, place), error in zip(unflushed, done, strict=True):
+        if error is not None:
+            log.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
+            results[place] = ProducePartitionResult(
+                partition.index, int(ErrorCode.KAFKA_STORAGE_ERROR), error_message=str(error)
+            )
+    return encode_produce_response(context.version, context.correlation_id, topics)
+
+
+def _refuse(context: RequestContext, request: ProduceRequest, code: ErrorCode) -> Answer:
+    if request.acks == 0:
+        raise ProtocolError(f"a Produce request with acks=0 was refused: {code.name}")
+    return encode_produce_response(
+        context.version,
+        context.correlation_id,
+        [
+            (topic.name, topic.topic_id, [ProducePartitionResult(part.index, int(code)) for part in topic.partitions])
+            for topic in request.topics
+        ],
+    )

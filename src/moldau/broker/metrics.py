@@ -1,0 +1,31 @@
+"""What the broker counts: plain integers on the hot path, turned into Prometheus text only when somebody asks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from moldau.errors import ErrorCode
+
+
+class Metrics:
+    __slots__ = (
+        "bytes_fetched",
+        "bytes_in",
+        "loop_pause_max_ms",
+        "produce_errors",
+        "records_in",
+        "requests",
+        "unexpected_errors",
+    )
+
+    def __init__(self) -> None:
+        self.requests: defaultdict[int, int] = defaultdict(int)
+        self.bytes_in = 0
+        self.bytes_fetched = 0
+        self.records_in = 0
+        self.unexpected_errors = 0
+        self.loop_pause_max_ms = 0.0
+        self.produce_errors: Counter[ErrorCode] = Counter()
+
+    def produce_failed(self, code: ErrorCode) -> None:
+        self.produce_errors[code] += 1

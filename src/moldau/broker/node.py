@@ -1,0 +1,232 @@
+"""What a broker is, apart from its sockets: its configuration, the metadata image, the logs, and how they change.
+
+Handlers get the node and nothing else. Reads are plain attribute access on the event loop. Every change of metadata
+goes through `change_metadata`, one at a time: plan against the current image, make the records durable, swap the image,
+bring the logs in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from moldau.broker.connections import Connections
+from moldau.broker.fetch_sessions import FetchSessions
+from moldau.broker.group_commit import GroupCommit
+from moldau.broker.handlers.producer_ids import ProducerIds
+from moldau.broker.metrics import Metrics
+from moldau.broker.partition import Partition
+from moldau.config.broker import BrokerConfig
+from moldau.config.topic import TopicConfig
+from moldau.errors import ErrorCode, KafkaError
+from moldau.log.manager import LogManager
+from moldau.metadata.image import MetadataImage, TopicImage
+from moldau.metadata.local_store import LocalStore
+from moldau.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE = "moldau-metadata.jsonl"
+"""In the first of `log.dirs`, beside the partitions it describes."""
+
+Plan = Callable[[MetadataImage], Sequence[MetadataRecord]]
+T = TypeVar("T")
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class BrokerNode:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config = config
+        self.loop = loop
+        self.clock = clock
+        self.node_id = config.node_id
+        self.executor = ThreadPoolExecutor(max_workers=4, thread_name_prefix="moldau")
+        self.metrics = Metrics()
+        self.connections = Connections(config)
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
+        self.group_commit = GroupCommit(loop, self.executor)
+        self.producer_ids = ProducerIds(self)
+        self.image = MetadataImage()
+        self.advertised: dict[str, tuple[str, int]] = {}
+        """Where clients of each listener find this broker; known once the listeners are bound."""
+        self._store: LocalStore | None = None
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.logs = LogManager(
+            [Path(directory) for directory in config.log_dirs],
+            default_config=TopicConfig.resolve({}, config),
+            node_id=config.node_id,
+            clock=clock,
+            recovery_threads=config.num_recovery_threads_per_data_dir,
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+        )
+
+    # -- life
+
+    def open(self) -> None:
+        """Locks the folders, reads the metadata, loads (and after a crash recovers) the logs. Blocks: call it first."""
+        self.logs.lock()
+        store = LocalStore(self.logs.directories[0] / METADATA_FILE)
+        self.image = store.open()
+        self._store = store
+        self._apply_broker_overrides()
+        is_new = self.image.version == 0
+        self.logs.open(self.topic_config)
+        if is_new:
+            self._adopt_logs()
+        self._delete_strays()
+        topics = list(self.image.topics.values())
+        self._create_logs(topics)
+        self._match_logs(topics)
+
+    async def close(self) -> None:
+        """Everything to the disk, the clean-shutdown mark last."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.loop.run_in_executor(self.executor, self.logs.close)
+        if self._store is not None:
+            self._store.close()
+        self.executor.shutdown()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task the node keeps alive, and ends when it closes."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        return await self.loop.run_in_executor(self.executor, work, *args)
+
+    # -- reading
+
+    @property
+    def cluster_id(self) -> str:
+        return self.logs.cluster_id
+
+    def find_partition(self, topic: str | None, topic_id: bytes | None, index: int) -> Partition:
+        """By id where the request has one, else by name; Kafka's error for what is not here."""
+        if topic_id is not None:
+            partition = self._partitions_by_id.get((topic_id, index))
+            if partition is None:
+                if self.image.topic_by_id(topic_id) is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "this server hosts no topic of that id")
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {index}")
+            return partition
+        partition = self._partitions.get((topic or "", index))
+        if partition is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this server does not host {topic}-{index}")
+        return partition
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        return TopicConfig.resolve(self.image.topic_config(topic), self.config)
+
+    # -- changing
+
+    async def change_metadata(self, plan: Plan) -> MetadataImage:
+        """Runs `plan` on the newest image and makes its records true. A KafkaError from the plan changes nothing."""
+        async with self._changing:
+            before = self.image
+            records = plan(before)
+            if not records:
+                return before
+            assert self._store is not None
+            self.image = await self.in_thread(self._store.append, records)
+            changed = self._changed_topics(before, self.image)
+            await self.in_thread(self._create_logs, changed)
+            self._match_logs(changed)
+            return self.image
+
+    def _changed_topics(self, before: MetadataImage, after: MetadataImage) -> list[TopicImage]:
+        """Topics whose partitions or configuration may differ. An image shares what did not change, so `is` tells."""
+        config = self.config
+        self._apply_broker_overrides()
+        if self.config != config:
+            return list(after.topics.values())
+        return [
+            topic
+            for name, topic in after.topics.items()
+            if before.topics.get(name) is not topic or before.topic_config(name) != after.topic_config(name)
+        ]
+
+    def _create_logs(self, topics: Sequence[TopicImage]) -> None:
+        """Folders and files for partitions that have none: slow for many, so in a thread."""
+        for topic in topics:
+            config = self.topic_config(topic.name)
+            for partition in topic.partitions:
+                if self.node_id in partition.replicas and self.logs.get(topic.name, partition.index) is None:
+                    self.logs.create(topic.name, partition.index, topic.topic_id, config)
+
+    def _match_logs(self, changed: Sequence[TopicImage]) -> None:
+        """Partitions, configurations and log folders follow the image."""
+        for topic in changed:
+            self._match_topic(topic, self.topic_config(topic.name))
+        for key in [key for key, part in self._partitions.items() if not _holds(self.image, part)]:
+            partition = self._partitions.pop(key)
+            self._partitions_by_id.pop((partition.topic_id, partition.index), None)
+            self.logs.delete(*key)
+            partition.wake(2**31)
+
+    def _match_topic(self, topic: TopicImage, config: TopicConfig) -> None:
+        topic_id = topic.topic_id.bytes
+        for image in topic.partitions:
+            partition = self._partitions.get((topic.name, image.index))
+            if partition is not None and partition.topic_id == topic_id:
+                partition.log.update_config(config)
+                partition.image = image
+                partition.leader_epoch = image.leader_epoch
+                continue
+            partition_log = self.logs.get(topic.name, image.index)
+            if partition_log is None:
+                continue
+            partition = Partition(topic.name, topic_id, image, partition_log)
+            self._partitions[(topic.name, image.index)] = partition
+            self._partitions_by_id[(topic_id, image.index)] = partition
+
+    def _apply_broker_overrides(self) -> None:
+        overrides = self.image.broker_config(str(self.node_id))
+        self.config = self.config.with_overrides(overrides)
+
+    def _delete_strays(self) -> None:
+        """Folders of a topic that was deleted just before a crash, or of an earlier topic of the same name."""
+        for (name, index), partition_log in list(self.logs.logs.items()):
+            topic = self.image.topics.get(name)
+            if topic is None or topic.topic_id != partition_log.topic_id or index >= len(topic.partitions):
+                log.warning("deleting a log no topic knows", extra={"partition": f"{name}-{index}"})
+                self.logs.delete(name, index)
+
+    def _adopt_logs(self) -> None:
+        """A data folder with partitions but no metadata of ours, as Apache Kafka leaves one: its topics become ours."""
+        assert self._store is not None
+        records: list[MetadataRecord] = []
+        topics: set[str] = set()
+        for (name, index), partition_log in sorted(self.logs.logs.items()):
+            if name not in topics:
+                topics.add(name)
+                records.append(TopicRecord(name=name, topic_id=partition_log.topic_id))
+            records.append(PartitionRecord.new(partition_log.topic_id, index, (self.node_id,)))
+        if records:
+            log.info("adopting the topics found in the data folder", extra={"topics": len(topics)})
+            self.image = self._store.append(records)
+
+
+def _holds(image: MetadataImage, partition: Partition) -> bool:
+    topic = image.topics.get(partition.topic)
+    return topic is not None and topic.topic_id.bytes == partition.topic_id and partition.index < len(topic.partitions)

@@ -1,0 +1,144 @@
+"""A broker process's life on an event loop: bind, serve, keep house, stop.
+
+`Server` owns the listeners and the timers; what it serves is the `BrokerNode`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from moldau.broker.connection import ClientConnection
+from moldau.broker.connections import SWEEP_INTERVAL_S
+from moldau.broker.dispatch import Dispatcher
+from moldau.broker.node import BrokerNode
+from moldau.config.broker import BrokerConfig, Listener
+from moldau.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 10.0
+"""How long a stopping broker lets its clients' last answers take."""
+LISTEN_BACKLOG = 1024
+
+
+class Server:
+    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int] | None = None) -> None:
+        self.config = config
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.node = BrokerNode(config, loop, clock=clock) if clock else BrokerNode(config, loop)
+        self._listeners: list[asyncio.Server] = []
+        self._stopped = False
+        self._metrics: Callable[[], None] | None = None
+        self.metrics_port: int | None = None
+
+    async def start(self) -> None:
+        """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
+        await self.node.in_thread(self.node.open)
+        try:
+            for listener in self.config.listeners:
+                await self._listen(listener)
+        except BaseException:
+            await self.stop()
+            raise
+        self._every(SWEEP_INTERVAL_S, self._sweep)
+        self._every(self.config.log_retention_check_interval_ms / 1000, self._retention)
+        self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
+        self._every(self.config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint)
+        self._every(1.0, self._purge)
+
+    async def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        for listener in self._listeners:
+            listener.close()
+        await self.node.connections.drain(STOP_TIMEOUT_S)
+        await self.node.close()
+        if self._metrics is not None:
+            self._metrics()
+
+    async def serve_metrics(self) -> None:
+        """Opens `moldau.metrics.port`, if one is set. Apart from `start`, so that the first client need not wait for it."""
+        port = self.config.moldau_metrics_port
+        if port <= 0 or self._stopped:
+            return
+
+        def start() -> Callable[[], None]:
+            from moldau.broker.metrics_endpoint import serve_metrics  # 50 ms of imports, in a thread
+
+            http, thread = serve_metrics(self.node, "127.0.0.1", port)
+            self.metrics_port = http.server_port
+
+            def stop() -> None:
+                http.shutdown()
+                http.server_close()
+                thread.join()
+
+            return stop
+
+        self._metrics = await self.node.in_thread(start)
+        log.info("metrics", extra={"url": f"http://127.0.0.1:{self.metrics_port}/metrics"})
+
+    @property
+    def bound(self) -> dict[str, tuple[str, int]]:
+        """Listener name → where clients find it."""
+        return self.node.advertised
+
+    async def _listen(self, listener: Listener) -> None:
+        dispatcher = Dispatcher(self.node)
+
+        def connect() -> ClientConnection:
+            return ClientConnection(
+                dispatcher,
+                listener.name,
+                loop=self._loop,
+                request_max_bytes=self.config.socket_request_max_bytes,
+                budget=self.node.connections.receive_budget,
+            )
+
+        try:
+            server = await self._loop.create_server(
+                connect, listener.host or None, listener.port, backlog=LISTEN_BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"listeners: cannot listen on {listener.host}:{listener.port} ({error.strerror or error}); "
+                "is another broker running there? Choose another port with --override listeners=PLAINTEXT://127.0.0.1:PORT"
+            ) from error
+        self._listeners.append(server)
+        port = server.sockets[0].getsockname()[1]
+        self.node.advertised[listener.name] = self.config.advertised_address(listener.name, port)
+
+    # -- housekeeping
+
+    def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def loop_forever() -> None:
+            while True:
+                await asyncio.sleep(interval_s)
+                try:
+                    await work()
+                except Exception:
+                    # One failed round, of a full disk perhaps, must not end all later ones.
+                    log.exception("housekeeping failed", extra={"work": work.__name__})
+
+        self.node.spawn(loop_forever())
+
+    async def _sweep(self) -> None:
+        self.node.connections.sweep(self._loop.time())
+
+    async def _retention(self) -> None:
+        self.node.logs.enforce_retention(self.node.clock())
+
+    async def _flush(self) -> None:
+        for partition_log in self.node.logs.flush_due(self.node.clock()):
+            await self.node.group_commit.flushed(partition_log)
+
+    async def _checkpoint(self) -> None:
+        await self.node.in_thread(self.node.logs.checkpoint)
+
+    async def _purge(self) -> None:
+        await self.node.in_thread(self.node.logs.purge_deleted, self.node.clock())

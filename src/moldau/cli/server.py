@@ -1,0 +1,176 @@
+"""`moldau start`, `kafka-server-start`, `moldau stop`, `kafka-server-stop`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moldau import __version__
+from moldau.cli import logs, running
+from moldau.errors import ConfigError, KafkaError, MoldauError
+
+if TYPE_CHECKING:
+    from moldau.config.broker import BrokerConfig
+
+log = logging.getLogger("moldau")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+STOP_TIMEOUT_S = 60.0
+
+_START_EXAMPLE = """\
+examples:
+  moldau start
+  moldau start --port 19092 --data-dir ./data
+  kafka-server-start server.properties --override num.partitions=3
+"""
+
+
+def start_main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parse_start(argv)
+    logs.set_up(arguments.log_format, arguments.log_level)
+    try:
+        config = _load_config(arguments)
+        return _run(config)
+    except (ConfigError, KafkaError) as error:
+        print(f"moldau: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+
+
+def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="moldau start",
+        description="Start a broker; without a file, on 127.0.0.1:9092 with its data in ./moldau-data.",
+        epilog=_START_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("properties", nargs="?", type=Path, metavar="server.properties", help="Kafka's server.properties")
+    parser.add_argument("--override", action="append", default=[], metavar="key=value", help="set a property; repeatable")
+    parser.add_argument("--port", type=int, help="short for --override listeners=PLAINTEXT://127.0.0.1:PORT")
+    parser.add_argument("--data-dir", type=Path, help="short for --override log.dirs=FOLDER")
+    parser.add_argument("--log-format", choices=["text", "json"], default="text")
+    parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"], default="INFO", type=str.upper)
+    parser.add_argument("--version", action="version", version=f"moldau {__version__}")
+    return parser.parse_args(argv)
+
+
+def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
+    from moldau.config.broker import BrokerConfig
+    from moldau.config.properties import parse_properties
+
+    properties: dict[str, str] = {}
+    if arguments.properties is not None:
+        try:
+            properties.update(parse_properties(arguments.properties.read_text()))
+        except OSError as error:
+            raise ConfigError(f"cannot read {arguments.properties}: {error.strerror}") from error
+    if arguments.port is not None:
+        properties["listeners"] = f"PLAINTEXT://127.0.0.1:{arguments.port}"
+    if arguments.data_dir is not None:
+        properties["log.dirs"] = str(arguments.data_dir)
+    for override in arguments.override:
+        key, equals, value = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--override {override}: expected key=value, for example --override num.partitions=3")
+        properties[key.strip()] = value.strip()
+    config, warnings = BrokerConfig.from_properties(properties)
+    for warning in warnings:
+        log.warning(warning)
+    return config
+
+
+def _run(config: BrokerConfig) -> int:
+    from moldau.broker.loop import new_event_loop
+
+    _raise_file_limit()
+    loop = new_event_loop()
+    try:
+        loop.run_until_complete(_serve(config))
+    finally:
+        loop.close()
+    return 0
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from moldau.broker.server import Server
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = Server(config)
+    await server.start()
+    listeners = [f"{name}://{host}:{port}" for name, (host, port) in server.bound.items()]
+    registration = running.Registration(
+        {"node.id": config.node_id, "listeners": listeners, "log.dirs": [os.path.abspath(d) for d in config.log_dirs]}
+    )
+    try:
+        log.info(
+            "Moldau %s is ready",
+            __version__,
+            extra={
+                "listeners": ",".join(listeners),
+                "node": config.node_id,
+                "data": ",".join(map(str, config.log_dirs)),
+                "partitions": len(server.node.logs.logs),
+            },
+        )
+        await server.serve_metrics()
+        await stop.wait()
+        log.info("stopping")
+        await server.stop()
+        log.info("stopped")
+    finally:
+        registration.close()
+
+
+def _raise_file_limit() -> None:
+    """A log keeps its active file open: with the usual soft limit of 1,024, a thousand partitions would be too many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):
+            log.warning("cannot raise the limit of open files", extra={"limit": soft})
+
+
+def stop_main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="moldau stop",
+        description="Stop the brokers this user runs on this machine, as SIGTERM does: nothing acknowledged is lost.",
+        epilog="example:\n  kafka-server-stop --node-id 1",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--node-id", type=int, help="only the broker of this id")
+    parser.add_argument("--version", action="version", version=f"moldau {__version__}")
+    arguments = parser.parse_args(argv)
+    try:
+        found = [
+            facts for facts in running.find_running() if arguments.node_id in (None, facts["node.id"])
+        ]
+    except (OSError, MoldauError) as error:
+        print(f"moldau: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    if not found:
+        print("No kafka server to stop", file=sys.stderr)
+        return EXIT_FAILED
+    for facts in found:
+        print(f"stopping broker {facts['node.id']} on {', '.join(facts['listeners'])} (process {facts['pid']})")
+        os.kill(facts["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for facts in found:
+        while running.is_running(facts["pid"]):
+            if time.monotonic() > deadline:
+                print(f"moldau: process {facts['pid']} still runs after {STOP_TIMEOUT_S:.0f} s", file=sys.stderr)
+                return EXIT_FAILED
+            time.sleep(0.05)
+    return 0

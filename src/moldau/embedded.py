@@ -1,0 +1,153 @@
+"""A real broker in your own process: `with Broker() as broker: …`.
+
+It runs on an event loop in a thread of its own, on a free port of 127.0.0.1, with its data in a temporary folder that
+goes away with it, or in a folder of yours that stays. Several can run at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from moldau.broker.loop import new_event_loop
+from moldau.broker.server import Server
+from moldau.config.broker import BrokerConfig
+from moldau.errors import ConfigError, MoldauError
+
+
+class Broker:
+    """A broker of its own.
+
+    `config` takes Kafka's server properties: `Broker({"num.partitions": 3, "auto.create.topics.enable": False})`.
+    `port` 0 is any free one. `data_dir` None is a temporary folder, removed at the end.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data_dir: str | Path | None = None,
+    ) -> None:
+        self._given = {key: _as_property(value) for key, value in (config or {}).items()}
+        self._host = host
+        self._port = port
+        self._data_dir = Path(data_dir) if data_dir is not None else None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._stop: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`, as every Kafka client wants it."""
+        server = self._running()
+        return ",".join(f"{host}:{port}" for host, port in server.bound.values())
+
+    @property
+    def port(self) -> int:
+        return next(iter(self._running().bound.values()))[1]
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self._running().config.log_dirs[0])
+
+    def start(self) -> Self:
+        """Returns when the broker answers."""
+        if self._thread is not None:
+            raise MoldauError("this broker is already running")
+        config = self._make_config()
+        ready = threading.Event()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, args=(config, ready), name="moldau-broker", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._failure is not None:
+            failure = self._failure
+            self.stop()
+            raise failure
+        return self
+
+    def stop(self) -> None:
+        """Stops as SIGTERM does: answers leave, logs are flushed. A second call does nothing."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        thread.join()
+        self._server = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # -- inside
+
+    def _running(self) -> Server:
+        if self._server is None:
+            raise MoldauError("this broker is not running: use it in a `with` block, or call start() first")
+        return self._server
+
+    def _make_config(self) -> BrokerConfig:
+        if self._data_dir is None and "log.dirs" not in self._given and "log.dir" not in self._given:
+            self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
+        folder = self._data_dir or (Path(self._temporary.name) if self._temporary else None)
+        properties = {"listeners": f"PLAINTEXT://{self._host}:{self._port}", **self._given}
+        if folder is not None:
+            properties["log.dirs"] = str(folder)
+        config, warnings = BrokerConfig.from_properties(properties)
+        if warnings:
+            # In a test nobody reads a log: a misspelt key has to be an error.
+            raise ConfigError("; ".join(warnings))
+        return config
+
+    def _run(self, config: BrokerConfig, ready: threading.Event) -> None:
+        self._loop = loop = new_event_loop()
+        try:
+            loop.run_until_complete(self._serve(config, ready))
+        except BaseException as error:
+            self._failure = error
+        finally:
+            loop.close()
+            ready.set()
+
+    async def _serve(self, config: BrokerConfig, ready: threading.Event) -> None:
+        self._stop = asyncio.Event()
+        server = Server(config)
+        await server.start()
+        self._server = server
+        ready.set()
+        await self._stop.wait()
+        await server.stop()
+
+
+def _as_property(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)

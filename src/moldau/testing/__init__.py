@@ -1,0 +1,1 @@
+"""What a user's tests get: pytest fixtures with a real broker behind them."""
