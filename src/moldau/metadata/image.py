@@ -1,0 +1,201 @@
+"""The metadata image: everything the cluster knows about itself at one moment, immutable.
+
+`apply` gives the next image and leaves this one as it was, so a request works on one image from beginning to end
+without a lock. How images are kept on disk is the business of a `MetadataStore`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from moldau.errors import StorageError
+from moldau.metadata.records import (
+    BrokerRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    Record,
+    RemoveBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+_NO_CONFIG: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    partition_epoch: int = 0
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionImage, ...] = ()
+
+    def partition(self, index: int) -> PartitionImage | None:
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """`version` counts the records that led here: it grows with every change and never goes back."""
+
+    version: int = 0
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerRecord] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+    configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    names_by_id: Mapping[bytes, str] = field(default_factory=dict)
+
+    def topic_by_id(self, topic_id: uuid.UUID | bytes) -> TopicImage | None:
+        raw = topic_id.bytes if isinstance(topic_id, uuid.UUID) else bytes(topic_id)
+        name = self.names_by_id.get(raw)
+        return None if name is None else self.topics[name]
+
+    def topic_config(self, name: str) -> Mapping[str, str]:
+        """The topic's own overrides."""
+        return self.configs.get(("topic", name), _NO_CONFIG)
+
+    def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
+        """The dynamic configuration of one broker, or of the whole cluster for None."""
+        return self.configs.get(("broker", "" if broker_id is None else str(broker_id)), _NO_CONFIG)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    def apply(self, records: Iterable[Record]) -> MetadataImage:
+        """The image after `records`; StorageError where they do not fit, and then nothing of them is in force."""
+        draft = _Draft(self)
+        for record in records:
+            draft.add(record)
+        return draft.image()
+
+    def to_records(self) -> Iterator[Record]:
+        """Records that build this image from an empty one (its version apart)."""
+        for topic in self.topics.values():
+            yield TopicRecord(topic.name, topic.topic_id)
+            for each in topic.partitions:
+                yield PartitionRecord(
+                    topic.topic_id, each.index, each.replicas, each.isr, each.leader, each.leader_epoch,
+                    each.partition_epoch,
+                )
+        for (resource_type, resource_name), values in self.configs.items():
+            for key, value in values.items():
+                yield ConfigRecord(resource_type, resource_name, key, value)
+        yield from self.brokers.values()
+        for name, level in self.features.items():
+            yield FeatureLevelRecord(name, level)
+        if self.next_producer_id:
+            yield ProducerIdsRecord(self.next_producer_id)
+
+
+class _Draft:
+    """An image in the making; the parts that change are copied, once, the others are shared."""
+
+    def __init__(self, base: MetadataImage) -> None:
+        self._base = base
+        self._count = 0
+        self._next_producer_id = base.next_producer_id
+        self._topics = dict(base.topics)
+        self._names_by_id = dict(base.names_by_id)
+        self._configs = dict(base.configs)
+        self._brokers = dict(base.brokers)
+        self._features = dict(base.features)
+        # Partitions of the topics being changed: a tuple per topic would be copied again for each of its records.
+        self._partitions: dict[str, list[PartitionImage]] = {}
+
+    def add(self, record: Record) -> None:
+        self._count += 1
+        match record:
+            case TopicRecord():
+                self._add_topic(record)
+            case PartitionRecord():
+                self._put_partition(record)
+            case RemoveTopicRecord():
+                self._remove_topic(record)
+            case ConfigRecord():
+                self._put_config(record)
+            case ProducerIdsRecord():
+                if record.next_producer_id < self._next_producer_id:
+                    raise StorageError(
+                        f"metadata: producer ids go back from {self._next_producer_id} to {record.next_producer_id}"
+                    )
+                self._next_producer_id = record.next_producer_id
+            case BrokerRecord():
+                self._brokers[record.broker_id] = record
+            case RemoveBrokerRecord():
+                self._brokers.pop(record.broker_id, None)
+            case FeatureLevelRecord():
+                if record.level:
+                    self._features[record.name] = record.level
+                else:
+                    self._features.pop(record.name, None)
+
+    def image(self) -> MetadataImage:
+        for name, partitions in self._partitions.items():
+            self._topics[name] = replace(self._topics[name], partitions=tuple(partitions))
+        return MetadataImage(
+            version=self._base.version + self._count,
+            topics=MappingProxyType(self._topics),
+            brokers=MappingProxyType(self._brokers),
+            features=MappingProxyType(self._features),
+            next_producer_id=self._next_producer_id,
+            configs=MappingProxyType(self._configs),
+            names_by_id=MappingProxyType(self._names_by_id),
+        )
+
+    def _name_of(self, topic_id: uuid.UUID) -> str:
+        name = self._names_by_id.get(topic_id.bytes)
+        if name is None:
+            raise StorageError(f"metadata: a record names topic id {topic_id}, which does not exist")
+        return name
+
+    def _add_topic(self, record: TopicRecord) -> None:
+        if record.name in self._topics or record.topic_id.bytes in self._names_by_id:
+            raise StorageError(f"metadata: topic {record.name} with id {record.topic_id} exists already")
+        self._topics[record.name] = TopicImage(record.name, record.topic_id)
+        self._names_by_id[record.topic_id.bytes] = record.name
+
+    def _put_partition(self, record: PartitionRecord) -> None:
+        name = self._name_of(record.topic_id)
+        partitions = self._partitions.get(name)
+        if partitions is None:
+            partitions = self._partitions[name] = list(self._topics[name].partitions)
+        if not 0 <= record.index <= len(partitions):
+            raise StorageError(f"metadata: partition {name}-{record.index} follows on {len(partitions)} partitions")
+        partition = PartitionImage(
+            record.index, record.leader, record.leader_epoch, record.replicas, record.isr, record.partition_epoch
+        )
+        partitions[record.index : record.index + 1] = [partition]
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        name = self._name_of(record.topic_id)
+        del self._topics[name], self._names_by_id[record.topic_id.bytes]
+        self._partitions.pop(name, None)
+        self._configs.pop(("topic", name), None)
+
+    def _put_config(self, record: ConfigRecord) -> None:
+        resource = (record.resource_type, record.resource_name)
+        values = dict(self._configs.get(resource, _NO_CONFIG))
+        if record.value is None:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if values:
+            self._configs[resource] = MappingProxyType(values)
+        else:
+            self._configs.pop(resource, None)

@@ -1,0 +1,149 @@
+"""Metadata records: the facts a cluster is made of, each a frozen dataclass with a JSON form.
+
+A record is what a `MetadataStore` keeps and what `MetadataImage.apply` understands. Field names are the JSON names;
+ids are written as Kafka's base64 text, so that a record can be searched for what `kafka-topics --describe` shows.
+A record type from a later version is an error, never skipped: an image with a hole in it is not the cluster's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from moldau.errors import StorageError
+from moldau.wire.uuids import uuid_from_text, uuid_to_text
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    name: str
+    topic_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopicRecord:
+    """The topic is gone, with its partitions and its configuration."""
+
+    topic_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition as a whole: new, or in the place of what was known of it."""
+
+    topic_id: uuid.UUID
+    index: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """One dynamic configuration value; `value` None takes it away.
+
+    Resource types: `topic` (named), `broker` (named by id; the empty name is the default of the whole cluster).
+    """
+
+    resource_type: str
+    resource_name: str
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """Producer ids below this one are given out."""
+
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A broker that registered; endpoints are (listener name, host, port, security protocol)."""
+
+    broker_id: int
+    broker_epoch: int
+    endpoints: tuple[tuple[str, str, int, str], ...]
+    rack: str | None = None
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBrokerRecord:
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelRecord:
+    """The level at which the cluster uses a feature; 0 turns it off."""
+
+    name: str
+    level: int
+
+
+Record = (
+    TopicRecord
+    | RemoveTopicRecord
+    | PartitionRecord
+    | ConfigRecord
+    | ProducerIdsRecord
+    | BrokerRecord
+    | RemoveBrokerRecord
+    | FeatureLevelRecord
+)
+
+_TYPES: dict[str, type[Record]] = {
+    "topic": TopicRecord,
+    "remove-topic": RemoveTopicRecord,
+    "partition": PartitionRecord,
+    "config": ConfigRecord,
+    "producer-ids": ProducerIdsRecord,
+    "broker": BrokerRecord,
+    "remove-broker": RemoveBrokerRecord,
+    "feature-level": FeatureLevelRecord,
+}
+_NAMES: dict[type[Any], str] = {cls: name for name, cls in _TYPES.items()}
+
+# JSON knows neither UUIDs nor tuples.
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "topic_id": uuid_from_text,
+    "replicas": tuple,
+    "isr": tuple,
+    "endpoints": lambda endpoints: tuple(tuple(endpoint) for endpoint in endpoints),
+}
+_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    cls: tuple(each.name for each in fields(cls)) for cls in _TYPES.values()
+}
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    cls = type(record)
+    result: dict[str, Any] = {"type": _NAMES[cls]}
+    for name in _FIELDS[cls]:
+        value = getattr(record, name)
+        result[name] = uuid_to_text(value) if isinstance(value, uuid.UUID) else value
+    return result
+
+
+def record_from_json(data: Mapping[str, Any]) -> Record:
+    """The record that `data` holds; StorageError where it is none that this version knows."""
+    name = data.get("type")
+    cls = _TYPES.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise StorageError(
+            f"metadata record of unknown type {name!r}; written by a later version? known are {', '.join(_TYPES)}"
+        )
+    try:
+        values = {
+            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field] for field in _FIELDS[cls]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"metadata record of type {name} cannot be read ({error!r}): {dict(data)}") from None
+    return cls(**values)

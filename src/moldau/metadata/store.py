@@ -1,0 +1,19 @@
+"""Where metadata is kept. On one machine that is a file (`local_store`); across machines, an ensemble elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import Record
+
+
+class MetadataStore(Protocol):
+    def open(self) -> MetadataImage:
+        """The image as it was last kept; an empty one where nothing was."""
+
+    def append(self, records: Sequence[Record]) -> MetadataImage:
+        """Keep `records`, all or none, and give the image with them; they are durable when this returns."""
+
+    def close(self) -> None: ...

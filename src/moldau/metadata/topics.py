@@ -1,0 +1,252 @@
+"""Planning of topics: what records a change of topics or partitions needs, or why it is refused.
+
+Pure functions over an image, with Kafka's error codes and messages in Kafka's words; nothing is stored here.
+Dynamic configuration is planned in `configs`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+
+from moldau.config.broker import BrokerConfig
+from moldau.config.topic import validate_topic_overrides
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage, TopicImage
+from moldau.metadata.records import ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+# Kafka's limit: one request must not flood the metadata log and every broker's disk with directories.
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+_MAX_NAME_LENGTH = 249  # leaves room for "-<partition>" and ".<unique>-delete" in a 255 byte file name
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+# A partition's index and its replicas, the first being the preferred leader.
+Assignment = tuple[int, Sequence[int]]
+
+
+def is_internal(name: str) -> bool:
+    return name in INTERNAL_TOPICS
+
+
+def validate_topic_name(name: str) -> None:
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in (".", ".."):
+        problem = f"'{name}' is not allowed"
+    elif len(name) > _MAX_NAME_LENGTH:
+        problem = f"the length of '{name}' is longer than the max allowed length {_MAX_NAME_LENGTH}"
+    elif not _LEGAL_NAME.fullmatch(name):
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def plan_create_topic(
+    image: MetadataImage,
+    name: str,
+    *,
+    topic_id: uuid.UUID,
+    brokers: Sequence[int],
+    broker_config: BrokerConfig,
+    num_partitions: int = -1,
+    replication_factor: int = -1,
+    assignments: Sequence[Assignment] = (),
+    configs: Mapping[str, str | None] | None = None,
+) -> list[Record]:
+    """Records of a new topic; -1 takes the broker's default. `brokers` are those that can take a replica now."""
+    if name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    validate_topic_name(name)
+    _check_collision(image, name)
+    overrides = dict(configs or {})
+    validate_topic_overrides(overrides, broker_config)
+    if assignments:
+        if replication_factor != -1:
+            raise _invalid_request(
+                "A manual partition assignment was specified, but replication factor was not set to -1."
+            )
+        if num_partitions != -1:
+            raise _invalid_request(
+                "A manual partition assignment was specified, but numPartitions was not set to -1."
+            )
+        placed = _check_assignments(assignments, brokers)
+    else:
+        placed = _place_new_topic(image, num_partitions, replication_factor, brokers, broker_config)
+    check_partition_count(len(placed))
+    records: list[Record] = [TopicRecord(name, topic_id)]
+    records.extend(ConfigRecord("topic", name, key, value) for key, value in overrides.items())
+    records.extend(_partition_records(topic_id, 0, placed, brokers))
+    return records
+
+
+def plan_create_partitions(
+    image: MetadataImage,
+    name: str,
+    count: int,
+    *,
+    brokers: Sequence[int],
+    assignments: Sequence[Sequence[int]] | None = None,
+) -> list[Record]:
+    """Records that bring the topic up to `count` partitions; `assignments` are the replicas of the new ones."""
+    topic = _existing(image, name)
+    current = len(topic.partitions)
+    if count == current:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if count < current:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
+        )
+    additional = count - current
+    check_partition_count(additional)
+    replication_factor = len(topic.partitions[0].replicas)
+    if assignments is not None:
+        if len(assignments) != additional:
+            raise _invalid_assignment(
+                f"Attempted to add {additional} additional partition(s), but only {len(assignments)} "
+                "assignment(s) were specified."
+            )
+        for replicas in assignments:
+            _check_replicas(replicas, brokers, replication_factor)
+        placed = [tuple(replicas) for replicas in assignments]
+    else:
+        start = topic.partitions[0].replicas[0]
+        first = brokers.index(start) if start in brokers else 0
+        placed = _place(first + current, additional, replication_factor, brokers)
+    return list(_partition_records(topic.topic_id, current, placed, brokers))
+
+
+def plan_delete_topic(image: MetadataImage, topic: str | uuid.UUID | bytes) -> list[Record]:
+    """Records that remove a topic, named or given by id."""
+    if isinstance(topic, str):
+        return [RemoveTopicRecord(_existing(image, topic).topic_id)]
+    found = image.topic_by_id(topic)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    return [RemoveTopicRecord(found.topic_id)]
+
+
+def check_partition_count(total: int) -> None:
+    """Refuse a request, or a topic, that asks for more partitions than one request may."""
+    if total > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Excessively large number of partitions per request: {total}, at most {MAX_PARTITIONS_PER_REQUEST}.",
+        )
+
+
+def _existing(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    return topic
+
+
+def _check_collision(image: MetadataImage, name: str) -> None:
+    """Metric names turn '.' into '_', so two topics that differ only there would share their metrics."""
+    if "." not in name and "_" not in name:
+        return
+    unified = name.replace(".", "_")
+    for other in image.topics:
+        if other.replace(".", "_") == unified:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+            )
+
+
+def _place_new_topic(
+    image: MetadataImage,
+    num_partitions: int,
+    replication_factor: int,
+    brokers: Sequence[int],
+    broker_config: BrokerConfig,
+) -> list[tuple[int, ...]]:
+    if replication_factor < -1 or replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if num_partitions < -1 or num_partitions == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    count = broker_config.num_partitions if num_partitions == -1 else num_partitions
+    check_partition_count(count)
+    factor = broker_config.default_replication_factor if replication_factor == -1 else replication_factor
+    # Each topic begins where the ones before it ended, so that leaders spread evenly without a random number.
+    return _place(image.partition_count, count, factor, brokers)
+
+
+def _place(first: int, count: int, replication_factor: int, brokers: Sequence[int]) -> list[tuple[int, ...]]:
+    """Leaders go round the brokers; followers too, one step further in each round, so that pairs change."""
+    size = len(brokers)
+    if replication_factor > size:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {size} broker(s) are registered.",
+        )
+    placed = []
+    for number in range(first, first + count):
+        leader, shift = number % size, number // size
+        followers = (
+            brokers[(leader + 1 + (shift + step) % (size - 1)) % size] for step in range(replication_factor - 1)
+        )
+        placed.append((brokers[leader], *followers))
+    return placed
+
+
+def _check_assignments(assignments: Sequence[Assignment], brokers: Sequence[int]) -> list[tuple[int, ...]]:
+    by_index: dict[int, tuple[int, ...]] = {}
+    replication_factor = None
+    for index, replicas in assignments:
+        if index in by_index:
+            raise _invalid_assignment(f"Found multiple manual partition assignments for partition {index}")
+        _check_replicas(replicas, brokers, replication_factor)
+        replication_factor = len(replicas)
+        by_index[index] = tuple(replicas)
+    if set(by_index) != set(range(len(by_index))):
+        raise _invalid_assignment("partitions should be a consecutive 0-based integer sequence")
+    return [by_index[index] for index in range(len(by_index))]
+
+
+def _check_replicas(replicas: Sequence[int], brokers: Sequence[int], replication_factor: int | None) -> None:
+    problem = None
+    if not replicas:
+        problem = "an empty replica list."
+    for broker_id in sorted(replicas):
+        if broker_id not in brokers:
+            problem = f"broker {broker_id}, but no such broker is registered."
+        elif replicas.count(broker_id) > 1:
+            problem = f"the broker {broker_id} more than once."
+        if problem:
+            break
+    if problem is None and replication_factor is not None and len(replicas) != replication_factor:
+        problem = (
+            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
+            f"which have {replication_factor} replica(s)."
+        )
+    if problem is not None:
+        raise _invalid_assignment(f"The manual partition assignment includes {problem}")
+
+
+def _partition_records(
+    topic_id: uuid.UUID, first: int, placed: Sequence[tuple[int, ...]], brokers: Sequence[int]
+) -> list[PartitionRecord]:
+    records = []
+    for index, replicas in enumerate(placed, first):
+        isr = tuple(broker_id for broker_id in replicas if broker_id in brokers)
+        records.append(PartitionRecord(topic_id, index, replicas, isr, leader=isr[0]))
+    return records
+
+
+def _invalid_request(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _invalid_assignment(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
