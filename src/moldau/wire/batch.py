@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -47,6 +48,8 @@ _INT64 = struct.Struct(">q")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LEADER_EPOCH_POS = 12
 _LEADER_EPOCH = struct.Struct(">i")
+_CONTROL_KEY = struct.Struct(">hh")  # version, type
+_END_TXN_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 
 # A batch is decompressed in memory, and a producer's `max.message.bytes` bounds only its compressed size:
 # Kafka's own ceiling on any single buffer is a 32-bit length, here it is what one process can spare.
@@ -222,7 +225,7 @@ def decode_records(
         for _ in range(header.count):
             record, at = _read_record(data, at, header.base_offset, header.base_timestamp, append_time)
             records.append(record)
-    except (IndexError, UnicodeDecodeError, ProtocolError) as error:
+    except (IndexError, ProtocolError) as error:
         raise _invalid(f"malformed record {len(records)} of {header.count}: {error}") from error
     if at != len(data):
         raise _invalid(f"{len(data) - at} bytes left over after {header.count} records")
@@ -277,7 +280,8 @@ def _read_headers(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[He
         if key is None:
             raise ProtocolError("header key is null")
         value, pos = _read_nullable(data, pos, end)
-        headers.append((key.decode(), value))
+        # Kafka never checks header names, so a stored one may be no UTF-8: it must survive decode and encode.
+        headers.append((key.decode(errors="surrogateescape"), value))
     return tuple(headers), pos
 
 
@@ -328,7 +332,7 @@ def _write_record(offset_delta: int, base_timestamp: int, fields: RecordFields) 
             parts += (write_varlong(len(field)), field)
     parts.append(write_varlong(len(headers)))
     for name, content in headers:
-        data = name.encode()
+        data = name.encode(errors="surrogateescape")
         parts += (write_varlong(len(data)), data)
         parts += (b"\x01",) if content is None else (write_varlong(len(content)), content)
     body = b"".join(parts)
@@ -340,3 +344,54 @@ def recompress(buf: Buffer, pos: int, header: BatchHeader, codec: Codec, level: 
     data = _records_data(buf, pos, header, UNCOMPRESSED_BYTES_MAX)
     attributes = header.attributes & ~_CODEC_MASK | codec
     return _assemble(header._replace(attributes=attributes), compress(codec, data, level))
+
+
+class ControlType(IntEnum):
+    """What a control record says; KRaft's own (2 to 6) mean nothing here and stay plain numbers."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class ControlRecord(NamedTuple):
+    type: int
+    coordinator_epoch: int  # -1 unless the type is ABORT or COMMIT
+
+
+def encode_end_txn_marker(
+    marker: ControlType,
+    *,
+    coordinator_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The control batch that ends a producer's transaction in a partition."""
+    key = _CONTROL_KEY.pack(0, marker)
+    value = _END_TXN_VALUE.pack(0, coordinator_epoch)
+    return encode_batch(
+        [(key, value, timestamp_ms, ())],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def decode_control_record(record: Record) -> ControlRecord:
+    """Later versions of key and value only append fields, so the first ones are read whatever the version."""
+    try:
+        version, control_type = _CONTROL_KEY.unpack_from(record.key or b"")
+        coordinator_epoch = -1
+        if control_type in (ControlType.ABORT, ControlType.COMMIT):
+            value_version, coordinator_epoch = _END_TXN_VALUE.unpack_from(record.value or b"")
+            version = min(version, value_version)
+    except struct.error as error:
+        raise _invalid(f"malformed control record at offset {record.offset}: {error}") from error
+    if version < 0:
+        raise _invalid(f"control record of version {version} at offset {record.offset}")
+    return ControlRecord(control_type, coordinator_epoch)

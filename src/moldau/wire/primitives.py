@@ -84,26 +84,34 @@ def read_bytes(buf: memoryview, pos: int, length: int) -> tuple[memoryview, int]
     """A view of `length` bytes; unlike a bare slice it refuses to come out short."""
     end = pos + length
     if length < 0 or end > len(buf):
-        raise ProtocolError(f"field of {length} bytes, but {len(buf) - pos} remain")
+        raise _too_short(length, buf, pos)
     return buf[pos:end], end
 
 
 def read_string(buf: memoryview, pos: int) -> tuple[str | None, int]:
     """A nullable string with a 16-bit length."""
     (length,) = INT16.unpack_from(buf, pos)
-    if length == -1:
-        return None, pos + 2
-    view, pos = read_bytes(buf, pos + 2, length)
-    return str(view, "utf-8"), pos
+    pos += 2
+    end = pos + length
+    if length < 0 or end > len(buf):
+        if length == -1:
+            return None, pos
+        raise _too_short(length, buf, pos)
+    return str(buf[pos:end], "utf-8"), end
 
 
 def read_compact_string(buf: memoryview, pos: int) -> tuple[str | None, int]:
     """A nullable string with a varint length (plus one; zero is null)."""
-    length, pos = read_uvarint(buf, pos)
+    length = buf[pos]
+    pos += 1
+    if length >= 0x80:
+        length, pos = read_uvarint(buf, pos - 1)
     if length == 0:
         return None, pos
-    view, pos = read_bytes(buf, pos, length - 1)
-    return str(view, "utf-8"), pos
+    end = pos + length - 1
+    if end > len(buf):
+        raise _too_short(length - 1, buf, pos)
+    return str(buf[pos:end], "utf-8"), end
 
 
 def write_string(value: str | None) -> bytes:
@@ -123,21 +131,32 @@ def write_compact_string(value: str | None) -> bytes:
 def read_count(buf: memoryview, pos: int, item_size_min: int) -> tuple[int, int]:
     """The length of a non-null array with a 32-bit length, checked against what is left to read."""
     (count,) = INT32.unpack_from(buf, pos)
-    return _checked_count(buf, pos + 4, count, item_size_min), pos + 4
+    pos += 4
+    if count < 0 or count * item_size_min > len(buf) - pos:
+        raise _too_many(count, buf, pos)
+    return count, pos
 
 
 def read_compact_count(buf: memoryview, pos: int, item_size_min: int) -> tuple[int, int]:
     """The length of a non-null compact array, checked against what is left to read."""
-    count, pos = read_uvarint(buf, pos)
-    return _checked_count(buf, pos, count - 1, item_size_min), pos
+    count = buf[pos]
+    pos += 1
+    if count >= 0x80:
+        count, pos = read_uvarint(buf, pos - 1)
+    count -= 1
+    if count < 0 or count * item_size_min > len(buf) - pos:
+        raise _too_many(count, buf, pos)
+    return count, pos
 
 
-def _checked_count(buf: memoryview, pos: int, count: int, item_size_min: int) -> int:
+def _too_short(length: int, buf: memoryview, pos: int) -> ProtocolError:
+    return ProtocolError(f"field of {length} bytes, but {len(buf) - pos} remain")
+
+
+def _too_many(count: int, buf: memoryview, pos: int) -> ProtocolError:
     # An array cannot hold more items than the remaining bytes can spell: a four-byte message must not be able
     # to ask for two billion objects.
-    if count < 0 or count * item_size_min > len(buf) - pos:
-        raise ProtocolError(f"array of {count} items, but {len(buf) - pos} bytes remain")
-    return count
+    return ProtocolError(f"array of {count} items, but {len(buf) - pos} bytes remain")
 
 
 def read_tags(buf: memoryview, pos: int) -> tuple[dict[int, memoryview], int]:
