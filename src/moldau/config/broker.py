@@ -20,6 +20,8 @@ from moldau.config.network_keys import NetworkKeys
 from moldau.config.storage_keys import StorageKeys
 from moldau.errors import ConfigError
 
+__all__ = ["BROKER_KEYS", "BrokerConfig", "Listener", "value_text"]
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -37,7 +39,11 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
 
     def __post_init__(self) -> None:
         if not self.advertised_listeners:
-            object.__setattr__(self, "advertised_listeners", self.listeners)
+            # Nobody can connect to "every interface": an empty host asks the broker to tell the machine's own name.
+            told = tuple(
+                each._replace(host="") if each.host in ("0.0.0.0", "::") else each for each in self.listeners
+            )
+            object.__setattr__(self, "advertised_listeners", told)
 
     @classmethod
     def from_properties(cls, props: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
@@ -58,6 +64,8 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
         self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str] = _NOTHING
     ) -> BrokerConfig:
         """This configuration under dynamic values; ConfigError where one is not dynamic or not valid."""
+        if dynamic == self.dynamic and dynamic_default == self.dynamic_default:
+            return self
         for name in (*dynamic, *dynamic_default):
             declared = BROKER_KEYS.get(name)
             if (declared is not None and not declared.dynamic) or name in KNOWN_WITHOUT_EFFECT:
@@ -192,7 +200,7 @@ def _check_listeners(config: BrokerConfig) -> None:
     for advertised in config.advertised_listeners:
         if all(advertised.name != listener.name for listener in config.listeners):
             raise ConfigError(f"advertised.listeners: {advertised.name} is none of the listeners ({known})")
-        if advertised.host == "0.0.0.0" and advertised not in config.listeners:
+        if advertised.host == "0.0.0.0":
             raise ConfigError("advertised.listeners cannot use 0.0.0.0: use an address clients can reach")
     inter_broker = config.inter_broker_listener_name
     if inter_broker is not None and all(

@@ -1,1 +1,1 @@
-"""What the cluster knows about itself: metadata records, the immutable image they build, and the store that keeps them."""
+"""What the cluster knows about itself: records, the immutable image they build, the store that keeps them."""

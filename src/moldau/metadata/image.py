@@ -1,7 +1,7 @@
 """The metadata image: everything the cluster knows about itself at one moment, immutable.
 
-`apply` gives the next image and leaves this one as it was, so a request works on one image from beginning to end
-without a lock. How images are kept on disk is the business of a `MetadataStore`.
+`apply` gives the next image and leaves this one as it was, so a request works on one image from beginning to
+end without a lock; what did not change is shared between the two.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MetadataImage:
         return self.configs.get(("topic", name), _NO_CONFIG)
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
-        """The dynamic configuration of one broker, or of the whole cluster for None."""
+        """The dynamic configuration of one broker; None stands for the default of all of them."""
         return self.configs.get(("broker", "" if broker_id is None else str(broker_id)), _NO_CONFIG)
 
     @property
@@ -78,7 +78,7 @@ class MetadataImage:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
     def apply(self, records: Iterable[Record]) -> MetadataImage:
-        """The image after `records`; StorageError where they do not fit, and then nothing of them is in force."""
+        """The image after `records`; StorageError where they do not fit what is there."""
         draft = _Draft(self)
         for record in records:
             draft.add(record)
@@ -115,7 +115,7 @@ class _Draft:
         self._configs = dict(base.configs)
         self._brokers = dict(base.brokers)
         self._features = dict(base.features)
-        # Partitions of the topics being changed: a tuple per topic would be copied again for each of its records.
+        # Lists while they change: a topic's tuple would be copied again for each of its records.
         self._partitions: dict[str, list[PartitionImage]] = {}
 
     def add(self, record: Record) -> None:
@@ -130,11 +130,8 @@ class _Draft:
             case ConfigRecord():
                 self._put_config(record)
             case ProducerIdsRecord():
-                if record.next_producer_id < self._next_producer_id:
-                    raise StorageError(
-                        f"metadata: producer ids go back from {self._next_producer_id} to {record.next_producer_id}"
-                    )
-                self._next_producer_id = record.next_producer_id
+                # Never back: an id that was given out must not be given out again.
+                self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
             case BrokerRecord():
                 self._brokers[record.broker_id] = record
             case RemoveBrokerRecord():
@@ -176,9 +173,14 @@ class _Draft:
         if partitions is None:
             partitions = self._partitions[name] = list(self._topics[name].partitions)
         if not 0 <= record.index <= len(partitions):
-            raise StorageError(f"metadata: partition {name}-{record.index} follows on {len(partitions)} partitions")
+            raise StorageError(f"metadata: partition {record.index} of {name} comes after {len(partitions)}")
         partition = PartitionImage(
-            record.index, record.leader, record.leader_epoch, record.replicas, record.isr, record.partition_epoch
+            record.index,
+            record.leader,
+            record.leader_epoch,
+            record.replicas,
+            record.isr,
+            record.partition_epoch,
         )
         partitions[record.index : record.index + 1] = [partition]
 

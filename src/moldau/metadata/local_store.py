@@ -1,12 +1,12 @@
 """The metadata of one machine in one file.
 
-The file is lines of `<crc32 in hex> <json>`. The first line holds a snapshot, every further line one append: all its
-records or none, so a topic never exists with half of its partitions. An append is one write and one fsync. When the
-lines outgrow the snapshot, the file is written anew beside itself, fsynced and renamed over.
+The file is lines of `<crc32 in hex> <json>`. The first line holds a snapshot, every further line one append:
+all its records or none, so a topic never exists with half of its partitions; one write and one fsync each.
+When the lines outgrow the snapshot, the file is written anew beside itself, fsynced and renamed over.
 
-After a crash the last line may be torn: it was never acknowledged and is cut off. Damage anywhere else means that
-acknowledged metadata is gone; that stops the start, since a broker that went on would delete the data of topics it
-no longer knows.
+After a crash the last line may be torn: it was never acknowledged and is cut off. Damage anywhere else means
+that acknowledged metadata is gone; that stops the start, since a broker that went on would delete the data of
+topics it no longer knows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SNAPSHOT_MIN_BYTES = 1024 * 1024
 
 
 class LocalStore:
-    """A `MetadataStore` over `path`; not for use by two processes at once (the data directory's lock sees to that)."""
+    """A `MetadataStore` over `path`, for one process at a time: the data directory's lock sees to that."""
 
     def __init__(self, path: Path | str, *, snapshot_min_bytes: int = _SNAPSHOT_MIN_BYTES) -> None:
         self._path = Path(path)
@@ -53,7 +53,7 @@ class LocalStore:
         if not records:
             return self._image
         image = self._image.apply(records)
-        self._write(_encode({"version": image.version, "records": [record_to_json(each) for each in records]}))
+        self._write(_encode({"version": image.version, "records": [*map(record_to_json, records)]}))
         self._image = image
         if self._size - self._snapshot_size > max(self._snapshot_min_bytes, self._snapshot_size):
             self._write_snapshot()
@@ -165,8 +165,8 @@ def _decode(line: bytes) -> dict[str, Any] | None:
 def _is_torn_tail(data: bytes, position: int, end: int) -> bool:
     """Whether the bad line from `position` can be what a crash left of the last append.
 
-    A torn write is short, or has holes of zeros where blocks did not reach the disk; a whole last line of other
-    bytes was written, acknowledged, and damaged later.
+    A torn write is short, or has holes of zeros where blocks did not reach the disk; a whole last line of
+    other bytes was written, acknowledged, and damaged later.
     """
     return end == len(data) and (not data.endswith(b"\n") or b"\0" in data[position:])
 

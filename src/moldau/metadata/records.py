@@ -1,8 +1,7 @@
 """Metadata records: the facts a cluster is made of, each a frozen dataclass with a JSON form.
 
-A record is what a `MetadataStore` keeps and what `MetadataImage.apply` understands. Field names are the JSON names;
-ids are written as Kafka's base64 text, so that a record can be searched for what `kafka-topics --describe` shows.
-A record type from a later version is an error, never skipped: an image with a hole in it is not the cluster's.
+A record is what a `MetadataStore` keeps and what `MetadataImage.apply` understands. Field names are the JSON
+names; ids are written as Kafka's base64 text, as `kafka-topics --describe` shows them. A record type of a later version is an error, never skipped: an image with a hole is not the cluster's.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class PartitionRecord:
 class ConfigRecord:
     """One dynamic configuration value; `value` None takes it away.
 
-    Resource types: `topic` (named), `broker` (named by id; the empty name is the default of the whole cluster).
+    Resource types: `topic` (by name) and `broker` (by id; the empty name is the default of all brokers).
     """
 
     resource_type: str
@@ -138,12 +137,13 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise StorageError(
-            f"metadata record of unknown type {name!r}; written by a later version? known are {', '.join(_TYPES)}"
+            f"metadata record of unknown type {name!r}: of a later version? Known are {', '.join(_TYPES)}"
         )
     try:
         values = {
-            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field] for field in _FIELDS[cls]
+            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field]
+            for field in _FIELDS[cls]
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"metadata record of type {name} cannot be read ({error!r}): {dict(data)}") from None
+        raise StorageError(f"metadata record of type {name} cannot be read: {error!r} in {data}") from None
     return cls(**values)

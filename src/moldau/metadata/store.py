@@ -1,4 +1,4 @@
-"""Where metadata is kept. On one machine that is a file (`local_store`); across machines, an ensemble elsewhere."""
+"""Where metadata is kept: on one machine in a file (`local_store`), across machines in an ensemble."""
 
 from __future__ import annotations
 

@@ -14,7 +14,13 @@ from moldau.config.broker import BrokerConfig
 from moldau.config.topic import validate_topic_overrides
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, TopicImage
-from moldau.metadata.records import ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from moldau.metadata.records import (
+    ConfigRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 # Kafka's limit: one request must not flood the metadata log and every broker's disk with directories.
@@ -57,7 +63,7 @@ def plan_create_topic(
     assignments: Sequence[Assignment] = (),
     configs: Mapping[str, str | None] | None = None,
 ) -> list[Record]:
-    """Records of a new topic; -1 takes the broker's default. `brokers` are those that can take a replica now."""
+    """Records of a new topic; -1 takes the broker's default. `brokers` are those that can take a replica."""
     if name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     validate_topic_name(name)
@@ -91,7 +97,7 @@ def plan_create_partitions(
     brokers: Sequence[int],
     assignments: Sequence[Sequence[int]] | None = None,
 ) -> list[Record]:
-    """Records that bring the topic up to `count` partitions; `assignments` are the replicas of the new ones."""
+    """Records that bring the topic up to `count` partitions; `assignments` place the new ones."""
     topic = _existing(image, name)
     current = len(topic.partitions)
     if count == current:
@@ -135,14 +141,16 @@ def check_partition_count(total: int) -> None:
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"Excessively large number of partitions per request: {total}, at most {MAX_PARTITIONS_PER_REQUEST}.",
+            f"Excessively large number of partitions per request: {total} > {MAX_PARTITIONS_PER_REQUEST}.",
         )
 
 
 def _existing(image: MetadataImage, name: str) -> TopicImage:
     topic = image.topics.get(name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
     return topic
 
 
@@ -187,16 +195,14 @@ def _place(first: int, count: int, replication_factor: int, brokers: Sequence[in
     if replication_factor > size:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {size} broker(s) are registered.",
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor "
+            f"of {replication_factor} cannot be reached because only {size} broker(s) are registered.",
         )
     placed = []
     for number in range(first, first + count):
         leader, shift = number % size, number // size
-        followers = (
-            brokers[(leader + 1 + (shift + step) % (size - 1)) % size] for step in range(replication_factor - 1)
-        )
-        placed.append((brokers[leader], *followers))
+        steps = ((shift + step) % (size - 1) for step in range(replication_factor - 1))
+        placed.append((brokers[leader], *(brokers[(leader + 1 + step) % size] for step in steps)))
     return placed
 
 
@@ -227,8 +233,8 @@ def _check_replicas(replicas: Sequence[int], brokers: Sequence[int], replication
             break
     if problem is None and replication_factor is not None and len(replicas) != replication_factor:
         problem = (
-            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
-            f"which have {replication_factor} replica(s)."
+            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous "
+            f"partitions, which have {replication_factor} replica(s)."
         )
     if problem is not None:
         raise _invalid_assignment(f"The manual partition assignment includes {problem}")
