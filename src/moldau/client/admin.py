@@ -7,10 +7,9 @@ An error in an answer is raised, except where one call asks about many things: t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition
@@ -50,21 +49,18 @@ class ConfigSource(IntEnum):
         return cls.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     type: ResourceType
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
+class ConfigSynonym(NamedTuple):
     name: str
     value: str | None
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(NamedTuple):
     name: str
     value: str | None
     source: ConfigSource
@@ -77,24 +73,21 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetInfo:
+class OffsetInfo(NamedTuple):
     offset: int  # -1: no record that late
     timestamp_ms: int
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirPartition:
+class LogDirPartition(NamedTuple):
     topic: str
-    index: int
+    partition: int
     size_bytes: int
     offset_lag: int
     is_future: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LogDir:
+class LogDir(NamedTuple):
     path: str
     error: ErrorCode
     partitions: tuple[LogDirPartition, ...]
@@ -203,7 +196,7 @@ def _describe_topic_partitions(cluster: Cluster, names: Sequence[str], limit: in
             page = _described_topic(entry)
             earlier = topics.get(page.name)
             partitions = (earlier.partitions if earlier else ()) + page.partitions
-            topics[page.name] = replace(page, partitions=partitions)
+            topics[page.name] = page._replace(partitions=partitions)
         if answer.next_cursor is None:
             return list(topics.values())
         cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
@@ -227,7 +220,7 @@ def _described_topic(topic: Any) -> TopicMetadata:
         is_internal=topic.is_internal,
         partitions=tuple(
             PartitionMetadata(
-                index=partition.partition_index,
+                partition=partition.partition_index,
                 leader=partition.leader_id,
                 leader_epoch=partition.leader_epoch,
                 replicas=tuple(partition.replica_nodes),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from moldau.client.config import ClientConfig
@@ -24,17 +23,15 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(NamedTuple):
     id: int
     host: str
     port: int
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
-    index: int
+class PartitionMetadata(NamedTuple):
+    partition: int
     leader: int  # -1: none
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -44,8 +41,7 @@ class PartitionMetadata:
     last_known_elr: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(NamedTuple):
     name: str
     topic_id: UUID
     is_internal: bool
@@ -53,8 +49,7 @@ class TopicMetadata:
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(NamedTuple):
     cluster_id: str | None
     controller_id: int
     brokers: dict[int, Broker]
@@ -175,7 +170,7 @@ class Cluster:
         by_leader: dict[int, dict[TopicPartition, V]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
         for (topic, index), value in values.items():
-            leaders = {p.index: p.leader for p in topics[topic].partitions} if topic in topics else {}
+            leaders = {p.partition: p.leader for p in topics[topic].partitions} if topic in topics else {}
             if index not in leaders:
                 failed[topic, index] = to_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif leaders[index] < 0:
@@ -229,14 +224,14 @@ def _topic(topic: Any) -> TopicMetadata:
         name=topic.name,
         topic_id=getattr(topic, "topic_id", None) or ZERO_UUID,
         is_internal=getattr(topic, "is_internal", False),
-        partitions=tuple(sorted((_partition(p) for p in topic.partitions), key=lambda p: p.index)),
+        partitions=tuple(sorted((_partition(p) for p in topic.partitions), key=lambda p: p.partition)),
         error=ErrorCode(topic.error_code),
     )
 
 
 def _partition(partition: Any) -> PartitionMetadata:
     return PartitionMetadata(
-        index=partition.partition_index,
+        partition=partition.partition_index,
         leader=partition.leader_id,
         leader_epoch=getattr(partition, "leader_epoch", -1),
         replicas=tuple(partition.replica_nodes),

@@ -58,8 +58,11 @@ class Connection:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"The broker at {self.address} does not support {APIS[api_key].name}"
-                + (f" in versions {APIS[api_key].min_version} to {APIS[api_key].max_version}"
-                   if api_key in self.versions else ""),
+                + (
+                    f" in versions {APIS[api_key].min_version} to {APIS[api_key].max_version}"
+                    if api_key in self.versions
+                    else ""
+                ),
             )
         return self._decode(api_key, version, self._exchange(api_key, version, build))
 

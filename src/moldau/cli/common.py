@@ -1,0 +1,174 @@
+"""What every command shares: Kafka-like parsers, exit codes, one-line errors, plain or pretty output.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage. Output is Kafka's own plain text in a pipe; tables are for people
+at a terminal and `--json` is for machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from moldau import __version__
+from moldau.errors import ConfigError, MoldauError
+
+if TYPE_CHECKING:
+    from moldau.client.cluster import Cluster
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse with one-line errors and an example in every help text."""
+
+    def __init__(self, prog: str, description: str, example: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog="example:\n" + "\n".join(f"  {line}" for line in example.format(prog=prog).splitlines()),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.add_argument("--version", action="version", version=f"moldau {__version__}")
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def add_flag(self, name: str, text: str) -> None:
+        self.add_argument(name, action="store_true", help=text)
+
+    def add_connection(self, *, old_name: str | None = None) -> None:
+        """`old_name` is what books and scripts of earlier Kafkas write, like --broker-list."""
+        self.add_argument(
+            "--bootstrap-server",
+            metavar="HOST:PORT,…",
+            help="the broker or brokers to connect to first",
+        )
+        if old_name:
+            self.add_argument(old_name, dest="bootstrap_server", help=argparse.SUPPRESS)
+        self.add_argument("--zookeeper", help=argparse.SUPPRESS)
+
+    def add_command_config(self) -> None:
+        self.add_argument("--command-config", metavar="FILE", help="properties file for the client")
+
+    def add_json(self) -> None:
+        self.add_flag("--json", "answer in JSON, for machines")
+
+    def require(self, args: argparse.Namespace, *names: str) -> None:
+        for name in names:
+            if getattr(args, name.removeprefix("--").replace("-", "_")) is None:
+                self.error(f"Missing required argument {name}")
+
+    def require_connection(self, args: argparse.Namespace) -> None:
+        if args.bootstrap_server is None and args.zookeeper is not None:
+            self.error("--zookeeper is not supported yet: give the brokers with --bootstrap-server host:9092")
+        self.require(args, "--bootstrap-server")
+
+    def allow_with(self, args: argparse.Namespace, option: str, *actions: str) -> None:
+        """`option` makes sense only together with one of `actions`."""
+
+        def given(name: str) -> bool:
+            return getattr(args, name.removeprefix("--").replace("-", "_")) not in (None, False, [])
+
+        if given(option) and not any(given(action) for action in actions):
+            self.error(f"Option {option} can be used only with {' or '.join(actions)}")
+
+
+def run(prog: str, work: Callable[[], int], *, prefix: str = "") -> int:
+    """Do the work; an error we raise on purpose becomes one line on stderr, never a traceback.
+
+    `prefix` is how Kafka's own command begins the line for what a broker refused.
+    """
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except ConfigError as error:
+        return _fail(f"{prog}: {error}", 2)
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (MoldauError, OSError) as error:
+        return _fail(f"{prefix or prog + ': '}{error}", 1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stdout.flush()
+    print(" ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def warn(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def load_properties(path: str | None) -> dict[str, str]:
+    """A `.properties` file as a dict; empty for no file."""
+    if path is None:
+        return {}
+    from moldau.config.properties import parse_properties
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_key_values(pairs: Iterable[str]) -> dict[str, str]:
+    """`key=value` arguments; the value may be empty and may hold further `=`."""
+    values = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"'{pair}': expected key=value")
+        values[key.strip()] = value
+    return values
+
+
+def connect(args: argparse.Namespace) -> Cluster:
+    from moldau.client.cluster import Cluster
+    from moldau.client.config import ClientConfig
+
+    return Cluster(ClientConfig.from_properties(args.bootstrap_server, load_properties(args.command_config)))
+
+
+def topic_pattern(text: str) -> re.Pattern[str]:
+    """A topic argument as Kafka's tools read it: a regular expression, or several behind commas."""
+    expression = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise ConfigError(f"'{text}' is an invalid regular expression: {error}") from error
+
+
+def at_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb"
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2 if at_terminal() else None, ensure_ascii=False))
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns under a bold head, for a terminal only: a pipe gets Kafka's own lines."""
+    lines = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(header), *(len(line[i]) for line in lines), 0) for i, header in enumerate(headers)]
+
+    def line(cells: Sequence[str]) -> str:
+        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+    print(bold(line(headers)))
+    for cells in lines:
+        print(line(cells))
+
+
+def bold(text: str) -> str:
+    return text if "NO_COLOR" in os.environ or not at_terminal() else f"\033[1m{text}\033[0m"

@@ -1,0 +1,47 @@
+"""`moldau <command> …`: one door to every command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from moldau import __version__
+from moldau.cli.registry import BY_NAME, COMMANDS
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "moldau") -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help(prog))
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"moldau {__version__}")
+        return 0
+    name = arguments[0].removeprefix("kafka-").removesuffix(".sh")
+    command = BY_NAME.get(name)
+    if command is None:
+        near = get_close_matches(name, BY_NAME, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see {prog} --help"
+        print(f"{prog}: no command '{arguments[0]}' ({hint})", file=sys.stderr)
+        return 2
+    return command.run(arguments[1:], f"{prog} {name}")
+
+
+def _help(prog: str) -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    lines = [f"  {command.name.ljust(width)}  {command.summary}" for command in COMMANDS]
+    return "\n".join(
+        [
+            f"usage: {prog} <command> [options]",
+            "",
+            "Kafka's commands with Kafka's flags; each also has its own name (kafka-topics, …).",
+            "",
+            *lines,
+            "",
+            "example:",
+            f"  {prog} topics --bootstrap-server localhost:9092 --create --topic orders --partitions 3",
+            "",
+            f"{prog} <command> --help tells more.",
+        ]
+    )
