@@ -163,9 +163,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def drained(self) -> None:
         """Waits until the answers under way have left, then closes: how a broker that stops says good-bye."""
         if self.is_busy and not self.closing:
-            future = self._loop.create_future()
-            self._on_idle.append(lambda: future.done() or future.set_result(None))
-            await future
+            idle = asyncio.Event()
+            self._on_idle.append(idle.set)
+            await idle.wait()
         self.close("broker is stopping")
 
     def overdue(self, now_s: float, idle_max_s: float) -> str | None:

@@ -27,14 +27,14 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.local_store import LocalStore
-from moldau.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
+from moldau.metadata.records import PartitionRecord, Record, TopicRecord
 
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "moldau-metadata.jsonl"
 """In the first of `log.dirs`, beside the partitions it describes."""
 
-Plan = Callable[[MetadataImage], Sequence[MetadataRecord]]
+Plan = Callable[[MetadataImage], Sequence[Record]]
 T = TypeVar("T")
 
 
@@ -156,9 +156,7 @@ class BrokerNode:
 
     def _changed_topics(self, before: MetadataImage, after: MetadataImage) -> list[TopicImage]:
         """Topics whose partitions or configuration may differ. An image shares what did not change, so `is` tells."""
-        config = self.config
-        self._apply_broker_overrides()
-        if self.config != config:
+        if self._apply_broker_overrides():
             return list(after.topics.values())
         return [
             topic
@@ -200,9 +198,13 @@ class BrokerNode:
             self._partitions[(topic.name, image.index)] = partition
             self._partitions_by_id[(topic_id, image.index)] = partition
 
-    def _apply_broker_overrides(self) -> None:
-        overrides = self.image.broker_config(str(self.node_id))
-        self.config = self.config.with_overrides(overrides)
+    def _apply_broker_overrides(self) -> bool:
+        """True when a dynamic broker configuration changed something."""
+        own, everyone = self.image.broker_config(self.node_id), self.image.broker_config(None)
+        if self.config.dynamic == own and self.config.dynamic_default == everyone:
+            return False
+        self.config = self.config.with_overrides(own, everyone)
+        return True
 
     def _delete_strays(self) -> None:
         """Folders of a topic that was deleted just before a crash, or of an earlier topic of the same name."""
@@ -215,13 +217,13 @@ class BrokerNode:
     def _adopt_logs(self) -> None:
         """A data folder with partitions but no metadata of ours, as Apache Kafka leaves one: its topics become ours."""
         assert self._store is not None
-        records: list[MetadataRecord] = []
+        records: list[Record] = []
         topics: set[str] = set()
         for (name, index), partition_log in sorted(self.logs.logs.items()):
             if name not in topics:
                 topics.add(name)
                 records.append(TopicRecord(name=name, topic_id=partition_log.topic_id))
-            records.append(PartitionRecord.new(partition_log.topic_id, index, (self.node_id,)))
+            records.append(PartitionRecord(partition_log.topic_id, index, (self.node_id,), (self.node_id,), self.node_id))
         if records:
             log.info("adopting the topics found in the data folder", extra={"topics": len(topics)})
             self.image = self._store.append(records)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,7 +15,8 @@ from moldau.broker.connection import ClientConnection
 from moldau.broker.connections import SWEEP_INTERVAL_S
 from moldau.broker.dispatch import Dispatcher
 from moldau.broker.node import BrokerNode
-from moldau.config.broker import BrokerConfig, Listener
+from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Listener
 from moldau.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -111,7 +113,12 @@ class Server:
             ) from error
         self._listeners.append(server)
         port = server.sockets[0].getsockname()[1]
-        self.node.advertised[listener.name] = self.config.advertised_address(listener.name, port)
+        self.node.advertised[listener.name] = self._advertised(listener, port)
+
+    def _advertised(self, listener: Listener, port: int) -> tuple[str, int]:
+        """What clients of this listener are told; port 0 is any free one, so the real one is known only now."""
+        told = next((one for one in self.config.advertised_listeners if one.name == listener.name), listener)
+        return told.host or socket.getfqdn(), told.port or port
 
     # -- housekeeping
 

@@ -10,7 +10,13 @@ from moldau.broker.delayed_fetch import DelayedFetch
 from moldau.broker.fetch_sessions import FetchPlan, Wanted
 from moldau.broker.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
-from moldau.wire.fetch import FetchPartitionResult, FetchRequest, encode_fetch_response, parse_fetch_request
+from moldau.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    encode_fetch_response,
+    parse_fetch_request,
+)
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
@@ -70,24 +76,22 @@ def _read(
     results: list[FetchPartitionResult] = []
     size = 0
     failed = False
-    for one in wanted:
+    for name, topic_id, asked in wanted:
         try:
-            partition = node.find_partition(one.name, one.topic_id, one.partition.index)
-            result = _read_partition(partition, one, left, committed=committed, min_one=size == 0)
+            partition = node.find_partition(name, topic_id, asked.index)
+            result, count = _read_partition(partition, asked, left, committed=committed, min_one=size == 0)
+            size += count
+            left -= count
         except KafkaError as error:
             failed = True
-            result = FetchPartitionResult(one.partition.index, int(error.code))
-        count = len(result.records)
-        size += count
-        left -= count
+            result = FetchPartitionResult(asked.index, int(error.code))
         results.append(result)
     return results, size, failed
 
 
 def _read_partition(
-    partition: Partition, one: Wanted, left: int, *, committed: bool, min_one: bool
-) -> FetchPartitionResult:
-    asked = one.partition
+    partition: Partition, asked: FetchPartition, left: int, *, committed: bool, min_one: bool
+) -> tuple[FetchPartitionResult, int]:
     partition.check_leader_epoch(asked.current_leader_epoch)
     log = partition.log
     upto = log.last_stable_offset if committed else log.high_watermark
@@ -95,13 +99,7 @@ def _read_partition(
     aborted = None
     if committed:
         aborted = tuple(log.aborted_transactions(asked.fetch_offset, upto)) if records else ()
-    return FetchPartitionResult(
-        asked.index,
-        0,
-        log.high_watermark,
-        log.last_stable_offset,
-        log.log_start_offset,
-        aborted,
-        -1,
-        records,
+    result = FetchPartitionResult(
+        asked.index, 0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted, -1, records
     )
+    return result, len(records)
