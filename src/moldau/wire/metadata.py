@@ -1,4 +1,4 @@
-"""Metadata (0 to 13) and DescribeTopicPartitions (0) responses, hand-packed: they grow with a cluster's partitions.
+"""Metadata (0 to 13) and DescribeTopicPartitions (0) responses, hand-packed: they grow with the partitions.
 
 A topic is packed apart from the response around it, and the response apart from the correlation id, so that a
 broker can keep both for as long as nothing changes. Requests are small and go through `messages`.
@@ -171,12 +171,6 @@ def pack_described_topics(
         cursor = b"\1" + write_compact_string(next_cursor[0]) + INT32.pack(next_cursor[1]) + b"\0"
     head = b"\0" + INT32.pack(throttle_ms) + write_uvarint(len(topics) + 1)
     return b"".join((head, *topics, cursor, b"\0"))
-
-
-def unknown_topic(
-    name: str | None, error_code: int, topic_id: bytes = ZERO_ID, is_internal: bool = False
-) -> MetadataTopic:
-    return MetadataTopic(name, topic_id, (), is_internal, error_code)
 
 
 def _pack_partitions(version: int, partitions: Iterable[MetadataPartition]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The hand-packed Metadata and DescribeTopicPartitions responses are the protocol package's, byte for byte."""
+"""The hand-packed Metadata and DescribeTopicPartitions responses equal the protocol package's."""
 
 from __future__ import annotations
 
