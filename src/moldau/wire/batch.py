@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.compression import Codec, compress, decompress
-from moldau.wire.primitives import Buffer, read_varlong, write_varlong
+from moldau.wire.primitives import Buffer, new_tuple, read_varlong, write_varlong
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12  # base offset and length: the bytes that `length` does not count
@@ -142,7 +142,7 @@ RecordFields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     try:
-        return BatchHeader._make(_HEADER.unpack_from(buf, pos))
+        return new_tuple(BatchHeader, _HEADER.unpack_from(buf, pos))
     except struct.error:
         raise CorruptRecordError(
             f"{max(len(buf) - pos, 0)} bytes are too few for a batch header of {HEADER_SIZE}"
@@ -153,7 +153,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch; a short or senseless tail ends the walk."""
     pos, end = 0, len(buf)
     while pos + HEADER_SIZE <= end:
-        header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
+        header = new_tuple(BatchHeader, _HEADER.unpack_from(buf, pos))
         following = pos + header.length + LOG_OVERHEAD
         if header.length < HEADER_SIZE - LOG_OVERHEAD or following > end:
             return
@@ -259,7 +259,7 @@ def _read_record(
     if pos != end:
         raise ProtocolError(f"record of {size} bytes ends {end - pos} bytes too early")
     timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-    return Record(base_offset + offset_delta, timestamp, key, value, headers), end
+    return new_tuple(Record, (base_offset + offset_delta, timestamp, key, value, headers)), end
 
 
 def _read_nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:

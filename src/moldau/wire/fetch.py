@@ -16,6 +16,7 @@ from moldau.wire.primitives import (
     INT32,
     MALFORMED,
     NodeEndpoint,
+    new_tuple,
     read_bytes,
     read_compact_count,
     read_compact_string,
@@ -138,7 +139,7 @@ def _parse_legacy(version: int, body: memoryview) -> tuple[FetchRequest, int]:
         for _ in range(partition_count):
             partition, pos = _legacy_partition(version, body, pos)
             partitions.append(partition)
-        topics.append(FetchTopic(name, None, partitions))
+        topics.append(new_tuple(FetchTopic, (name, None, partitions)))
     forgotten = []
     if version >= _SESSION_FROM:
         forgotten_count, pos = read_count(body, pos, 6)
@@ -149,22 +150,22 @@ def _parse_legacy(version: int, body: memoryview) -> tuple[FetchRequest, int]:
     rack_id: str | None = ""
     if version >= _RACK_FROM:
         rack_id, pos = read_string(body, pos)
-    request = FetchRequest(
-        replica_id, -1, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
-        topics, forgotten, _rack(rack_id), None,
+    request = (
+        replica_id, -1, max_wait_ms, min_bytes, max_bytes, isolation_level,
+        session_id, session_epoch, topics, forgotten, _rack(rack_id), None,
     )  # fmt: skip
-    return request, pos
+    return new_tuple(FetchRequest, request), pos
 
 
 def _legacy_partition(version: int, body: memoryview, pos: int) -> tuple[FetchPartition, int]:
     if version >= _LEADER_EPOCH_FROM:
         index, leader_epoch, offset, log_start, max_bytes = _PARTITION_V9.unpack_from(body, pos)
-        return FetchPartition(index, leader_epoch, offset, -1, log_start, max_bytes), pos + 28
+        return new_tuple(FetchPartition, (index, leader_epoch, offset, -1, log_start, max_bytes)), pos + 28
     if version >= _LOG_START_FROM:
         index, offset, log_start, max_bytes = _PARTITION_V5.unpack_from(body, pos)
-        return FetchPartition(index, -1, offset, -1, log_start, max_bytes), pos + 24
+        return new_tuple(FetchPartition, (index, -1, offset, -1, log_start, max_bytes)), pos + 24
     index, offset, max_bytes = _PARTITION_V4.unpack_from(body, pos)
-    return FetchPartition(index, -1, offset, -1, -1, max_bytes), pos + 16
+    return new_tuple(FetchPartition, (index, -1, offset, -1, -1, max_bytes)), pos + 16
 
 
 def _parse_flexible(version: int, body: memoryview) -> tuple[FetchRequest, int]:
@@ -183,10 +184,10 @@ def _parse_flexible(version: int, body: memoryview) -> tuple[FetchRequest, int]:
         partition_count, pos = read_compact_count(body, pos, 33)
         partitions = []
         for _ in range(partition_count):
-            partitions.append(FetchPartition._make(_PARTITION_V12.unpack_from(body, pos)))
+            partitions.append(new_tuple(FetchPartition, _PARTITION_V12.unpack_from(body, pos)))
             pos += 32
             pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
-        topics.append(FetchTopic(name, topic_id, partitions))
+        topics.append(new_tuple(FetchTopic, (name, topic_id, partitions)))
         pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
     forgotten_count, pos = read_compact_count(body, pos, 3)
     forgotten = []
@@ -203,11 +204,11 @@ def _parse_flexible(version: int, body: memoryview) -> tuple[FetchRequest, int]:
             cluster_id, _ = read_compact_string(tags[0], 0)
         if 1 in tags and version >= _REPLICA_STATE_FROM:
             replica_id, replica_epoch = _REPLICA_STATE.unpack_from(tags[1])
-    request = FetchRequest(
+    request = (
         replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level,
         session_id, session_epoch, topics, forgotten, _rack(rack_id), cluster_id,
     )  # fmt: skip
-    return request, pos
+    return new_tuple(FetchRequest, request), pos
 
 
 def _read_topic(body: memoryview, pos: int, by_id: bool) -> tuple[str | None, bytes | None, int]:

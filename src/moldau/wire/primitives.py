@@ -15,6 +15,9 @@ from moldau.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
+# Builds a NamedTuple from a tuple in C: half the time of calling the class, whose __new__ is Python code.
+new_tuple = tuple.__new__
+
 # What reading past the end, or text that is no UTF-8, looks like before it is named `ProtocolError`.
 MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 
@@ -48,9 +51,12 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     return value, pos
 
 
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
+
 def write_uvarint(value: int) -> bytes:
     if value < 0x80:
-        return bytes((value,))
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -97,7 +103,7 @@ def read_string(buf: memoryview, pos: int) -> tuple[str | None, int]:
         if length == -1:
             return None, pos
         raise _too_short(length, buf, pos)
-    return str(buf[pos:end], "utf-8"), end
+    return buf[pos:end].tobytes().decode(), end
 
 
 def read_compact_string(buf: memoryview, pos: int) -> tuple[str | None, int]:
@@ -111,7 +117,7 @@ def read_compact_string(buf: memoryview, pos: int) -> tuple[str | None, int]:
     end = pos + length - 1
     if end > len(buf):
         raise _too_short(length - 1, buf, pos)
-    return str(buf[pos:end], "utf-8"), end
+    return buf[pos:end].tobytes().decode(), end
 
 
 def write_string(value: str | None) -> bytes:

@@ -16,6 +16,7 @@ from moldau.wire.primitives import (
     INT32,
     MALFORMED,
     NodeEndpoint,
+    new_tuple,
     read_bytes,
     read_compact_count,
     read_compact_string,
@@ -108,15 +109,15 @@ def _parse_legacy(body: memoryview) -> tuple[ProduceRequest, int]:
             index, size = _INDEX_AND_SIZE.unpack_from(body, pos)
             pos += 8
             if size == -1:
-                partitions.append(ProducePartition(index, None))
+                partitions.append(new_tuple(ProducePartition, (index, None)))
                 continue
             start = pos
             pos += size
             if size < 0 or pos > end:
                 raise ProtocolError(f"records of {size} bytes, but {end - start} remain")
-            partitions.append(ProducePartition(index, body[start:pos]))
-        topics.append(ProduceTopic(name, None, partitions))
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), pos
+            partitions.append(new_tuple(ProducePartition, (index, body[start:pos])))
+        topics.append(new_tuple(ProduceTopic, (name, None, partitions)))
+    return new_tuple(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), pos
 
 
 def _parse_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]:
@@ -141,12 +142,12 @@ def _parse_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]
             records = None
             if size:
                 records, pos = read_bytes(body, pos, size - 1)
-            partitions.append(ProducePartition(index, records))
+            partitions.append(new_tuple(ProducePartition, (index, records)))
             pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
-        topics.append(ProduceTopic(name, topic_id, partitions))
+        topics.append(new_tuple(ProduceTopic, (name, topic_id, partitions)))
         pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
     pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), pos
+    return new_tuple(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), pos
 
 
 # The answer to one batch in one partition, which is nearly every answer: what stands before the topic's name…
