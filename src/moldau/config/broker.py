@@ -7,13 +7,21 @@ Apache Kafka without a meaning here are named in `known_keys`. What DescribeConf
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from moldau.config.cluster_keys import ClusterKeys
 from moldau.config.coordinator_keys import CoordinatorKeys
-from moldau.config.keys import Value, attribute_of, format_value, key_table, nearest, parse_csv_map
+from moldau.config.keys import (
+    Value,
+    attribute_of,
+    configuration,
+    format_value,
+    key_table,
+    nearest,
+    parse_csv_map,
+)
 from moldau.config.known_keys import KNOWN_PREFIXES, KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE
 from moldau.config.listeners import SERVED_PROTOCOLS, Listener, parse_listeners, parse_protocol_map
 from moldau.config.network_keys import NetworkKeys
@@ -25,7 +33,7 @@ __all__ = ["BROKER_KEYS", "BrokerConfig", "Listener", "value_text"]
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@configuration
 class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
     """Immutable. `originals` is what the properties said, the dynamic maps what IncrementalAlterConfigs said.
 
@@ -33,13 +41,13 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
     properties, then the key's default. `log_dirs` and `advertised_listeners` are always filled in.
     """
 
-    originals: Mapping[str, str] = field(default_factory=dict, repr=False)
-    dynamic: Mapping[str, str] = field(default_factory=dict, repr=False)
-    dynamic_default: Mapping[str, str] = field(default_factory=dict, repr=False)
+    originals: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    dynamic: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    dynamic_default: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
         if not self.advertised_listeners:
-            # Nobody can connect to "every interface": an empty host asks the broker to tell the machine's own name.
+            # Nobody can connect to "every interface": an empty host asks for the machine's own name.
             told = tuple(
                 each._replace(host="") if each.host in ("0.0.0.0", "::") else each for each in self.listeners
             )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from moldau.config.keys import AtLeast, Kind, key
+from moldau.config.keys import AtLeast, Configuration, Kind, configuration_part, key
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class ClusterKeys:
+@configuration_part
+class ClusterKeys(Configuration):
     __slots__ = ()
 
     default_replication_factor: int = key(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from moldau.config.keys import INT_MAX, AtLeast, Between, Kind, ListOf, OneOf, key
+from moldau.config.keys import (
+    INT_MAX,
+    AtLeast,
+    Between,
+    Configuration,
+    Kind,
+    ListOf,
+    OneOf,
+    configuration_part,
+    key,
+)
 
 _MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class CoordinatorKeys:
+@configuration_part
+class CoordinatorKeys(Configuration):
     __slots__ = ()
 
     group_coordinator_rebalance_protocols: tuple[str, ...] = key(

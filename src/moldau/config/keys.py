@@ -3,14 +3,17 @@
 A scope (broker, topic) is a frozen dataclass whose fields are declared with `key(...)`; the class body is the
 table of its keys. The attribute is the key's name with dots and dashes turned into underscores, always.
 What a key *means* is not known here.
+
+Every command of the project imports this at its start, so import time counts: `dataclass` would compile an
+`__init__` of a hundred parameters in 5 ms, the one of `Configuration` needs none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 from moldau.errors import ConfigError
 
@@ -46,8 +49,7 @@ class Validator(Protocol):
         """The allowed values, for the reference page."""
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeast:
+class AtLeast(NamedTuple):
     minimum: int
 
     def problem(self, value: Any) -> str | None:
@@ -57,30 +59,22 @@ class AtLeast:
         return f"≥ {self.minimum}"
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(NamedTuple):
     minimum: int
     maximum: int
     also: int | None = None  # a value outside of the range with a meaning of its own (gzip: -1, its default)
 
     def problem(self, value: Any) -> str | None:
-        if value == self.also and self.also is not None:
+        if self.minimum <= value <= self.maximum or (self.also is not None and value == self.also):
             return None
-        if value < self.minimum:
-            return f"Value must be at least {self.minimum}" + self._or_also()
-        if value > self.maximum:
-            return f"Value must be no more than {self.maximum}" + self._or_also()
-        return None
-
-    def _or_also(self) -> str:
-        return "" if self.also is None else f" or equal to {self.also}"
+        bound = f"at least {self.minimum}" if value < self.minimum else f"no more than {self.maximum}"
+        return f"Value must be {bound}" + ("" if self.also is None else f" or equal to {self.also}")
 
     def allowed(self) -> str:
         return f"{self.minimum} … {self.maximum}" + ("" if self.also is None else f", or {self.also}")
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(NamedTuple):
     values: tuple[str, ...]
 
     def problem(self, value: Any) -> str | None:
@@ -90,9 +84,8 @@ class OneOf:
         return ", ".join(self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
-    """A list without duplicates or empty elements; `values` empty means any element goes."""
+class ListOf(NamedTuple):
+    """A list without duplicates or empty elements; without `values`, any element goes."""
 
     values: tuple[str, ...] = ()
     empty_ok: bool = True
@@ -106,7 +99,7 @@ class ListOf:
             if not element:
                 return "List must not hold an empty value"
             if self.values and element not in self.values:
-                return "Elements must be among: " + ", ".join(self.values)
+                return "String must be one of: " + ", ".join(self.values)
         return None
 
     def allowed(self) -> str:
@@ -114,8 +107,7 @@ class ListOf:
         return text if self.empty_ok else text + ", not empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     name: str
     kind: Kind
     default: Value
@@ -172,9 +164,6 @@ class Key:
         shown = "[hidden]" if self.sensitive else text
         return f"Invalid value {shown} for configuration {self.name}: {problem}"
 
-    def format(self, value: Value) -> str | None:
-        return format_value(value)
-
 
 def attribute_of(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
@@ -210,14 +199,66 @@ def key(
     return field(default=default if value is None else value, metadata={"key": declared})
 
 
-def key_table(cls: Any) -> dict[str, Key]:
-    """The keys declared in a configuration dataclass, by name."""
+class Configuration:
+    """What the dataclasses of keys share: they are built from keyword arguments, and then never change."""
+
+    __slots__ = ()
+
+    _defaults: ClassVar[dict[str, Any]]
+
+    def __init__(self, **values: Any) -> None:
+        defaults = self._defaults
+        for name in values:
+            if name not in defaults:
+                raise TypeError(f"{type(self).__name__} has no attribute {name}")
+        for name, default in defaults.items():
+            object.__setattr__(self, name, values.get(name, default))
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Fills in what depends on other attributes."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}={value!r}"
+            for name, default in self._defaults.items()
+            if (value := getattr(self, name)) != default
+        )
+        return f"{type(self).__name__}({shown})"
+
+
+_C = TypeVar("_C", bound=Configuration)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False)
+def configuration_part(cls: type[_C]) -> type[_C]:
+    """A group of keys, to be inherited by a configuration."""
+    return dataclass(init=False, repr=False, eq=False)(cls)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False)
+def configuration(cls: type[_C]) -> type[_C]:
+    """A frozen dataclass with slots out of a class of keys and the parts it inherits."""
+    made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    made._defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(made)  # type: ignore[arg-type]
+    }
+    return made
+
+
+def key_table(cls: type[Configuration]) -> dict[str, Key]:
+    """The keys declared in a configuration, by name."""
     table = {}
-    for each in fields(cls):
+    for each in fields(cls):  # type: ignore[arg-type]
         declared = each.metadata.get("key")
         if declared is not None:
-            if declared.attribute != each.name:
-                raise TypeError(f"{declared.name} is declared as {each.name}, not as {declared.attribute}")
             table[declared.name] = declared
     return table
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from moldau.config.keys import INT_MAX, AtLeast, Kind, ListOf, key
+from moldau.config.keys import INT_MAX, AtLeast, Configuration, Kind, ListOf, configuration_part, key
 from moldau.config.listeners import Listener
 
 _DEFAULT_PROTOCOLS = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 _DEFAULT_LISTENER = Listener("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class NetworkKeys:
+@configuration_part
+class NetworkKeys(Configuration):
     __slots__ = ()
 
     node_id: int = key(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from moldau.config.keys import LONG_MAX, AtLeast, Between, Kind, ListOf, OneOf, key
+from moldau.config.keys import (
+    LONG_MAX,
+    AtLeast,
+    Between,
+    Configuration,
+    Kind,
+    ListOf,
+    OneOf,
+    configuration_part,
+    key,
+)
 
 CLEANUP_POLICIES = ListOf(("compact", "delete"))
 COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
@@ -16,8 +24,8 @@ MESSAGE_MAX_BYTES = 1_048_588  # 1 MiB of batch and the 12 bytes before it
 DAY_MS = 24 * 3_600_000
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class StorageKeys:
+@configuration_part
+class StorageKeys(Configuration):
     __slots__ = ()
 
     log_dirs: tuple[str, ...] = key(

@@ -7,12 +7,23 @@ A topic key that is not overridden takes the broker's value through its synonym 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from moldau.config.broker import BrokerConfig
-from moldau.config.keys import LONG_MAX, AtLeast, Between, Kind, ListOf, attribute_of, key, key_table, nearest
+from moldau.config.keys import (
+    LONG_MAX,
+    AtLeast,
+    Between,
+    Configuration,
+    Kind,
+    ListOf,
+    attribute_of,
+    configuration,
+    key,
+    key_table,
+    nearest,
+)
 from moldau.config.storage_keys import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -26,8 +37,8 @@ from moldau.config.storage_keys import (
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+@configuration
+class TopicConfig(Configuration):
     """Immutable; the values in force for one topic."""
 
     cleanup_policy: frozenset[str] = key(
@@ -178,6 +189,15 @@ class TopicConfig:
         if values["internal_segment_bytes"] is not None:
             values["segment_bytes"] = values["internal_segment_bytes"]
         return cls(**values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicConfig) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, name) for name in self._defaults])
 
     @property
     def compact(self) -> bool:

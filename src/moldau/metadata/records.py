@@ -1,7 +1,8 @@
 """Metadata records: the facts a cluster is made of, each a frozen dataclass with a JSON form.
 
 A record is what a `MetadataStore` keeps and what `MetadataImage.apply` understands. Field names are the JSON
-names; ids are written as Kafka's base64 text, as `kafka-topics --describe` shows them. A record type of a later version is an error, never skipped: an image with a hole is not the cluster's.
+names; ids are written as Kafka's base64 text, as `kafka-topics --describe` shows them. A record type of a
+later version is an error, never skipped: an image with a hole is not the cluster's.
 """
 
 from __future__ import annotations
