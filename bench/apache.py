@@ -1,0 +1,139 @@
+"""Apache Kafka as the yardstick: its jars by Maven, one KRaft node with 1 GB of heap.
+
+The flags of the JVM are those of Kafka's own `kafka-server-start.sh` and `kafka-run-class.sh`, the
+configuration is Kafka's default one, so that the yardstick is what a user of Kafka would run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.metrics import KAFKA
+from bench.server import HOST, ServerError, ServerProcess, free_port, write_properties
+
+VERSION = "4.3.1"
+CLUSTER_ID = "bW9sZGF1LWJlbmNoLTAwMA"
+
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>moldau.bench</groupId>
+  <artifactId>apache-kafka</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version>
+    </dependency>
+    <!-- Without a binding a broker that fails to start would fail silently. -->
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+HEAP_FLAGS = ("-Xms1g", "-Xmx1g")
+JVM_FLAGS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+    # Errors only: neither broker pays for a log that nobody reads.
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+)
+
+
+def cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    root = Path(base) if base else Path.home() / ".cache"
+    return root / "moldau-bench" / f"kafka-{VERSION}"
+
+
+def obstacle() -> str | None:
+    """Why Apache Kafka cannot be run here, or None."""
+    if shutil.which("java") is None:
+        return "java is not installed"
+    if not has_jars(cache_directory()) and shutil.which("mvn") is None:
+        return "Maven (mvn) is not installed, and Kafka's jars come by it"
+    return None
+
+
+def has_jars(directory: Path) -> bool:
+    return (directory / "complete").exists()
+
+
+def ensure_jars() -> Path:
+    """The directory of Kafka's jars; fetched by Maven on first use."""
+    directory = cache_directory()
+    libs = directory / "libs"
+    if has_jars(directory):
+        return libs
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "pom.xml").write_text(POM)
+    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={libs}"]
+    answer = subprocess.run(
+        ["mvn", "-q", "-B", *copy], cwd=directory, capture_output=True, text=True, check=False
+    )
+    if answer.returncode != 0:
+        complaint = (answer.stdout + answer.stderr).strip()
+        raise ServerError(f"Maven could not get Kafka's jars:\n{complaint[-2000:]}")
+    # Written last, so that an interrupted download is not taken for a whole one.
+    (directory / "complete").touch()
+    return libs
+
+
+class ApacheKafka(ServerProcess):
+    name = KAFKA
+    title = "Apache Kafka"
+
+    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None) -> None:
+        super().__init__(directory, cores=cores)
+        self._controller_port = free_port()
+        self._libs = ensure_jars()
+        self._properties_path = directory / "server.properties"
+
+    @property
+    def version(self) -> str:
+        return VERSION
+
+    def _java(self, main_class: str, *arguments: str) -> list[str]:
+        return ["java", *HEAP_FLAGS, *JVM_FLAGS, "-cp", f"{self._libs}/*", main_class, *arguments]
+
+    def prepare(self) -> None:
+        if self._properties_path.exists():
+            return
+        write_properties(
+            self._properties_path,
+            {
+                "process.roles": "broker,controller",
+                "node.id": 1,
+                "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+                "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{self._controller_port}",
+                "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+                "controller.listener.names": "CONTROLLER",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+                "log.dirs": self.data_directory,
+                "offsets.topic.replication.factor": 1,
+                "transaction.state.log.replication.factor": 1,
+                "transaction.state.log.min.isr": 1,
+                "group.initial.rebalance.delay.ms": 0,
+                **self.extra,
+            },
+        )
+        arguments = ("format", "-t", CLUSTER_ID, "-c", str(self._properties_path))
+        command = self._java("kafka.tools.StorageTool", *arguments)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if answer.returncode != 0:
+            raise ServerError(f"Kafka's storage could not be formatted:\n{answer.stdout}{answer.stderr}")
+
+    def command(self) -> list[str]:
+        return self._java("kafka.Kafka", str(self._properties_path))

@@ -1,0 +1,139 @@
+"""What a run leaves behind: a table for the terminal, JSON for machines, a plot (`plot.py`) for readers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import plot
+from bench.metrics import KAFKA, MOLDAU, Outcome, Verdict
+from bench.scenarios.scenario import Scenario
+from bench.stats import number
+
+STYLES = {
+    Verdict.MET: "green",
+    Verdict.CLIENT_BOUND: "green",
+    Verdict.MISSED: "bold red",
+    Verdict.NOT_MEASURED: "yellow",
+    Verdict.NO_GOAL: "dim",
+}
+
+QUICK_NOTE = " · quick: smaller than the titles say, not for quoting"
+
+
+def measured(outcome: Outcome, server: str) -> str:
+    """A median with its spread, `*` where the client was the limit."""
+    value = outcome.median(server)
+    if value is None:
+        return "–"
+    text = f"{number(value)} {outcome.metric.unit}".rstrip()
+    if len(outcome.values(server)) > 1:
+        text += f" ±{outcome.spread_percent(server):.0f} %"
+    return text + (" *" if outcome.is_client_bound(server) else "")
+
+
+def table(outcomes: Iterable[Outcome]) -> Table:
+    grid = Table(title="Moldau against Apache Kafka", title_justify="left", header_style="bold")
+    grid.add_column("metric")
+    for heading in ("Moldau", "Kafka", "ratio", "goal"):
+        grid.add_column(heading, justify="right")
+    grid.add_column("verdict")
+    for outcome in outcomes:
+        metric, verdict = outcome.metric, outcome.verdict
+        grid.add_row(
+            metric.title,
+            measured(outcome, MOLDAU),
+            measured(outcome, KAFKA),
+            f"{outcome.ratio:.2f}" if outcome.ratio is not None else "–",
+            metric.goal.text(metric.unit) if metric.goal else "",
+            f"[{STYLES[verdict]}]{'' if verdict is Verdict.NO_GOAL else verdict.value}[/]",
+        )
+    return grid
+
+
+def print_table(outcomes: Iterable[Outcome], results: Mapping[str, Any]) -> None:
+    # A pipe has no width; the table would be folded into confetti.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(table(outcomes))
+    console.print(summary(results))
+    console.print("* client-bound: the client's core was full while the broker had room", style="dim")
+    for failure in results["failures"]:
+        console.print(f"failed: {failure}", style="bold red", markup=False)
+
+
+def summary(results: Mapping[str, Any]) -> str:
+    """One line: where, when and with what."""
+    machine, settings = results["machine"], results["settings"]
+    versions = " against ".join(f"{name} {version}" for name, version in results["servers"].items())
+    return (
+        f"{versions} · {machine['cores']} cores, {machine['memory_gb']} GB, {machine['cpu']} · "
+        f"librdkafka {machine['librdkafka']} · Python {machine['python']} · {machine['date'][:10]} · "
+        f"median of {settings['repeat']}{QUICK_NOTE if settings['quick'] else ''}"
+    )
+
+
+def as_json(
+    outcomes: Iterable[Outcome],
+    scenarios: Sequence[Scenario],
+    *,
+    machine: Mapping[str, object],
+    versions: Mapping[str, str],
+    settings: Mapping[str, object],
+    failures: Sequence[str],
+) -> dict[str, Any]:
+    how = {metric.key: inspect.getdoc(each) for each in scenarios for metric in each.metrics}
+    return {
+        "machine": dict(machine),
+        "servers": dict(versions),
+        "settings": dict(settings),
+        "failures": list(failures),
+        "metrics": [_outcome_as_json(outcome, how.get(outcome.metric.key)) for outcome in outcomes],
+    }
+
+
+def _outcome_as_json(outcome: Outcome, how: str | None) -> dict[str, Any]:
+    metric = outcome.metric
+    return {
+        "key": metric.key,
+        "title": metric.title,
+        "how": how,
+        "unit": metric.unit,
+        "better": metric.better,
+        "goal": metric.goal.text(metric.unit) if metric.goal else None,
+        "verdict": outcome.verdict.value,
+        "ratio": outcome.ratio,
+        "servers": {
+            server: {
+                "median": outcome.median(server),
+                "spread_percent": round(outcome.spread_percent(server), 1),
+                "client_bound": outcome.is_client_bound(server),
+                "samples": outcome.values(server),
+            }
+            for server in outcome.samples
+        },
+    }
+
+
+def write(
+    folder: Path, results: Mapping[str, Any], outcomes: Iterable[Outcome], say: Callable[[str], None]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    json_path = folder / "results.json"
+    json_path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    say(f"wrote {json_path}")
+    compared = [outcome for outcome in outcomes if outcome.times_better is not None]
+    if compared:
+        plot_path = folder / "results.png"
+        plot.draw(plot_path, compared, summary(results))
+        say(f"wrote {plot_path}")
+
+
+def print_json(results: Mapping[str, Any]) -> None:
+    print(json.dumps(results, indent=2, ensure_ascii=False))

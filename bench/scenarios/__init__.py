@@ -1,0 +1,40 @@
+"""All scenarios, in the order in which they are reported, and the warm-up before those of the load."""
+
+from __future__ import annotations
+
+from bench.scenarios.long_log import FetchAnywhere, Recovery
+from bench.scenarios.many_connections import ManyConnections
+from bench.scenarios.memory import IdleMemory, LoadedMemory
+from bench.scenarios.partitions import PartitionsProduce, PartitionsStart
+from bench.scenarios.requests import PipelinedRequests, SynchronousProduce, one_by_one, pipeline
+from bench.scenarios.scenario import Bench, Scenario
+from bench.scenarios.start import EmbeddedStart, ProcessStart
+from bench.scenarios.throughput import Throughput, produce_and_consume
+from bench.server import ServerProcess
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Throughput(100, "none"),
+    Throughput(100, "lz4"),
+    Throughput(1_000, "none"),
+    Throughput(1_000, "lz4"),
+    PipelinedRequests(),
+    SynchronousProduce(),
+    ManyConnections(),
+    IdleMemory(),
+    LoadedMemory(),
+    ProcessStart(),
+    EmbeddedStart(),
+    PartitionsStart(),
+    PartitionsProduce(),
+    FetchAnywhere(),
+    Recovery(),
+)
+
+
+def warm_up(bench: Bench, server: ServerProcess) -> None:
+    """Every path of the load phase, as long as a JVM needs to have compiled it. The same for both servers."""
+    sizes = bench.sizes
+    produce_and_consume(bench, server, sizes.warm_up_records, 100, "none")
+    produce_and_consume(bench, server, sizes.warm_up_records // 10, 1_000, "lz4")
+    pipeline(bench, server, sizes.pipeline_seconds)
+    one_by_one(bench, server, sizes.one_by_one_records)

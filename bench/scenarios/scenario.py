@@ -1,0 +1,99 @@
+"""What a scenario is, what it gets to work with, and how large it is in a full and in a quick run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bench.drive import Drivers
+from bench.metrics import KAFKA, MOLDAU, Metric, Sample
+from bench.server import ServerProcess
+
+BOTH = (MOLDAU, KAFKA)
+
+
+class Phase(StrEnum):
+    """When a scenario runs. The first three share one pair of servers, which alternate round by round."""
+
+    IDLE = "idle"  # started, nothing asked of it yet
+    LOAD = "load"  # warm
+    AFTER = "after"  # once all the load is over
+    ALONE = "alone"  # on a server of its own, not started yet, discarded afterwards
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work a run does. A quick run shows that everything works; only a full one is worth quoting."""
+
+    warm_up_records: int
+    records_100b: int
+    records_1kb: int
+    pipeline_seconds: float
+    one_by_one_records: int
+    connections_seconds: float
+    partitions_start: int
+    partitions_produce: int
+    long_log_bytes: int
+    fetches_per_place: int
+    recovery_bytes: int
+    embedded_starts: int
+
+
+FULL = Sizes(
+    warm_up_records=3_000_000,
+    records_100b=2_000_000,
+    records_1kb=500_000,
+    pipeline_seconds=5,
+    one_by_one_records=5_000,
+    connections_seconds=4,
+    partitions_start=1_000,
+    partitions_produce=2_000,
+    long_log_bytes=5 << 30,
+    fetches_per_place=200,
+    recovery_bytes=1 << 30,
+    embedded_starts=20,
+)
+QUICK = Sizes(
+    warm_up_records=500_000,
+    records_100b=400_000,
+    records_1kb=100_000,
+    pipeline_seconds=1.5,
+    one_by_one_records=1_000,
+    connections_seconds=1,
+    partitions_start=200,
+    partitions_produce=400,
+    long_log_bytes=256 << 20,
+    fetches_per_place=30,
+    recovery_bytes=128 << 20,
+    embedded_starts=5,
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The means of a run, the same for every scenario and both servers."""
+
+    drivers: Drivers
+    sizes: Sizes
+    repeat: int
+    say: Callable[[str], None]
+
+
+class Scenario(ABC):
+    """One question asked of a server. Its metrics carry their goals."""
+
+    name: str
+    phase: Phase
+    metrics: tuple[Metric, ...]
+    servers: tuple[str, ...] = BOTH
+    # Takes its several samples in one call, because what it builds first is dear.
+    repeats_itself = False
+
+    @abstractmethod
+    def run(self, bench: Bench, server: ServerProcess) -> list[Sample]: ...
+
+    def rounds(self, repeat: int) -> int:
+        """How often the runner calls it."""
+        return 1 if self.repeats_itself else repeat
