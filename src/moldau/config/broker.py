@@ -22,7 +22,7 @@ from moldau.config.keys import (
     nearest,
     parse_csv_map,
 )
-from moldau.config.known_keys import KNOWN_PREFIXES, KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE
+from moldau.config.known_keys import KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE, has_no_effect
 from moldau.config.listeners import SERVED_PROTOCOLS, Listener, parse_listeners, parse_protocol_map
 from moldau.config.network_keys import NetworkKeys
 from moldau.config.storage_keys import StorageKeys
@@ -76,7 +76,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
             return self
         for name in (*dynamic, *dynamic_default):
             declared = BROKER_KEYS.get(name)
-            if (declared is not None and not declared.dynamic) or name in KNOWN_WITHOUT_EFFECT:
+            if has_no_effect(name) if declared is None else not declared.dynamic:
                 raise ConfigError(f"Cannot update these configs dynamically: {name}")
         return self._build(self.originals, dynamic, dynamic_default)
 
@@ -104,10 +104,10 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
         _settle_node_id(values)
         if "log_dirs" not in values and "log_dir" in values:
             values["log_dirs"] = values["log_dir"]
-        warn_free_listeners = _settle_listeners(values)
+        values.update(_settle_listeners(values))
         config = cls(
-            **{**values, **warn_free_listeners},
-            originals=MappingProxyType(dict(originals)),
+            **values,
+            originals=MappingProxyType(_with_both_ids(originals)),
             dynamic=MappingProxyType(dict(dynamic)),
             dynamic_default=MappingProxyType(dict(dynamic_default)),
         )
@@ -127,11 +127,13 @@ def value_text(value: Any) -> str | None:
 
 
 def _warning_about(name: str) -> str | None:
+    if name == "zookeeper.connect":
+        return f"{name} is accepted but has no effect here: metadata is kept in a file of the first log directory"
     if name in BROKER_KEYS:
         return None
     if name in UNSAFE_TO_IGNORE:
         return f"{name} is accepted but has no effect here: {UNSAFE_TO_IGNORE[name]}"
-    if name in KNOWN_WITHOUT_EFFECT or name.startswith(KNOWN_PREFIXES):
+    if has_no_effect(name):
         return f"{name} is accepted but has no effect here"
     meant = nearest(name, [*BROKER_KEYS, *KNOWN_WITHOUT_EFFECT])
     hint = f"; did you mean {meant}?" if meant else ""
@@ -150,6 +152,12 @@ def _settle_node_id(values: dict[str, Any]) -> None:
         values.pop("broker_id", None)
     else:
         values["node_id"] = values["broker_id"] = settled
+
+
+def _with_both_ids(originals: Mapping[str, str]) -> dict[str, str]:
+    """Kafka describes either name of the node's id as set when one of them is."""
+    given = originals.get("node.id", originals.get("broker.id"))
+    return dict(originals) if given is None else {**originals, "node.id": given, "broker.id": given}
 
 
 def _settle_listeners(values: dict[str, Any]) -> dict[str, tuple[Listener, ...]]:

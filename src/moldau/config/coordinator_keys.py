@@ -83,7 +83,7 @@ class CoordinatorKeys(Configuration):
     group_consumer_migration_policy: str = key(
         "group.consumer.migration.policy", Kind.STRING, "bidirectional",
         "Whether groups may change between the classic and the consumer protocol.",
-        OneOf(("bidirectional", "upgrade", "downgrade", "disabled")),
+        OneOf(("bidirectional", "upgrade", "downgrade", "disabled"), ignore_case=True),
     )
     group_share_session_timeout_ms: int = key(
         "group.share.session.timeout.ms", Kind.INT, 45_000,

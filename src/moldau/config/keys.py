@@ -10,6 +10,7 @@ Every command of the project imports this at its start, so import time counts: `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import IntEnum
@@ -76,9 +77,13 @@ class Between(NamedTuple):
 
 class OneOf(NamedTuple):
     values: tuple[str, ...]
+    ignore_case: bool = False
 
     def problem(self, value: Any) -> str | None:
-        return None if value in self.values else "String must be one of: " + ", ".join(self.values)
+        if (value.lower() if self.ignore_case else value) in self.values:
+            return None
+        how = " (case insensitive)" if self.ignore_case else ""
+        return f"String must be one of{how}: " + ", ".join(self.values)
 
     def allowed(self) -> str:
         return ", ".join(self.values)
@@ -105,6 +110,18 @@ class ListOf(NamedTuple):
     def allowed(self) -> str:
         text = "list of " + ", ".join(self.values) if self.values else "list without duplicates"
         return text if self.empty_ok else text + ", not empty"
+
+
+class ReplicaList(NamedTuple):
+    """`*`, or a list of partition:broker."""
+
+    def problem(self, value: Any) -> str | None:
+        if value == ("*",) or all(re.fullmatch("[0-9]+:[0-9]+", element) for element in value):
+            return None
+        return "Value must be the literal '*' or a list of replicas, as partition:broker,partition:broker"
+
+    def allowed(self) -> str:
+        return "`*`, or a list of partition:broker"
 
 
 class Key(NamedTuple):

@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-# Whole families that belong to parts Kafka has and this broker has not (or not yet).
+# Whole families that belong to parts that Kafka has and this broker has not, or does not configure this way.
 KNOWN_PREFIXES = (
-    "listener.name.", "ssl.", "sasl.", "zookeeper.", "controller.quorum.", "remote.log.", "metadata.log.",
-    "delegation.token.", "config.providers.", "confluent.", "inkless.",
+    "config.providers.", "controller.quorum.", "delegation.token.", "group.streams.", "listener.name.",
+    "metadata.log.", "metadata.max.", "metric.", "metrics.", "password.encoder.", "remote.", "sasl.",
+    "share.coordinator.", "ssl.", "zookeeper.",
 )
 
 _OPEN = "requests are not authorized, every client that connects may do everything"
 
 # Ignoring these changes what is protected: the warning says so.
 UNSAFE_TO_IGNORE = {
+    "allow.everyone.if.no.acl.found": _OPEN,
     "authorizer.class.name": _OPEN,
     "super.users": _OPEN,
-    "allow.everyone.if.no.acl.found": _OPEN,
 }
 
 KNOWN_WITHOUT_EFFECT = frozenset(
-    ["process.roles", "num.network.threads", "num.io.threads", "background.threads"]
+    (
+        "add.partitions.to.txn.retry.backoff.max.ms", "add.partitions.to.txn.retry.backoff.ms",
+        "alter.config.policy.class.name", "alter.log.dirs.replication.quota.window.num",
+        "alter.log.dirs.replication.quota.window.size.seconds", "background.threads",
+        "client.quota.callback.class", "config.providers", "connection.failed.authentication.delay.ms",
+        "connections.max.reauth.ms", "controller.quota.window.num", "controller.quota.window.size.seconds",
+        "controller.socket.timeout.ms", "cordoned.log.dirs", "create.topic.policy.class.name",
+        "delete.records.purgatory.purge.interval.requests", "early.start.listeners",
+        "fetch.purgatory.purge.interval.requests", "follower.fetch.last.tiered.offset.enable",
+        "follower.replication.throttled.rate", "group.consumer.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms", "group.consumer.min.assignment.interval.ms",
+        "group.coordinator.append.linger.ms", "group.coordinator.background.threads",
+        "group.coordinator.cached.buffer.max.bytes", "group.coordinator.threads",
+        "group.share.assignment.interval.ms", "group.share.assignors", "group.share.delivery.count.limit",
+        "group.share.max.assignment.interval.ms", "group.share.max.delivery.count.limit",
+        "group.share.max.heartbeat.interval.ms", "group.share.max.partition.max.record.locks",
+        "group.share.max.record.lock.duration.ms", "group.share.max.session.timeout.ms",
+        "group.share.max.share.sessions", "group.share.min.assignment.interval.ms",
+        "group.share.min.delivery.count.limit", "group.share.min.heartbeat.interval.ms",
+        "group.share.min.partition.max.record.locks", "group.share.min.record.lock.duration.ms",
+        "group.share.min.session.timeout.ms", "group.share.partition.max.record.locks",
+        "group.share.record.lock.duration.ms", "initial.broker.registration.timeout.ms",
+        "kafka.metrics.polling.interval.secs", "kafka.metrics.reporters", "leader.replication.throttled.rate",
+        "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size", "log.local.retention.bytes",
+        "log.local.retention.ms", "max.connection.creation.rate", "num.io.threads", "num.network.threads",
+        "num.replica.alter.log.dirs.threads", "principal.builder.class", "process.roles",
+        "producer.purgatory.purge.interval.requests", "queued.max.requests", "quota.window.num",
+        "quota.window.size.seconds", "replica.alter.log.dirs.io.max.bytes.per.second",
+        "replica.selector.class", "replication.quota.window.num", "replication.quota.window.size.seconds",
+        "security.inter.broker.protocol", "security.providers",
+        "share.fetch.purgatory.purge.interval.requests", "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms", "telemetry.max.bytes", "transaction.two.phase.commit.enable",
+        # Keys of Kafka 3 that Kafka 4 took away: old files still carry them.
+        "advertised.host.name", "advertised.port", "auto.include.jmx.reporter", "broker.id.generation.enable",
+        "control.plane.listener.name", "controlled.shutdown.max.retries",
+        "controlled.shutdown.retry.backoff.ms", "host.name", "inter.broker.protocol.version",
+        "leader.imbalance.per.broker.percentage", "log.message.format.version",
+        "log.message.timestamp.difference.max.ms", "offsets.commit.required.acks", "port",
+        "reserved.broker.max.id",
+    )
 )
+
+
+def has_no_effect(name: str) -> bool:
+    """Whether `name` is a key of Apache Kafka that is accepted and changes nothing."""
+    return name in KNOWN_WITHOUT_EFFECT or name in UNSAFE_TO_IGNORE or name.startswith(KNOWN_PREFIXES)

@@ -50,7 +50,7 @@ class NetworkKeys(Configuration):
     )
     zookeeper_connect: str | None = key(
         "zookeeper.connect", Kind.STRING, None,
-        "The ZooKeeper ensemble of a cluster of several brokers, as host:port,host:port/chroot. Unset: "
+        "The ZooKeeper ensemble of a cluster, as host:port,host:port/chroot. Unset: "
         "metadata is kept in a local file.",
     )
     zookeeper_session_timeout_ms: int = key(

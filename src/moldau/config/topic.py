@@ -17,7 +17,7 @@ from moldau.config.keys import (
     Between,
     Configuration,
     Kind,
-    ListOf,
+    ReplicaList,
     attribute_of,
     configuration,
     key,
@@ -147,12 +147,12 @@ class TopicConfig(Configuration):
     leader_replication_throttled_replicas: tuple[str, ...] = key(
         "leader.replication.throttled.replicas", Kind.LIST, (),
         "Replicas throttled on the leader, as partition:broker, or `*`.",
-        ListOf(),
+        ReplicaList(),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         "follower.replication.throttled.replicas", Kind.LIST, (),
         "Replicas throttled on the follower, as partition:broker, or `*`.",
-        ListOf(),
+        ReplicaList(),
     )
     remote_storage_enable: bool = key(
         "remote.storage.enable", Kind.BOOLEAN, False, "Tiered storage; not offered, so only false is taken.",
