@@ -1,0 +1,129 @@
+"""What the commands that move records share: confluent-kafka clients from Java-style properties.
+
+Imported by those commands only, and confluent-kafka inside functions only: it takes 80 ms to load.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from moldau.cli.common import warn
+from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
+
+_METADATA_TRY_S = 1.0  # how long one metadata request may hang before errors so far are shown
+
+
+class ClientError(MoldauError):
+    """What librdkafka could not do, in its words."""
+
+
+class ErrorLines:
+    """librdkafka's errors as lines on stderr: each different one once, so that a dead broker is one line."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, error: Any) -> None:
+        text = error.str()
+        if text not in self._seen:
+            self._seen.add(text)
+            warn(f"WARN {text}")
+
+
+def client_config(props: Mapping[str, str], bootstrap_servers: str | None, client_id: str) -> dict[str, Any]:
+    from moldau.client.librdkafka import to_librdkafka
+
+    config: dict[str, Any]
+    config, ignored = to_librdkafka(props)
+    for name in ignored:
+        warn(f"WARN property {name} has no effect here")
+    if bootstrap_servers is not None:
+        config["bootstrap.servers"] = bootstrap_servers
+    if not config.get("bootstrap.servers"):
+        raise ConfigError("no brokers given: use --bootstrap-server host:port")
+    config.setdefault("client.id", client_id)
+    # librdkafka writes its own log to stderr; what people need to see comes through the error callback.
+    return config | {"log_level": 0, "error_cb": ErrorLines()}
+
+
+def producer(config: Mapping[str, Any]) -> Any:
+    from confluent_kafka import Producer
+
+    from moldau.client.librdkafka import producer_defaults
+
+    return _create(Producer, producer_defaults(config) | dict(config))
+
+
+def consumer(config: Mapping[str, Any]) -> Any:
+    from confluent_kafka import Consumer
+
+    return _create(Consumer, config)
+
+
+def _create(kind: Callable[[Any], Any], config: Mapping[str, Any]) -> Any:
+    from confluent_kafka import KafkaException
+
+    try:
+        return kind(dict(config))
+    except KafkaException as error:
+        raise ConfigError(error.args[0].str()) from error
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Inside, what librdkafka raises comes out as an error of ours, with its words."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise ClientError(error.args[0].str()) from error
+
+
+def cluster_metadata(client: Any, topic: str | None, timeout_ms: int) -> Any:
+    """Metadata of one topic or of all, waiting for a broker to appear as long as the timeout allows."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + timeout_ms / 1000
+    while True:
+        remaining = deadline - time.monotonic()
+        try:
+            metadata = client.list_topics(topic, timeout=max(0.05, min(_METADATA_TRY_S, remaining)))
+            if topic is not None:
+                _check_topic(metadata.topics[topic])
+            return metadata
+        except KafkaException as error:
+            client.poll(0)  # serves the error callback: "Connection refused" is seen at once
+            if remaining <= 0:
+                raise KafkaError(
+                    ErrorCode.BROKER_NOT_AVAILABLE,
+                    f"no broker answered within {timeout_ms} ms ({error.args[0].str()})",
+                ) from error
+
+
+def _check_topic(topic: Any) -> None:
+    """Raise what waiting will not mend: a bad name, a missing permission. A new topic may yet appear."""
+    from confluent_kafka import KafkaError as Codes
+
+    if topic.error is not None and topic.error.code() not in (
+        Codes.UNKNOWN_TOPIC_OR_PART,
+        Codes.LEADER_NOT_AVAILABLE,
+    ):
+        raise ClientError(f"topic {topic.topic}: {topic.error.str()}")
+
+
+def milliseconds(props: Mapping[str, str], name: str, default: int) -> int:
+    text = props.get(name, str(default)).strip()
+    if not text.isdigit():
+        raise ConfigError(f"{name}={text}: expected a number of milliseconds")
+    return int(text)
+
+
+def interrupt_on_sigterm() -> None:
+    """End on SIGTERM as on Ctrl-C: what was read is sent, what was consumed is counted."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

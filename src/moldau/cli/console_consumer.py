@@ -1,0 +1,310 @@
+"""`kafka-console-consumer`: records of topics on standard output.
+
+With a group it subscribes; without one it assigns itself every partition and asks no coordinator, so that
+looking into a topic leaves no trace in the cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, topic_pattern, warn
+from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
+from moldau.errors import ConfigError, ErrorCode, KafkaError
+
+_EXAMPLE = """\
+{prog} --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 10
+{prog} --bootstrap-server localhost:9092 --topic orders --group billing --formatter-property print.key=true"""
+_BATCH_MAX = 500  # records a poll: enough for speed, few enough that Ctrl-C is felt at once
+_POLL_S = 0.1
+_API_TIMEOUT_MS = 60_000
+_METADATA_MAX_AGE_MS = 300_000
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "kafka-console-consumer") -> int:
+    parser = _parser(prog)
+    args = parser.parse_args(argv)
+    _check(parser, args)
+
+    def work() -> int:
+        from moldau.cli import confluent
+
+        with confluent.readable_errors():
+            return _consume(args)
+
+    return run(prog, work)
+
+
+def _parser(prog: str) -> CommandParser:
+    parser = CommandParser(prog, "Print the records of topics.", _EXAMPLE)
+    parser.add_connection()
+    parser.add_argument("--topic", metavar="NAME", help="the topic to read")
+    parser.add_argument(
+        "--include", "--whitelist", metavar="REGEX", help="topics to read, in place of --topic"
+    )
+    parser.add_argument("--partition", metavar="N", type=int, help="read only this partition")
+    parser.add_argument(
+        "--offset", metavar="WHERE", help="with --partition: earliest, latest (the default) or a number"
+    )
+    parser.add_flag("--from-beginning", "start with the earliest record, where the group has no offset yet")
+    parser.add_argument("--max-messages", metavar="N", type=int, help="stop after this many records")
+    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="stop when no record came for so long")
+    parser.add_argument("--group", metavar="ID", help="read as a member of this consumer group")
+    parser.add_argument(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_uncommitted",
+        help="whether to leave out records of open and aborted transactions",
+    )
+    parser.add_argument(
+        "--formatter", metavar="NAME", default="default", help="default, logging or noop (class names too)"
+    )
+    parser.add_argument(
+        "--formatter-property",
+        "--property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="print.timestamp, print.partition, print.offset, print.epoch, print.headers, print.key, "
+        "print.value (true or false); key.separator, line.separator, headers.separator, null.literal; "
+        "key.deserializer, value.deserializer, headers.deserializer",
+    )
+    parser.add_argument("--formatter-config", metavar="FILE", help="properties file for the formatter")
+    parser.add_argument("--key-deserializer", metavar="CLASS", help="key.deserializer of the formatter")
+    parser.add_argument("--value-deserializer", metavar="CLASS", help="value.deserializer of the formatter")
+    parser.add_argument(
+        "--command-property",
+        "--consumer-property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="consumer property; wins over --command-config",
+    )
+    parser.add_argument(
+        "--command-config", "--consumer.config", metavar="FILE", help="properties file for the consumer"
+    )
+    parser.add_flag("--skip-message-on-error", "go on after a record that cannot be printed")
+    parser.add_argument("--enable-systest-events", action="store_true", help=argparse.SUPPRESS)
+    parser.add_flag("--json", "print each record as one JSON object a line")
+    return parser
+
+
+def _check(parser: CommandParser, args: argparse.Namespace) -> None:
+    if (args.topic is None) == (args.include is None):
+        parser.error("Exactly one of --topic and --include is needed")
+    if args.partition is not None:
+        if args.topic is None:
+            parser.error("The topic is required when partition is specified")
+        if args.from_beginning and args.offset is not None:
+            parser.error("Options --from-beginning and --offset cannot be specified together")
+        if args.group is not None:
+            parser.error("Options --group and --partition cannot be specified together")
+    elif args.offset is not None:
+        parser.error("The partition is required when offset is specified")
+    if (
+        args.offset is not None
+        and args.offset.lower() not in ("earliest", "latest")
+        and not args.offset.isdigit()
+    ):
+        parser.error(
+            f"The provided offset value '{args.offset}' is incorrect. Valid values are 'earliest', 'latest', "
+            "or a non-negative number"
+        )
+    parser.require_connection(args)
+
+
+def consumer_properties(args: argparse.Namespace) -> dict[str, str]:
+    """The consumer's properties; `group.id` is among them exactly when a group was asked for."""
+    from_file = load_properties(args.command_config)
+    from_options = parse_key_values(args.command_property)
+    groups = {
+        group for group in (args.group, from_file.get("group.id"), from_options.get("group.id")) if group
+    }
+    if len(groups) > 1:
+        raise ConfigError(
+            "The group ids provided in different places (--group, --command-property, --command-config) "
+            f"do not match: {', '.join(sorted(groups))}"
+        )
+    if groups and args.partition is not None:
+        raise ConfigError("Options group and partition cannot be specified together")
+    props = from_file | from_options
+    props.pop("group.id", None)
+    if groups:
+        props["group.id"] = groups.pop()
+    reset = props.setdefault("auto.offset.reset", "earliest" if args.from_beginning else "latest")
+    if args.from_beginning and reset != "earliest":
+        raise ConfigError(f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}'")
+    props.setdefault("isolation.level", args.isolation_level)
+    props.setdefault("allow.auto.create.topics", "true")
+    return props
+
+
+def _formatter(args: argparse.Namespace) -> Formatter:
+    if args.json:
+        return JsonFormatter()
+    props = load_properties(args.formatter_config)
+    if args.key_deserializer:
+        props["key.deserializer"] = args.key_deserializer
+    if args.value_deserializer:
+        props["value.deserializer"] = args.value_deserializer
+    return build_formatter(args.formatter, props | parse_key_values(args.formatter_property))
+
+
+def _consume(args: argparse.Namespace) -> int:
+    from moldau.cli import confluent
+
+    formatter = _formatter(args)
+    props = consumer_properties(args)
+    config = confluent.client_config(props, args.bootstrap_server, "console-consumer")
+    keep_up: Callable[[], None]
+    if "group.id" in props:
+        consumer = confluent.consumer(config)
+        consumer.subscribe([args.topic or f"^({topic_pattern(args.include).pattern})$"])
+        keep_up = _nothing
+    else:
+        # librdkafka wants a group id even from those who will never join or commit.
+        consumer = confluent.consumer(
+            config | {"group.id": "console-consumer", "enable.auto.commit": "false"}
+        )
+        keep_up = Assignment(consumer, args, props).refresh
+    confluent.interrupt_on_sigterm()
+    printer = Printer(formatter, skip_errors=args.skip_message_on_error)
+    try:
+        _poll(consumer, args, keep_up, printer)
+    except KeyboardInterrupt:
+        pass  # the usual way to end it
+    except BrokenPipeError:
+        warn("Unable to write to standard out, closing consumer.")
+        raise
+    finally:
+        consumer.close()
+        warn(f"Processed a total of {printer.count} messages")
+    return 0
+
+
+def _poll(consumer: Any, args: argparse.Namespace, keep_up: Callable[[], None], printer: Printer) -> None:
+    last_record = time.monotonic()
+    while args.max_messages is None or args.max_messages < 0 or printer.count < args.max_messages:
+        keep_up()
+        remaining = _BATCH_MAX
+        if args.max_messages is not None and args.max_messages >= 0:
+            # Never more than will be printed: what is handed out counts as consumed when the group commits.
+            remaining = min(_BATCH_MAX, args.max_messages - printer.count)
+        batch = consumer.consume(remaining, _POLL_S)
+        if batch:
+            printer.write(batch)
+            last_record = time.monotonic()
+        elif args.timeout_ms is not None and 0 <= args.timeout_ms <= (time.monotonic() - last_record) * 1000:
+            return
+
+
+def _nothing() -> None:
+    """A group's coordinator keeps the assignment up to date."""
+
+
+class Printer:
+    def __init__(self, formatter: Formatter, *, skip_errors: bool) -> None:
+        self.count = 0
+        self._formatter = formatter
+        self._skip_errors = skip_errors
+
+    def write(self, batch: Sequence[Any]) -> None:
+        lines = []
+        try:
+            for message in batch:
+                if message.error() is not None:
+                    _report(message.error())
+                    continue
+                self.count += 1
+                try:
+                    lines.append(self._formatter(message))
+                except FormatError as error:
+                    if not self._skip_errors:
+                        raise
+                    warn(f"Error processing message, skipping this message: {error}")
+        finally:
+            sys.stdout.buffer.write(b"".join(lines))
+            sys.stdout.buffer.flush()
+
+
+def _report(error: Any) -> None:
+    """Most errors pass (a broker restarts, a leader moves); those that cannot end the command."""
+    from confluent_kafka import KafkaError as Codes
+
+    from moldau.cli.confluent import ClientError
+
+    if error.fatal() or error.code() in (
+        Codes.TOPIC_AUTHORIZATION_FAILED,
+        Codes.GROUP_AUTHORIZATION_FAILED,
+        Codes._AUTO_OFFSET_RESET,
+        Codes._AUTHENTICATION,
+    ):
+        raise ClientError(error.str())
+    warn(f"WARN {error.str()}")
+
+
+class Assignment:
+    """Every partition of the wanted topics, read without a group; partitions that appear later are added."""
+
+    def __init__(self, consumer: Any, args: argparse.Namespace, props: dict[str, str]) -> None:
+        from moldau.cli.confluent import milliseconds
+
+        self._consumer = consumer
+        self._topic: str | None = args.topic
+        self._pattern = None if args.include is None else topic_pattern(args.include)
+        self._only: int | None = args.partition
+        self._start = _start_offset(args.offset or props["auto.offset.reset"])
+        self._api_timeout_ms = milliseconds(props, "default.api.timeout.ms", _API_TIMEOUT_MS)
+        if args.timeout_ms is not None and args.timeout_ms >= 0:
+            self._api_timeout_ms = min(self._api_timeout_ms, args.timeout_ms)
+        self._max_age_s = milliseconds(props, "metadata.max.age.ms", _METADATA_MAX_AGE_MS) / 1000
+        self._assigned: set[tuple[str, int]] = set()
+        self._next_look = 0.0
+        self._said_missing = False
+
+    def refresh(self) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        new = self._wanted() - self._assigned
+        if new:
+            from confluent_kafka import TopicPartition
+
+            # Whatever appears while we are watching is read from its first record.
+            start = self._start if not self._assigned else _start_offset("earliest")
+            self._consumer.incremental_assign([TopicPartition(topic, p, start) for topic, p in sorted(new)])
+            self._assigned |= new
+        elif not self._assigned and not self._said_missing:
+            self._said_missing = True
+            warn(f"WARN no topic matches {self._topic or (self._pattern and self._pattern.pattern)} yet")
+        self._next_look = now + (self._max_age_s if self._assigned else _POLL_S)
+
+    def _wanted(self) -> set[tuple[str, int]]:
+        from moldau.cli.confluent import cluster_metadata
+
+        metadata = cluster_metadata(self._consumer, self._topic, self._api_timeout_ms)
+        wanted = {
+            (name, partition)
+            for name, topic in metadata.topics.items()
+            if self._pattern is None or self._pattern.fullmatch(name)
+            for partition in topic.partitions
+        }
+        if self._only is None or not wanted:
+            return wanted
+        if (str(self._topic), self._only) not in wanted:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {self._topic} has no partition {self._only}"
+            )
+        return {(str(self._topic), self._only)}
+
+
+def _start_offset(text: str) -> int:
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
+
+    if text.isdigit():
+        return int(text)
+    return int(OFFSET_BEGINNING if text.lower() in ("earliest", "smallest", "beginning") else OFFSET_END)
