@@ -1,0 +1,101 @@
+"""Kafka's small text files: offsets per partition, leader epochs, a topic's id. Replaced whole, never edited.
+
+A checkpoint is a version line, a count, then one entry a line. What the numbers mean is decided by the callers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from moldau.log.files import remove_file, replace_file, write_file
+from moldau.wire.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
+
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET = "log-start-offset-checkpoint"
+REPLICATION_OFFSET = "replication-offset-checkpoint"  # the high watermarks
+LEADER_EPOCH = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_VERSION = "0"
+
+
+class CorruptCheckpointError(Exception):
+    """A checkpoint that is not as written; the message names the file and the line."""
+
+
+def format_checkpoint(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "\n".join([_VERSION, str(len(entries)), *entries, ""]).encode()
+
+
+def read_checkpoint(path: Path, fields: int) -> list[list[str]]:
+    """The entries, split into `fields` words each; empty when the file is missing or empty."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpointError(f"{path} is no text: {error}") from error
+    if len(lines) < 2:
+        return []
+    if lines[0] != _VERSION:
+        raise CorruptCheckpointError(f"{path} has version {lines[0]!r}, expected {_VERSION}")
+    entries = [line.split() for line in lines[2:]]
+    for number, entry in enumerate(entries, start=3):
+        if len(entry) != fields:
+            raise CorruptCheckpointError(f"{path}, line {number}: {' '.join(entry)!r} has not {fields} words")
+    if lines[1] != str(len(entries)):
+        raise CorruptCheckpointError(f"{path} announces {lines[1]} entries and has {len(entries)}")
+    return entries
+
+
+def write_offsets(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    replace_file(path, format_checkpoint(lines))
+
+
+def read_offsets(path: Path) -> dict[tuple[str, int], int]:
+    try:
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partition, offset in read_checkpoint(path, fields=3)
+        }
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{path}: {error}") from error
+
+
+def write_partition_metadata(directory: Path, topic_id: uuid.UUID) -> None:
+    text = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
+    replace_file(directory / PARTITION_METADATA, text.encode(), sync=False)
+
+
+def read_partition_metadata(directory: Path) -> uuid.UUID:
+    """The topic's id; the zero id for a partition without the file, as Kafka before 2.8 left it."""
+    path = directory / PARTITION_METADATA
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ZERO_UUID
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        return uuid_from_text(fields["topic_id"].strip())
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"{path} names no topic id: {error}") from error
+
+
+def write_clean_shutdown(directory: Path, broker_epoch: int) -> None:
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_file(directory / CLEAN_SHUTDOWN, content.encode(), sync=True)
+
+
+def take_clean_shutdown(directory: Path) -> bool:
+    """Whether the last stop was clean. The mark is removed: a crash from here on is a crash."""
+    path = directory / CLEAN_SHUTDOWN
+    clean = os.path.exists(path)
+    remove_file(path)
+    return clean

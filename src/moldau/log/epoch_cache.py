@@ -1,0 +1,110 @@
+"""`leader-epoch-checkpoint`: at which offset each leader epoch began.
+
+It answers "where did epoch N end?", by which a follower finds the point up to which it agrees with the leader.
+The file is written on change but forced to disk only with the data: after a crash the batches themselves tell the
+epochs above the recovery point.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+from moldau.log.checkpoints import LEADER_EPOCH, CorruptCheckpointError, format_checkpoint, read_checkpoint
+from moldau.log.files import fsync_path, replace_file
+
+UNDEFINED = (-1, -1)
+
+
+class EpochCache:
+    __slots__ = ("_dirty", "_epochs", "_path", "_starts", "latest")
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LEADER_EPOCH
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.latest = -1
+        self._dirty = False
+
+    @classmethod
+    def load(cls, directory: Path) -> EpochCache:
+        """CorruptCheckpointError when the file is not as written."""
+        cache = cls(directory)
+        for entry in read_checkpoint(cache._path, fields=2):
+            try:
+                cache._insert(int(entry[0]), int(entry[1]))
+            except ValueError as error:
+                raise CorruptCheckpointError(f"{cache._path}: {error}") from error
+        return cache
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Notes that `epoch` begins at `start_offset`, unless it is known to begin there or before."""
+        if epoch < 0 or (epoch == self.latest and start_offset >= self._starts[-1]):
+            return
+        self._insert(epoch, start_offset)
+        self._write()
+
+    def _insert(self, epoch: int, start_offset: int) -> None:
+        # Entries that the new one contradicts were written by a leader that has lost its place.
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch`, and where it ended; (-1, -1) when that cannot be said."""
+        if epoch < 0 or epoch > self.latest:
+            return UNDEFINED
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        higher = bisect_right(self._epochs, epoch)
+        if not higher:  # older than anything here: its records are gone
+            return epoch, self._starts[0]
+        return self._epochs[higher - 1], self._starts[higher]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which `offset` was written; -1 when unknown."""
+        slot = bisect_right(self._starts, offset)
+        return self._epochs[slot - 1] if slot else -1
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forgets the epochs that began at or after `end_offset`."""
+        if not self._starts or self._starts[-1] < end_offset:
+            return
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+        self.latest = self._epochs[-1] if self._epochs else -1
+        self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forgets the epochs that ended before `start_offset`; the one in force there now begins there."""
+        slot = bisect_right(self._starts, start_offset)
+        if not slot or (slot == 1 and self._starts[0] == start_offset):
+            return
+        del self._epochs[: slot - 1]
+        del self._starts[: slot - 1]
+        self._starts[0] = start_offset
+        self._write()
+
+    def clear(self) -> None:
+        self._epochs.clear()
+        self._starts.clear()
+        self.latest = -1
+        self._write()
+
+    def flush(self) -> None:
+        """Forces the file to disk if it changed since. Any thread may call it."""
+        if self._dirty:
+            self._dirty = False
+            fsync_path(self._path)
+
+    def _write(self) -> None:
+        lines = (f"{epoch} {start}" for epoch, start in self.entries())
+        replace_file(self._path, format_checkpoint(lines), sync=False)
+        self._dirty = True

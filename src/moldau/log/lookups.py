@@ -1,0 +1,71 @@
+"""Questions about a log that are not on the hot path: by timestamp, and which transactions were aborted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.errors import StorageError
+from moldau.log.offset_index import CorruptIndexError
+from moldau.log.txn_index import AbortedTxn
+from moldau.wire.batch import decode_records
+
+if TYPE_CHECKING:
+    from moldau.log.partition_log import PartitionLog
+    from moldau.log.segment import Segment
+
+Found = tuple[int, int, int]  # timestamp, offset, leader epoch
+
+
+def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> Found | None:
+    try:
+        for segment in log.segments:
+            if segment.size and segment.newest_timestamp() >= timestamp_ms:
+                found = _find(segment, timestamp_ms, log.log_start_offset)
+                if found is not None:
+                    return found
+    except OSError as error:
+        raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
+    return None
+
+
+def _find(segment: Segment, timestamp_ms: int, start_offset: int) -> Found | None:
+    segment.load_indexes()
+    begin = max(segment.time_index.lookup(timestamp_ms), start_offset)
+    for _, header, batch in segment.batches_from(begin):
+        if header.max_timestamp >= timestamp_ms:
+            for record in decode_records(batch, 0, header):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                    return record.timestamp_ms, record.offset, header.leader_epoch
+    return None
+
+
+def max_timestamp(log: PartitionLog) -> Found | None:
+    try:
+        newest = max(
+            (segment for segment in log.segments if segment.size), key=_newest_timestamp, default=None
+        )
+        if newest is None or newest.newest_timestamp() < 0:
+            return None
+        return _find(newest, newest.newest_timestamp(), log.log_start_offset)
+    except OSError as error:
+        raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
+
+
+def _newest_timestamp(segment: Segment) -> int:
+    return segment.newest_timestamp()
+
+
+def aborted_transactions(log: PartitionLog, start_offset: int, upto_offset: int) -> list[tuple[int, int]]:
+    found: list[AbortedTxn] = []
+    following = [segment.base_offset for segment in log.segments[1:]]
+    for segment, end_offset in zip(log.segments, [*following, log.log_end_offset], strict=True):
+        if end_offset <= start_offset or not segment.txn_index.exists:
+            continue
+        try:
+            if segment.txn_index.collect(start_offset, upto_offset, found):
+                break
+        except CorruptIndexError as error:
+            raise StorageError(f"{error}; restart the broker to build it again") from error
+        except OSError as error:
+            raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
+    return [(txn.producer_id, txn.first_offset) for txn in found]

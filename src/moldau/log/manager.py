@@ -1,0 +1,344 @@
+"""All logs of a broker, over one or several log directories: start, stop, checkpoints, housekeeping.
+
+One thread owns the manager and its logs, as it owns each log. `checkpoint` and `flush_due` may run in another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from moldau.config.topic import TopicConfig
+from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from moldau.log import checkpoints
+from moldau.log.dir_lock import DirLock
+from moldau.log.files import FilePool, LogDir
+from moldau.log.meta_properties import check_in
+from moldau.log.partition_log import PartitionLog
+from moldau.log.recovery import LogContext, create_log, load_log
+from moldau.log.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+DELETE_SUFFIX = "-delete"
+_MOVED_AWAY = re.compile(r"-(delete|future|stray)$")
+_PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+_METADATA_TOPIC = "__cluster_metadata"
+_NAME_MAX = 255
+DAY_MS = 86_400_000
+
+TopicPartition = tuple[str, int]
+Progress = Callable[[int, int], None]  # logs loaded, logs in all
+
+
+class DirDescription(NamedTuple):
+    path: Path
+    error: str  # empty: all is well
+    total_bytes: int
+    usable_bytes: int
+    sizes: dict[TopicPartition, int]
+
+
+class LogManager:
+    def __init__(
+        self,
+        dirs: Sequence[Path],
+        *,
+        default_config: TopicConfig,
+        node_id: int,
+        clock: Callable[[], int],
+        recovery_threads: int = 1,
+        producer_id_expiration_ms: int = DAY_MS,
+        cluster_id: str | None = None,
+        max_open_files: int | None = None,
+        single_replica: bool = True,
+    ) -> None:
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.directories = [Path(os.path.abspath(directory)) for directory in dirs]
+        self.directory_ids: dict[Path, str] = {}
+        self.cluster_id = cluster_id or ""
+        self._default_config = default_config
+        self._node_id = node_id
+        self._clock = clock
+        self._recovery_threads = recovery_threads
+        pool = FilePool(max_open_files or _default_max_open_files())
+        self._contexts = {
+            directory: LogContext(LogDir(directory), pool, clock, producer_id_expiration_ms, single_replica)
+            for directory in self.directories
+        }
+        self._locks: list[DirLock] = []
+        self._deleted: list[tuple[int, Path]] = []  # when, what
+
+    # -- start and stop ---------------------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Takes the directories, creating missing ones; ConfigError when one is another broker's."""
+        if self._locks:
+            return
+        if len(set(self.directories)) != len(self.directories):
+            raise ConfigError(f"log.dirs names a directory twice: {', '.join(map(str, self.directories))}")
+        try:
+            for directory in self.directories:
+                try:
+                    directory.mkdir(parents=True, exist_ok=True)
+                    lock = DirLock(directory)
+                    lock.acquire()
+                except OSError as error:
+                    raise ConfigError(
+                        f"log directory {directory} cannot be used: {error.strerror}"
+                    ) from error
+                self._locks.append(lock)
+            self.cluster_id, self.directory_ids = check_in(
+                self.directories, self._node_id, self.cluster_id or None
+            )
+        except ConfigError:
+            self._unlock()
+            raise
+
+    def open(
+        self, topic_configs: Callable[[str], TopicConfig] | None = None, progress: Progress | None = None
+    ) -> None:
+        """Loads every log; those in directories that were not stopped cleanly are recovered, in threads."""
+        self.lock()
+        jobs: list[Callable[[], PartitionLog]] = []
+        all_clean = True
+        for directory in self.directories:
+            clean = checkpoints.take_clean_shutdown(directory)
+            all_clean = all_clean and clean
+            jobs += self._jobs(directory, clean, topic_configs or (lambda _: self._default_config))
+        if all_clean or self._recovery_threads <= 1:
+            self._collect((job() for job in jobs), len(jobs), progress)
+            return
+        with ThreadPoolExecutor(self._recovery_threads, thread_name_prefix="recovery") as executor:
+            futures = [executor.submit(job) for job in jobs]
+            self._collect((future.result() for future in futures), len(jobs), progress)
+
+    def _jobs(
+        self, directory: Path, clean: bool, topic_configs: Callable[[str], TopicConfig]
+    ) -> Iterable[Callable[[], PartitionLog]]:
+        recovery_points = _read_offsets(directory / checkpoints.RECOVERY_POINT)
+        start_offsets = _read_offsets(directory / checkpoints.LOG_START_OFFSET)
+        high_watermarks = _read_offsets(directory / checkpoints.REPLICATION_OFFSET)
+        context = self._contexts[directory]
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.is_dir()]
+        for name in names:
+            if name.endswith(DELETE_SUFFIX):
+                self._deleted.append((0, directory / name))
+                continue
+            match = _PARTITION.fullmatch(name)
+            if match is None or _MOVED_AWAY.search(name) or match["topic"] == _METADATA_TOPIC:
+                continue
+            topic, partition = match["topic"], int(match["partition"])
+
+            def job(topic: str = topic, partition: int = partition, name: str = name) -> PartitionLog:
+                log = load_log(
+                    directory / name, topic, partition, topic_configs(topic), context, clean=clean,
+                    recovery_point=recovery_points.get((topic, partition), 0),
+                    log_start_offset=start_offsets.get((topic, partition), 0),
+                )  # fmt: skip
+                if not context.single_replica:
+                    log.high_watermark = high_watermarks.get((topic, partition), 0)
+                return log
+
+            yield job
+
+    def _collect(self, loaded: Iterable[PartitionLog], total: int, progress: Progress | None) -> None:
+        for number, log in enumerate(loaded, start=1):
+            key = (log.topic, log.partition)
+            if key in self.logs:
+                raise ConfigError(
+                    f"{log.name} is in {self.logs[key].directory} and in {log.directory}: remove the one that is stale"
+                )
+            self.logs[key] = log
+            if progress is not None:
+                progress(number, total)
+
+    def close(self) -> None:
+        """Everything to disk, then the mark that makes the next start quick. A failed directory gets no mark."""
+        failed: set[Path] = set()
+        with ThreadPoolExecutor(max(1, self._recovery_threads), thread_name_prefix="close") as executor:
+            logs = list(self.logs.values())
+            for log, error in zip(logs, executor.map(_close, logs), strict=True):
+                if error is not None:
+                    logger.error("%s", error.message)
+                    failed.add(log.log_dir.path)
+        try:
+            self.checkpoint()
+            for directory, context in self._contexts.items():
+                if self._locks and not context.log_dir.offline and directory not in failed:
+                    checkpoints.write_clean_shutdown(directory, -1)
+        finally:
+            self.logs.clear()
+            self._unlock()
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    # -- logs -------------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        return self.logs.get((topic, partition))
+
+    def create(
+        self, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig | None = None
+    ) -> PartitionLog:
+        """A new log in the directory that has the fewest; the one that exists, if it is the same topic's."""
+        existing = self.logs.get((topic, partition))
+        if existing is not None:
+            if existing.topic_id != topic_id:
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_TOPIC_ID,
+                    f"{existing.name} on disk is of topic id {existing.topic_id}, not {topic_id}",
+                )
+            return existing
+        context = self._contexts[self._emptiest()]
+        directory = context.log_dir.path / f"{topic}-{partition}"
+        try:
+            log = create_log(directory, topic, partition, topic_id, config or self._default_config, context)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error
+        self.logs[topic, partition] = log
+        return log
+
+    def _emptiest(self) -> Path:
+        counts = {path: 0 for path, context in self._contexts.items() if not context.log_dir.offline}
+        if not counts:
+            raise StorageError("every log directory is offline; nothing can be created")
+        if len(counts) > 1:
+            for log in self.logs.values():
+                if log.log_dir.path in counts:
+                    counts[log.log_dir.path] += 1
+        return min(counts, key=counts.__getitem__)
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Takes a log out of service at once; `purge_deleted` removes its files later."""
+        log = self.logs.pop((topic, partition), None)
+        if log is None:
+            return
+        log.close_files()
+        suffix = f"-{partition}.{uuid.uuid4().hex}{DELETE_SUFFIX}"
+        renamed = log.directory.with_name(topic[: _NAME_MAX - len(suffix)] + suffix)
+        try:
+            os.rename(log.directory, renamed)
+        except OSError as error:
+            raise log.log_dir.storage_error(f"cannot delete {log.name}", error) from error
+        self._deleted.append((self._clock() + log.config.file_delete_delay_ms, renamed))
+
+    # -- housekeeping -----------------------------------------------------------------------------------------------
+
+    def purge_deleted(self, now_ms: int) -> None:
+        """Removes the files of deleted partitions and segments whose time has come."""
+        due = [path for due_ms, path in self._deleted if due_ms <= now_ms]
+        self._deleted = [(due_ms, path) for due_ms, path in self._deleted if due_ms > now_ms]
+        for path in due:
+            shutil.rmtree(path, ignore_errors=True)
+        for log in self.logs.values():
+            if log.deleted_files:
+                log.purge_deleted(now_ms)
+
+    def enforce_retention(self, now_ms: int) -> list[Segment]:
+        """Applies every topic's retention; a log whose disk fails does not keep the others from theirs."""
+        deleted = []
+        for log in list(self.logs.values()):
+            try:
+                deleted += log.enforce_retention(now_ms)
+            except StorageError as error:
+                logger.error("%s", error.message)
+        return deleted
+
+    def flush_due(self, now_ms: int) -> None:
+        """Flushes the logs whose `flush.messages` or `flush.ms` is reached."""
+        for log in list(self.logs.values()):
+            unflushed = log.unflushed_messages
+            if unflushed > 0 and (
+                unflushed >= log.config.flush_messages or now_ms - log.last_flush_ms >= log.config.flush_ms
+            ):
+                try:
+                    log.flush()
+                except StorageError as error:
+                    logger.error("%s", error.message)
+
+    def checkpoint(self) -> None:
+        """Writes recovery points, log start offsets and high watermarks of every directory that works."""
+        by_directory: dict[Path, list[PartitionLog]] = {path: [] for path in self.directories}
+        for log in list(self.logs.values()):
+            by_directory[log.log_dir.path].append(log)
+        for directory, logs in by_directory.items():
+            log_dir = self._contexts[directory].log_dir
+            if log_dir.offline or not self._locks:
+                continue
+            try:
+                self._checkpoint_directory(directory, logs)
+            except OSError as error:
+                raise log_dir.storage_error("cannot write checkpoints", error) from error
+
+    def _checkpoint_directory(self, directory: Path, logs: list[PartitionLog]) -> None:
+        checkpoints.write_offsets(
+            directory / checkpoints.RECOVERY_POINT,
+            {(log.topic, log.partition): log.recovery_point for log in logs},
+        )
+        checkpoints.write_offsets(
+            directory / checkpoints.LOG_START_OFFSET,
+            {
+                (log.topic, log.partition): log.log_start_offset
+                for log in logs
+                if log.log_start_offset > log.segments[0].base_offset  # else the first file's name says it
+            },
+        )
+        checkpoints.write_offsets(
+            directory / checkpoints.REPLICATION_OFFSET,
+            {(log.topic, log.partition): log.high_watermark for log in logs},
+        )
+
+    @property
+    def offline_dirs(self) -> list[Path]:
+        return [path for path, context in self._contexts.items() if context.log_dir.offline]
+
+    def describe_dirs(self) -> list[DirDescription]:
+        descriptions = []
+        for path, context in self._contexts.items():
+            sizes = {key: log.size_bytes for key, log in self.logs.items() if log.log_dir is context.log_dir}
+            total_bytes = usable_bytes = -1
+            error = context.log_dir.error
+            try:
+                usage = shutil.disk_usage(path)
+                total_bytes, usable_bytes = usage.total, usage.free
+            except OSError as failure:
+                error = error or str(failure)
+            descriptions.append(DirDescription(path, error, total_bytes, usable_bytes, sizes))
+        return descriptions
+
+
+def _close(log: PartitionLog) -> StorageError | None:
+    try:
+        log.close()
+    except StorageError as error:
+        return error
+    return None
+
+
+def _read_offsets(path: Path) -> dict[TopicPartition, int]:
+    try:
+        return checkpoints.read_offsets(path)
+    except checkpoints.CorruptCheckpointError as error:
+        # Lower bounds all of them: starting from zero costs time, nothing else.
+        logger.warning("%s; ignoring it", error)
+        return {}
+
+
+def _default_max_open_files() -> int:
+    """Half of what the process may open; the other half is for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, min(soft, 8192) // 2) if soft > 0 else 4096

@@ -1,0 +1,57 @@
+"""`meta.properties`: which cluster and which node a log directory belongs to, and the directory's own id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from moldau.config.properties import format_properties, parse_properties
+from moldau.errors import ConfigError
+from moldau.log.files import replace_file
+from moldau.wire.uuids import random_uuid, uuid_to_text
+
+META_PROPERTIES = "meta.properties"
+
+
+def check_in(
+    directories: Sequence[Path], node_id: int, cluster_id: str | None = None
+) -> tuple[str, dict[Path, str]]:
+    """Makes sure that all directories are this node's, and marks new ones; returns the cluster id and directory ids.
+
+    ConfigError when a directory belongs to another node or another cluster: its partitions are not ours.
+    """
+    found = {directory: _read(directory) for directory in directories}
+    for directory, properties in found.items():
+        path = directory / META_PROPERTIES
+        owner = properties.get("node.id", properties.get("broker.id"))
+        if owner is not None and owner != str(node_id):
+            raise ConfigError(
+                f"{path} belongs to node {owner}, node.id is {node_id}: use another directory or that id"
+            )
+        known = properties.get("cluster.id")
+        if known is not None and cluster_id is not None and known != cluster_id:
+            raise ConfigError(
+                f"{path} belongs to cluster {known}, expected {cluster_id}: use another directory"
+            )
+        cluster_id = cluster_id or known
+    if cluster_id is None:
+        cluster_id = uuid_to_text(random_uuid())
+    directory_ids = {}
+    for directory, properties in found.items():
+        complete = {
+            "version": "1",
+            "cluster.id": cluster_id,
+            "node.id": str(node_id),
+            "directory.id": properties.get("directory.id") or uuid_to_text(random_uuid()),
+        }
+        directory_ids[directory] = complete["directory.id"]
+        if properties != complete:
+            replace_file(directory / META_PROPERTIES, format_properties(complete).encode())
+    return cluster_id, directory_ids
+
+
+def _read(directory: Path) -> dict[str, str]:
+    try:
+        return dict(parse_properties((directory / META_PROPERTIES).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}

@@ -1,0 +1,399 @@
+"""From a directory to a `PartitionLog`.
+
+After a clean stop: list the files, find the log end from the last index entry on, read the newest producer snapshot.
+After a crash: every segment from the recovery point on is read and each batch checked. The first batch that is torn,
+fails its CRC or steps back in offsets ends the log; what follows is dropped. Indexes, transaction index, leader epochs
+and producer state of these segments are built again from the batches. Segments below the recovery point were forced to
+disk before and are trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moldau.config.topic import TopicConfig
+from moldau.errors import CorruptRecordError, KafkaError
+from moldau.log.checkpoints import (
+    CorruptCheckpointError,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from moldau.log.epoch_cache import EpochCache
+from moldau.log.files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    FilePool,
+    LogDir,
+    file_name,
+    remove_file,
+)
+from moldau.log.offset_index import CorruptIndexError
+from moldau.log.partition_log import PartitionLog
+from moldau.log.producer_state import ProducerState
+from moldau.log.replay import load_snapshot, replay, replay_batch
+from moldau.log.segment import Segment, scan
+from moldau.wire.batch import BatchHeader, check_batch
+
+logger = logging.getLogger(__name__)
+
+_UNLIMITED = 1 << 30
+
+
+@dataclass(slots=True)
+class LogContext:
+    """What a log needs from the manager that holds it."""
+
+    log_dir: LogDir
+    pool: FilePool
+    clock: Callable[[], int]
+    producer_id_expiration_ms: int
+    single_replica: bool = True
+
+
+@dataclass(slots=True)
+class _Found:
+    """The files of a partition's directory."""
+
+    sizes: dict[int, int] = field(default_factory=dict)  # base offset -> bytes of the `.log` file
+    indexes: set[str] = field(default_factory=set)
+    snapshots: list[int] = field(default_factory=list)
+
+
+def create_log(
+    directory: Path, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig, context: LogContext
+) -> PartitionLog:
+    """A new, empty log in a new directory."""
+    directory.mkdir()
+    write_partition_metadata(directory, topic_id)
+    segment = Segment.create(str(directory), 0, context.pool, context.clock())
+    return _log(
+        directory,
+        topic,
+        partition,
+        topic_id,
+        config,
+        context,
+        [segment],
+        0,
+        0,
+        0,
+        ProducerState(context.producer_id_expiration_ms),
+        EpochCache(directory),
+        [],
+    )
+
+
+def load_log(
+    directory: Path,
+    topic: str,
+    partition: int,
+    config: TopicConfig,
+    context: LogContext,
+    *,
+    clean: bool,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+) -> PartitionLog:
+    """The log in `directory`, recovered unless the last stop was `clean`."""
+    loader = _Loader(directory, config, context, log_start_offset)
+    end_offset = loader.load(clean, recovery_point)
+    recovery_point = end_offset if loader.is_clean else min(recovery_point, end_offset)
+    return _log(
+        directory,
+        topic,
+        partition,
+        read_partition_metadata(directory),
+        config,
+        context,
+        loader.hand_over(),
+        loader.log_start_offset,
+        end_offset,
+        recovery_point,
+        loader.producers,
+        loader.epochs,
+        loader.snapshots,
+    )
+
+
+def _log(
+    directory: Path,
+    topic: str,
+    partition: int,
+    topic_id: uuid.UUID,
+    config: TopicConfig,
+    context: LogContext,
+    segments: list[Segment],
+    log_start_offset: int,
+    log_end_offset: int,
+    recovery_point: int,
+    producers: ProducerState,
+    epochs: EpochCache,
+    snapshots: list[int],
+) -> PartitionLog:
+    return PartitionLog(
+        directory, topic, partition, topic_id, config, log_dir=context.log_dir, pool=context.pool,
+        clock=context.clock, segments=segments, log_start_offset=log_start_offset, log_end_offset=log_end_offset,
+        recovery_point=recovery_point, producers=producers, epochs=epochs, snapshots=snapshots,
+        single_replica=context.single_replica,
+    )  # fmt: skip
+
+
+class _Loader:
+    def __init__(
+        self, directory: Path, config: TopicConfig, context: LogContext, log_start_offset: int
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.context = context
+        self.now_ms = context.clock()
+        self.log_start_offset = log_start_offset
+        self.producers = ProducerState(context.producer_id_expiration_ms)
+        # Loading may run in threads: each has its own files open, and none when it is done.
+        self.pool = FilePool(_UNLIMITED)
+        self.is_clean = True
+        found = _list_files(directory)
+        self.snapshots = found.snapshots
+        self.segments = [self._open_segment(base, found) for base in sorted(found.sizes)]
+        self.epochs = self._load_epochs()
+
+    def load(self, clean: bool, recovery_point: int) -> int:
+        """Returns the log end offset."""
+        end_offset = self._clean_end() if clean else -1
+        if end_offset < 0:
+            self.is_clean = False
+            end_offset = self._recover(recovery_point)
+        if end_offset < self.log_start_offset or not self.segments:
+            end_offset = self._start_over()
+        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        self.epochs.truncate_from_end(end_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        self._remove_stray_snapshots(end_offset)
+        if self.is_clean:
+            self._load_producers(end_offset)
+        return end_offset
+
+    def hand_over(self) -> list[Segment]:
+        for segment in self.segments:
+            segment.close_files()
+            segment.pool = self.context.pool
+        return self.segments
+
+    def _open_segment(self, base_offset: int, found: _Found) -> Segment:
+        segment = Segment(
+            str(self.directory), base_offset, self.pool, size=found.sizes[base_offset], created_ms=self.now_ms,
+            has_txn_index=file_name(base_offset, TXN_INDEX_SUFFIX) in found.indexes,
+        )  # fmt: skip
+        segment.index_interval_bytes = self.config.index_interval_bytes
+        return segment
+
+    def _load_epochs(self) -> EpochCache:
+        try:
+            return EpochCache.load(self.directory)
+        except CorruptCheckpointError as error:
+            logger.warning("%s; the epochs of recovered segments are found again, older ones are not", error)
+            return EpochCache(self.directory)
+
+    # -- after a clean stop -----------------------------------------------------------------------------------------
+
+    def _clean_end(self) -> int:
+        """The log end offset; negative if the files are not as a clean stop leaves them."""
+        if not self.segments:
+            return self.log_start_offset
+        last = self.segments[-1]
+        end_offset = last.next_offset()
+        if end_offset < 0:
+            logger.warning("%s does not end with a whole batch although the last stop was clean", last.path)
+            return -1
+        try:
+            for segment in self.segments:
+                segment.txn_index.entries()
+        except CorruptIndexError as error:
+            logger.warning("%s; recovering", error)
+            return -1
+        return end_offset
+
+    def _load_producers(self, end_offset: int) -> None:
+        if not self.snapshots:
+            # A log from before idempotent producers: there is nothing to find in it.
+            self.producers.clear(end_offset)
+            return
+        load_snapshot(
+            self.producers,
+            str(self.directory),
+            self.snapshots,
+            self.segments[0].base_offset,
+            end_offset,
+            self.now_ms,
+        )
+        if self.producers.end_offset < end_offset:
+            replay(self.producers, self.segments, end_offset)
+
+    # -- after a crash ----------------------------------------------------------------------------------------------
+
+    def _recover(self, recovery_point: int) -> int:
+        segments = self.segments
+        if not segments:
+            return self.log_start_offset
+        first = max(0, sum(segment.base_offset <= recovery_point for segment in segments) - 1)
+        first = min(first, self._first_corrupt_txn_index())
+        begin = segments[first].base_offset
+        load_snapshot(
+            self.producers, str(self.directory), self.snapshots, segments[0].base_offset, begin, self.now_ms
+        )
+        if self.producers.end_offset < begin:
+            replay(self.producers, segments[:first], begin)
+        end_offset = begin
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            end_offset, is_whole = self._recover_segment(segment)
+            if not is_whole:
+                for dropped in segments[number + 1 :]:
+                    logger.warning("dropping %s: it follows a batch that is not valid", dropped.path)
+                    _delete_files(dropped)
+                del segments[number + 1 :]
+                break
+        return end_offset
+
+    def _first_corrupt_txn_index(self) -> int:
+        for number, segment in enumerate(self.segments):
+            try:
+                segment.txn_index.entries()
+            except CorruptIndexError as error:
+                logger.warning("%s; recovering from there", error)
+                return number
+        return len(self.segments)
+
+    def _recover_segment(self, segment: Segment) -> tuple[int, bool]:
+        """Checks every batch and builds everything else again; returns the end offset and whether all was valid."""
+        segment.reset_indexes()
+        segment.txn_index.reset()
+        next_offset = segment.base_offset
+        valid_bytes = last_position = 0
+        try:
+            for position, header, batch in scan(segment.open(), 0, segment.size):
+                check_batch(batch, 0, header, strict=False)
+                _check_offsets(header, next_offset, segment)
+                replay_batch(self.producers, header, batch, segment.txn_index)
+                if header.leader_epoch > self.epochs.latest:
+                    self.epochs.assign(header.leader_epoch, header.base_offset)
+                last_position = segment.index_batch(header, position, last_position)
+                next_offset = header.next_offset
+                valid_bytes = position + header.size
+        except KafkaError as error:
+            logger.warning(
+                "%s: %s; keeping %d of %d bytes", segment.path, error.message, valid_bytes, segment.size
+            )
+        is_whole = valid_bytes == segment.size
+        if not is_whole:
+            segment.cut(valid_bytes)
+        segment.write_indexes()
+        return next_offset, is_whole
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    def _start_over(self) -> int:
+        """Nothing left above the log start offset: begin there, so that no offset is used twice."""
+        for segment in self.segments:
+            logger.warning(
+                "deleting %s: it ends before the log start offset %d", segment.path, self.log_start_offset
+            )
+            _delete_files(segment)
+        self.segments = [Segment.create(str(self.directory), self.log_start_offset, self.pool, self.now_ms)]
+        self.segments[0].index_interval_bytes = self.config.index_interval_bytes
+        for offset in self.snapshots:
+            remove_file(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+        self.snapshots.clear()
+        self.epochs.clear()
+        self.producers.clear(self.log_start_offset)
+        return self.log_start_offset
+
+    def _remove_stray_snapshots(self, end_offset: int) -> None:
+        """Keeps the snapshots at the start of a segment, and the newest one."""
+        bases = {segment.base_offset for segment in self.segments}
+        newest = max((offset for offset in self.snapshots if offset <= end_offset), default=-1)
+        keep = [
+            offset
+            for offset in self.snapshots
+            if offset <= end_offset and (offset in bases or offset == newest)
+        ]
+        for offset in set(self.snapshots).difference(keep):
+            remove_file(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+        self.snapshots[:] = sorted(keep)
+
+
+def _check_offsets(header: BatchHeader, next_offset: int, segment: Segment) -> None:
+    if (
+        header.base_offset < next_offset
+        or header.last_offset_delta < 0
+        or header.last_offset > segment.offset_limit
+    ):
+        raise CorruptRecordError(
+            f"batch claims offsets {header.base_offset} to {header.last_offset}, expected {next_offset}"
+        )
+
+
+def _delete_files(segment: Segment) -> None:
+    segment.close_files()
+    for path in (segment.path, segment.offset_index.path, segment.time_index.path, segment.txn_index.path):
+        remove_file(path)
+
+
+def _list_files(directory: Path) -> _Found:
+    """What is there, after removing what a crash left half done."""
+    found = _Found()
+    swaps = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = entry.name
+            stem, suffix = os.path.splitext(name)
+            if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
+                remove_file(entry.path)
+            elif suffix == SWAP_SUFFIX:
+                swaps.append(entry.path)
+            elif suffix == LOG_SUFFIX and stem.isdigit():
+                found.sizes[int(stem)] = entry.stat().st_size
+            elif suffix == SNAPSHOT_SUFFIX and stem.isdigit():
+                found.snapshots.append(int(stem))
+            elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                found.indexes.add(name)
+    if swaps:
+        _finish_swaps(directory, swaps, found)
+        return _list_files(directory)
+    for name in found.indexes:
+        if int(name.partition(".")[0]) not in found.sizes:
+            logger.warning("removing %s: there is no segment for it", directory / name)
+            remove_file(directory / name)
+    found.snapshots.sort()
+    return found
+
+
+def _finish_swaps(directory: Path, swaps: list[str], found: _Found) -> None:
+    """A cleaned segment takes the place of those it was made from: a crash came between renaming and deleting."""
+    for path in swaps:
+        final = path.removesuffix(SWAP_SUFFIX)
+        if final.endswith(LOG_SUFFIX):
+            size = os.stat(path).st_size
+            base_offset = int(Path(final).stem)
+            end_offset = base_offset
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for _, header, _ in scan(fd, 0, size):
+                    end_offset = header.next_offset
+            finally:
+                os.close(fd)
+            for covered in [base for base in found.sizes if base_offset <= base < end_offset]:
+                for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                    remove_file(directory / file_name(covered, suffix))
+    for path in swaps:
+        os.replace(path, path.removesuffix(SWAP_SUFFIX))

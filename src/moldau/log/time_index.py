@@ -1,0 +1,98 @@
+"""`.timeindex`: from a timestamp to an offset. "No batch before this offset is newer than this timestamp."
+
+An entry is 12 bytes, big-endian: timestamp in ms, offset relative to the segment's base. Both only grow.
+The entries are kept as the file's own bytes; they are loaded when first needed and written when the segment is
+sealed or closed, like the offset index.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+
+from moldau.log.files import read_file, write_file
+from moldau.log.offset_index import CorruptIndexError, trim_zeros
+
+ENTRY_SIZE = 12
+NO_TIMESTAMP = -1
+_ENTRY = struct.Struct(">qi")
+
+
+class TimeIndex:
+    __slots__ = ("_data", "base_offset", "path")
+
+    def __init__(self, path: str, base_offset: int, *, new: bool = False) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._data: bytearray | None = bytearray() if new else None
+
+    @property
+    def loaded(self) -> bool:
+        return self._data is not None
+
+    def load(self) -> None:
+        """CorruptIndexError when the file is missing, torn or out of order."""
+        if self._data is not None:
+            return
+        try:
+            data = trim_zeros(read_file(self.path), ENTRY_SIZE)
+        except FileNotFoundError as error:
+            raise CorruptIndexError(f"{self.path} is missing") from error
+        if len(data) % ENTRY_SIZE:
+            raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+        if data:
+            first, last = _ENTRY.unpack_from(data), _ENTRY.unpack_from(data, len(data) - ENTRY_SIZE)
+            if last[0] < first[0] or last[1] < first[1] or first[0] < 0 or first[1] < 0:
+                raise CorruptIndexError(f"{self.path} is out of order: from {first} to {last}")
+        self._data = bytearray(data)
+
+    def unload(self) -> None:
+        self._data = None
+
+    def reset(self) -> None:
+        self._data = bytearray()
+
+    def maybe_append(self, timestamp_ms: int, offset: int) -> int:
+        """Adds an entry if it is newer than the last; returns how many there are. The index must be loaded."""
+        assert self._data is not None
+        if timestamp_ms > self.last()[0]:
+            self._data += _ENTRY.pack(timestamp_ms, offset - self.base_offset)
+        return len(self._data) // ENTRY_SIZE
+
+    def lookup(self, timestamp_ms: int) -> int:
+        """The offset of the newest entry not newer than `timestamp_ms`: every batch before it is older."""
+        slot = bisect_right(range(len(self)), timestamp_ms, key=self._timestamp)
+        return self.base_offset + (self._relative_offset(slot - 1) if slot else 0)
+
+    def last(self) -> tuple[int, int]:
+        """The newest timestamp and the last offset of its batch; (-1, base offset) when empty."""
+        data = self._data
+        assert data is not None
+        if not data:
+            return NO_TIMESTAMP, self.base_offset
+        timestamp, relative = _ENTRY.unpack_from(data, len(data) - ENTRY_SIZE)
+        return timestamp, self.base_offset + relative
+
+    def truncate_to(self, offset: int) -> None:
+        """Forgets every entry at or above `offset`."""
+        assert self._data is not None
+        keep = bisect_left(range(len(self)), offset - self.base_offset, key=self._relative_offset)
+        del self._data[keep * ENTRY_SIZE :]
+
+    def write(self) -> None:
+        """Puts the entries in the file; nothing to do for an index that was never loaded, hence never changed."""
+        if self._data is not None:
+            write_file(self.path, bytes(self._data))
+
+    def _timestamp(self, slot: int) -> int:
+        assert self._data is not None
+        timestamp: int = _ENTRY.unpack_from(self._data, slot * ENTRY_SIZE)[0]
+        return timestamp
+
+    def _relative_offset(self, slot: int) -> int:
+        assert self._data is not None
+        relative: int = _ENTRY.unpack_from(self._data, slot * ENTRY_SIZE)[1]
+        return relative
+
+    def __len__(self) -> int:
+        return len(self._data) // ENTRY_SIZE if self._data is not None else 0

@@ -1,0 +1,118 @@
+"""What a leader asks of a produced batch beyond its CRC, and what it changes in it before the append.
+
+`LogRules` is a topic's configuration boiled down once, so that the common case (`compression.type=producer`,
+CreateTime, not compacted) never looks at a record: `check_header` is all it runs. The rest decodes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moldau.config.topic import TopicConfig
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.batch import BatchHeader, decode_records, read_header, recompress, stamp_log_append_time
+from moldau.wire.compression import Codec
+
+_NO_LIMIT_MS = 2**62
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+_ODD_ATTRIBUTES = (
+    0x0F  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
+)
+_LAST_CODEC = 4
+
+
+class LogRules(NamedTuple):
+    max_message_bytes: int
+    segment_bytes: int
+    log_append_time: bool
+    before_max_ms: int
+    after_max_ms: int
+    compacted: bool
+    codec: Codec | None  # None: as the producer sent it
+    level: int | None
+    headers_suffice: bool
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> LogRules:
+        codec = _CODECS.get(config.compression_type)
+        log_append_time = config.message_timestamp_type == "LogAppendTime"
+        levels = {
+            Codec.GZIP: config.compression_gzip_level,
+            Codec.LZ4: config.compression_lz4_level,
+            Codec.ZSTD: config.compression_zstd_level,
+        }
+        bounded_before = not log_append_time and config.message_timestamp_before_max_ms < _NO_LIMIT_MS
+        return cls(
+            max_message_bytes=config.max_message_bytes,
+            segment_bytes=config.segment_bytes,
+            log_append_time=log_append_time,
+            before_max_ms=config.message_timestamp_before_max_ms,
+            after_max_ms=min(config.message_timestamp_after_max_ms, _NO_LIMIT_MS),
+            compacted=config.compact,
+            codec=codec,
+            level=levels.get(codec) if codec is not None else None,
+            headers_suffice=codec is None and not (config.compact or log_append_time or bounded_before),
+        )
+
+    def check_size(self, size: int) -> None:
+        if size > self.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"batch of {size} bytes; max.message.bytes of the topic is {self.max_message_bytes}",
+            )
+        if size > self.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"batch of {size} bytes; segment.bytes of the topic is {self.segment_bytes}",
+            )
+
+    def check_header(self, header: BatchHeader, now_ms: int) -> None:
+        """The checks that the header alone decides."""
+        if header.attributes & _ODD_ATTRIBUTES > _LAST_CODEC:
+            if header.is_log_append_time:
+                raise KafkaError(
+                    ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
+                )
+            _ = header.codec  # says that nobody knows it
+        if header.max_timestamp > now_ms + self.after_max_ms and not self.log_append_time:
+            raise self._out_of_range(header.max_timestamp, now_ms)
+
+    def _out_of_range(self, timestamp_ms: int, now_ms: int) -> KafkaError:
+        earliest = now_ms - self.before_max_ms if self.before_max_ms < _NO_LIMIT_MS else "the beginning"
+        return KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {timestamp_ms} is out of range: it should be between {earliest} and {now_ms + self.after_max_ms}",
+        )
+
+    def apply(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int
+    ) -> tuple[bytearray | memoryview, BatchHeader]:
+        """The rules that need the records; returns the batch as it is to be stored, and its header."""
+        bounded_before = not self.log_append_time and self.before_max_ms < _NO_LIMIT_MS
+        if not header.is_control and (self.compacted or bounded_before):
+            self._check_records(batch, header, now_ms, bounded_before)
+        if self.codec is not None and self.codec != header.codec and not header.is_control:
+            batch = bytearray(recompress(batch, 0, header, self.codec, self.level))
+            self.check_size(len(batch))
+            header = read_header(batch)
+        if self.log_append_time:
+            stamp_log_append_time(batch, 0, now_ms)
+            header = read_header(batch)
+        return batch, header
+
+    def _check_records(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, bounded_before: bool
+    ) -> None:
+        for record in decode_records(batch, 0, header):
+            if self.compacted and record.key is None:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD, "a compacted topic cannot accept a record without a key"
+                )
+            if bounded_before and 0 <= record.timestamp_ms < now_ms - self.before_max_ms:
+                raise self._out_of_range(record.timestamp_ms, now_ms)
