@@ -128,7 +128,7 @@ def value_text(value: Any) -> str | None:
 
 def _warning_about(name: str) -> str | None:
     if name == "zookeeper.connect":
-        return f"{name} is accepted but has no effect here: metadata is kept in a file of the first log directory"
+        return f"{name} is accepted but has no effect here: metadata is kept in a local file"
     if name in BROKER_KEYS:
         return None
     if name in UNSAFE_TO_IGNORE:

@@ -26,8 +26,9 @@ _INTRODUCTION = """\
 # Configuration
 
 Keys have Apache Kafka's names, meanings and, but for those listed first, defaults: a `server.properties` of
-Apache Kafka is a configuration of this broker too. Keys come from the file given at the start (Java `.properties`), then from
-`--override key=value`, and may be changed later with `kafka-configs --alter` where "live" says yes.
+Apache Kafka is a configuration of this broker too. Keys come from the file given at the start (Java
+`.properties`), then from `--override key=value`, and may be changed later with `kafka-configs --alter` where
+"live" says yes.
 
 The value in force is the first of: the topic's own (`kafka-configs --entity-type topics`), the broker's
 dynamic one, the dynamic default of all brokers, the properties, the default in the tables below.
