@@ -54,6 +54,7 @@ RAW_HANDLERS: dict[int, RawHandler] = {
     ApiKey.PRODUCE: handle_produce,
     ApiKey.FETCH: handle_fetch,
     ApiKey.METADATA: metadata.handle_metadata,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
 }
 
 HANDLERS: dict[int, MessageHandler] = {
@@ -71,7 +72,6 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
 }
 
 SERVED = {key: APIS[key] for key in sorted([*RAW_HANDLERS, *HANDLERS])}

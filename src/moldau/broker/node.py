@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from moldau.broker.connections import Connections
 from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
+from moldau.broker.handlers.metadata import PackedMetadata
 from moldau.broker.handlers.producer_ids import ProducerIds
 from moldau.broker.metrics import Metrics
 from moldau.broker.partition import Partition
@@ -60,6 +61,7 @@ class BrokerNode:
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
         self.group_commit = GroupCommit(loop, self.executor)
         self.producer_ids = ProducerIds(self)
+        self.packed_metadata = PackedMetadata(self)
         self.image = MetadataImage()
         self.advertised: dict[str, tuple[str, int]] = {}
         """Where clients of each listener find this broker; known once the listeners are bound."""

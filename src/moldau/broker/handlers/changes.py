@@ -1,0 +1,56 @@
+"""Many changes of metadata in one request: all that can be made are made at once; a refusal stands alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.errors import KafkaError
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import Record
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+K = TypeVar("K")
+Planner = Callable[[MetadataImage], list[Record]]
+Outcomes = dict[K, list[Record] | KafkaError]
+"""What each change came to: its records, or why it was refused."""
+
+
+async def change_each(
+    node: BrokerNode, planners: Mapping[K, Planner], *, validate_only: bool = False
+) -> Outcomes[K]:
+    """Makes what the planners that succeed want true in one durable write; none with `validate_only`."""
+    outcomes: Outcomes[K] = {}
+
+    def plan(image: MetadataImage) -> list[Record]:
+        planned: list[Record] = []
+        for key, planner in planners.items():
+            try:
+                records = planner(image)
+            except KafkaError as refusal:
+                outcomes[key] = refusal
+                continue
+            # The next one is planned on top of this one: two topics of one request must not collide either.
+            image = image.apply(records)
+            outcomes[key] = records
+            planned += records
+        return planned
+
+    if validate_only:
+        plan(node.image)
+        return outcomes
+    try:
+        await node.change_metadata(plan)
+    except KafkaError as failure:
+        for key, outcome in outcomes.items():
+            if not isinstance(outcome, KafkaError):
+                outcomes[key] = failure
+    return outcomes
+
+
+def repeated(keys: Iterable[K]) -> set[K]:
+    """Those that occur more than once."""
+    return {key for key, count in Counter(keys).items() if count > 1}

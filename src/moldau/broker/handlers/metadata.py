@@ -1,0 +1,358 @@
+"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): who is in the cluster and leads what.
+
+Topics are packed once and kept until the metadata changes: every client asks again every few minutes, and all
+of them at once when something moved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.connection import Answer, Buffers
+from moldau.broker.handlers.topics import CLUSTER_METADATA_TOPIC, NewTopic, create_topics
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
+from moldau.metadata.topics import is_internal, validate_topic_name
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import decode_request, error, ms
+from moldau.wire.metadata import (
+    OPERATIONS_NOT_ASKED,
+    MetadataPartition,
+    MetadataTopic,
+    framed,
+    pack_described_topic,
+    pack_described_topics,
+    pack_metadata_response,
+    pack_metadata_topic,
+)
+from moldau.wire.primitives import NodeEndpoint
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+NO_LEADER = -1
+
+# What may be done, as bits: everything, as long as nobody is asked who they are.
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+_BROKERS, _CONTROLLERS = 1, 2
+_TOPIC_IDS_FROM = 12
+
+
+class PackedMetadata:
+    """Packed topics of the newest image, and packed answers that hold them all."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._image: MetadataImage | None = None
+        self._topics: dict[tuple[int, int, str], bytes] = {}
+        self._answers: dict[tuple[int, int, int, str], bytes] = {}
+
+    def topic(self, version: int, operations: int, name: str) -> bytes | None:
+        """One topic of a response, or None where there is no such topic."""
+        self._forget_the_past()
+        key = (version, operations, name)
+        packed = self._topics.get(key)
+        if packed is None:
+            topic = self._node.image.topics.get(name)
+            if topic is None:
+                return None
+            packed = pack_metadata_topic(version, _told(topic, _alive(self._node), operations, version == 0))
+            self._topics[key] = packed
+        return packed
+
+    def all_topics(self, version: int, operations: int, cluster_operations: int, listener: str) -> bytes:
+        """A whole response, from behind its correlation id."""
+        self._forget_the_past()
+        key = (version, operations, cluster_operations, listener)
+        answer = self._answers.get(key)
+        if answer is None:
+            packed = (self.topic(version, operations, name) for name in self._node.image.topics)
+            topics = [each for each in packed if each is not None]
+            answer = self.response(version, cluster_operations, listener, topics)
+            self._answers[key] = answer
+        return answer
+
+    def response(
+        self, version: int, cluster_operations: int, listener: str, topics: Sequence[bytes]
+    ) -> bytes:
+        node = self._node
+        return pack_metadata_response(
+            version,
+            brokers=_brokers(node, listener),
+            cluster_id=node.cluster_id,
+            controller_id=node.node_id,
+            topics=topics,
+            cluster_operations=cluster_operations,
+        )
+
+    def _forget_the_past(self) -> None:
+        if self._image is not self._node.image:
+            self._image = self._node.image
+            self._topics.clear()
+            self._answers.clear()
+
+
+def _brokers(node: BrokerNode, listener: str) -> list[NodeEndpoint]:
+    """As a client of this listener reaches them."""
+    host, port = node.advertised[listener]
+    return [(node.node_id, host, port, node.config.broker_rack)]
+
+
+def _alive(node: BrokerNode) -> frozenset[int]:
+    return frozenset((node.node_id,))
+
+
+def _told(
+    topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False
+) -> MetadataTopic:
+    partitions = (_told_partition(each, alive, only_alive) for each in topic.partitions)
+    return MetadataTopic(
+        topic.name,
+        topic.topic_id.bytes,
+        partitions,
+        is_internal(topic.name),
+        authorized_operations=operations,
+    )
+
+
+def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
+    """What clients hear of a partition; version 0 (`only_alive`) has no word for replicas that are away."""
+    leader, replicas, isr, offline, code = (
+        image.leader,
+        image.replicas,
+        image.isr,
+        image.offline,
+        ErrorCode.NONE,
+    )
+    if not alive.issuperset(replicas):
+        offline = tuple(each for each in replicas if each not in alive or each in offline)
+        if only_alive:
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
+            replicas = tuple(each for each in replicas if each in alive)
+            isr = tuple(each for each in isr if each in alive)
+    if leader not in alive:
+        leader, code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    return MetadataPartition(image.index, leader, image.leader_epoch, replicas, isr, offline, int(code))
+
+
+# -- Metadata
+
+
+def handle_metadata(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+    version = context.version
+    request = decode_request(ApiKey.METADATA, version, body)
+    asked = request.topics
+    if asked is None or (version == 0 and not asked):
+        operations, cluster_operations = _operations(request)
+        answer = node.packed_metadata.all_topics(
+            version, operations, cluster_operations, context.connection.listener
+        )
+        return framed(context.correlation_id, answer)
+    if not all(_names_one(topic, version) for topic in asked):
+        return _refuse(context, asked)
+    ids = dict.fromkeys(
+        topic_id for topic in asked if (topic_id := getattr(topic, "topic_id", None)) is not None
+    )
+    if ids:
+        found = {topic_id: node.image.topic_by_id(topic_id) for topic_id in ids}
+        unknown = [
+            MetadataTopic(None, topic_id.bytes, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID))
+            for topic_id, topic in found.items()
+            if topic is None
+        ]
+        return _answer(node, context, request, [topic.name for topic in found.values() if topic], unknown)
+    names = list(dict.fromkeys(topic.name for topic in asked))
+    if node.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
+        missing = [name for name in names if name not in node.image.topics and _may_create(name)]
+        if missing:
+            return _create_and_answer(node, context, request, names, missing)
+    return _answer(node, context, request, names)
+
+
+def _names_one(topic: Any, version: int) -> bool:
+    """Whether a topic is asked for in a way its version allows: the field for ids came two versions early."""
+    topic_id = getattr(topic, "topic_id", None)
+    if version < _TOPIC_IDS_FROM:
+        return topic.name is not None and topic_id is None
+    return topic.name is not None or topic_id is not None
+
+
+def _operations(request: Any) -> tuple[int, int]:
+    topic = getattr(request, "include_topic_authorized_operations", False)
+    cluster = getattr(request, "include_cluster_authorized_operations", False)
+    return (
+        TOPIC_OPERATIONS if topic else OPERATIONS_NOT_ASKED,
+        CLUSTER_OPERATIONS if cluster else OPERATIONS_NOT_ASKED,
+    )
+
+
+def _may_create(name: str) -> bool:
+    """Internal topics are made by the coordinators that own them, with settings of their own."""
+    return _absence(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not (
+        is_internal(name) or name == CLUSTER_METADATA_TOPIC
+    )
+
+
+def _absence(name: str) -> ErrorCode:
+    """Why there is no topic of that name."""
+    try:
+        validate_topic_name(name)
+    except KafkaError as refusal:
+        return refusal.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _create_and_answer(
+    node: BrokerNode, context: RequestContext, request: Any, names: Sequence[str], missing: Sequence[str]
+) -> Buffers:
+    outcomes = await create_topics(node, [NewTopic(name) for name in missing])
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, KafkaError) and name not in node.image.topics:
+            log.warning("topic was not created on first use", extra={"topic": name, "why": outcome.message})
+    return _answer(node, context, request, names)
+
+
+def _answer(
+    node: BrokerNode,
+    context: RequestContext,
+    request: Any,
+    names: Iterable[str],
+    unknown: Sequence[MetadataTopic] = (),
+) -> Buffers:
+    version = context.version
+    operations, cluster_operations = _operations(request)
+    packed = node.packed_metadata
+    topics = [pack_metadata_topic(version, topic) for topic in unknown]
+    for name in names:
+        topic = packed.topic(version, operations, name)
+        if topic is None:
+            topic = pack_metadata_topic(version, _told_absence(name, operations))
+        topics.append(topic)
+    answer = packed.response(version, cluster_operations, context.connection.listener, topics)
+    return framed(context.correlation_id, answer)
+
+
+def _told_absence(name: str, operations: int) -> MetadataTopic:
+    return MetadataTopic(
+        name,
+        is_internal=is_internal(name),
+        error_code=int(_absence(name)),
+        authorized_operations=operations,
+    )
+
+
+def _refuse(context: RequestContext, asked: Iterable[Any]) -> Buffers:
+    code = int(ErrorCode.INVALID_REQUEST)
+    topics = [
+        MetadataTopic(topic.name or "", topic.topic_id.bytes, error_code=code)
+        if topic.topic_id is not None
+        else MetadataTopic(topic.name or "", error_code=code)
+        for topic in asked
+    ]
+    answer = pack_metadata_response(
+        context.version,
+        brokers=(),
+        cluster_id=None,
+        controller_id=-1,
+        topics=[pack_metadata_topic(context.version, topic) for topic in topics],
+        error_code=code,
+    )
+    return framed(context.correlation_id, answer)
+
+
+# -- DescribeCluster
+
+
+def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    endpoint_type = getattr(request, "endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        if endpoint_type == _CONTROLLERS:
+            code, message = (
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                "This is an endpoint of brokers, not of controllers.",
+            )
+        else:
+            code, message = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {endpoint_type}"
+        return schema.DescribeClusterResponse(
+            throttle_time=ms(0),
+            error_code=error(code),
+            error_message=message,
+            cluster_id="",
+            controller_id=-1,
+            brokers=(),
+        )
+    asked = request.include_cluster_authorized_operations
+    return schema.DescribeClusterResponse(
+        throttle_time=ms(0),
+        error_code=error(ErrorCode.NONE),
+        error_message=None,
+        endpoint_type=_BROKERS,
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        brokers=tuple(
+            schema.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=False)
+            for node_id, host, port, rack in _brokers(node, context.connection.listener)
+        ),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    )
+
+
+# -- DescribeTopicPartitions
+
+
+def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+    request = decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.version, body)
+    names = {topic.name for topic in request.topics}
+    cursor = request.cursor
+    if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
+        code = int(ErrorCode.INVALID_REQUEST)
+        refused = [
+            pack_described_topic(MetadataTopic(topic.name, error_code=code)) for topic in request.topics
+        ]
+        return framed(context.correlation_id, pack_described_topics(refused, None))
+    first = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
+    limit = max(1, min(request.response_partition_limit, node.config.max_request_partition_size_limit))
+    page = _Page(node, limit)
+    for name in sorted(names or node.image.topics):
+        if name >= first[0] and not page.add(name, first[1] if name == first[0] else 0):
+            break
+    return framed(context.correlation_id, pack_described_topics(page.topics, page.next_cursor))
+
+
+class _Page:
+    """As many partitions, in the order of topic names, as one answer may hold."""
+
+    def __init__(self, node: BrokerNode, limit: int) -> None:
+        self.topics: list[bytes] = []
+        self.next_cursor: tuple[str, int] | None = None
+        self._image = node.image
+        self._alive = _alive(node)
+        self._room = limit
+
+    def add(self, name: str, first: int) -> bool:
+        """False when the page is full, and the rest is for the next one."""
+        if not self._room:
+            self.next_cursor = (name, 0)
+            return False
+        topic = self._image.topics.get(name)
+        if topic is None:
+            self.topics.append(pack_described_topic(_told_absence(name, TOPIC_OPERATIONS)))
+            return True
+        part = topic.partitions[first : first + self._room]
+        told = _told(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
+        # A missing leader shows as such; this API has no error code for a partition.
+        partitions = [each._replace(error_code=0) for each in told.partitions]
+        self.topics.append(pack_described_topic(told._replace(partitions=partitions)))
+        self._room -= len(part)
+        if first + len(part) < len(topic.partitions):
+            self.next_cursor = (name, first + len(part))
+            return False
+        return True

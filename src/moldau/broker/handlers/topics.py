@@ -1,0 +1,310 @@
+"""CreateTopics (19), DeleteTopics (20), DeleteRecords (21) and CreatePartitions (37).
+
+What is allowed is decided in `moldau.metadata.topics`; here requests become plans and outcomes answers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from moldau.broker.handlers.changes import Outcomes, Planner, change_each, repeated
+from moldau.config.describe import describe_topic
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import ConfigRecord, PartitionRecord, Record, TopicRecord
+from moldau.metadata.topics import (
+    Assignment,
+    check_partition_count,
+    is_internal,
+    plan_create_partitions,
+    plan_create_topic,
+    plan_delete_topic,
+)
+from moldau.wire.messages import Schema, error, ms
+from moldau.wire.uuids import random_uuid
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+_CONFIGS_FROM = 5
+_DELETION_DISABLED_FROM = 3
+_DELETE_BY_ID_FROM = 6
+
+
+class NewTopic(NamedTuple):
+    """A topic that somebody wants, by request or by first use; -1 takes the broker's default."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[Assignment] = ()
+    configs: Mapping[str, str | None] = {}
+
+
+async def create_topics(
+    node: BrokerNode, wanted: Sequence[NewTopic], *, validate_only: bool = False
+) -> Outcomes[str]:
+    """Creates topics of distinct names; each outcome is a topic's records or its refusal."""
+    try:
+        check_partition_count(sum(_partition_count(node, topic) for topic in wanted))
+    except KafkaError as refusal:
+        return {topic.name: refusal for topic in wanted}
+    planners = {topic.name: partial(_plan_topic, node=node, topic=topic) for topic in wanted}
+    return await change_each(node, planners, validate_only=validate_only)
+
+
+def _partition_count(node: BrokerNode, topic: NewTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return node.config.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
+
+
+def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> list[Record]:
+    if topic.name == CLUSTER_METADATA_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+        )
+    return plan_create_topic(
+        image,
+        topic.name,
+        topic_id=random_uuid(),
+        brokers=[node.node_id],
+        broker_config=node.config,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=topic.assignments,
+        configs=topic.configs,
+    )
+
+
+# -- CreateTopics
+
+
+async def handle_create_topics(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    duplicates = repeated(topic.name for topic in request.topics)
+    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in duplicates]
+    outcomes = await create_topics(node, wanted, validate_only=request.validate_only)
+    outcomes.update(dict.fromkeys(duplicates, _duplicate_name()))
+    schema = context.schema
+    return schema.CreateTopicsResponse(
+        throttle_time=ms(0),
+        topics=tuple(
+            _created(node, schema, context.version, name, outcomes[name])
+            for name in dict.fromkeys(topic.name for topic in request.topics)
+        ),
+    )
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+def _created(
+    node: BrokerNode, schema: Schema, version: int, name: str, outcome: list[Record] | KafkaError
+) -> Any:
+    if isinstance(outcome, KafkaError):
+        return schema.CreatableTopicResult(
+            name=name,
+            topic_id=None,
+            error_code=error(outcome.code),
+            error_message=outcome.message,
+            configs=(),
+        )
+    (topic_id,) = (record.topic_id for record in outcome if isinstance(record, TopicRecord))
+    partitions = [record for record in outcome if isinstance(record, PartitionRecord)]
+    overrides = {record.key: record.value or "" for record in outcome if isinstance(record, ConfigRecord)}
+    return schema.CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_code=error(ErrorCode.NONE),
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=_topic_configs(node, schema, overrides) if version >= _CONFIGS_FROM else (),
+    )
+
+
+def _topic_configs(node: BrokerNode, schema: Schema, overrides: Mapping[str, str]) -> tuple[Any, ...]:
+    return tuple(
+        schema.CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=int(entry.source),
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in describe_topic(overrides, node.config)
+    )
+
+
+# -- DeleteTopics
+
+
+class _Target(NamedTuple):
+    """A topic as a request names it, by name or by id; as the answer does, by both where both are known."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+async def handle_delete_topics(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    version = context.version
+    if version >= _DELETE_BY_ID_FROM:
+        targets = [_Target(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        targets = [_Target(name, None) for name in request.topic_names]
+    if node.config.delete_topic_enable:
+        refusals = await _delete(node, targets)
+    else:
+        code = (
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= _DELETION_DISABLED_FROM
+            else ErrorCode.INVALID_REQUEST
+        )
+        refusals = dict.fromkeys(
+            targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false.")
+        )
+    schema = context.schema
+    return schema.DeleteTopicsResponse(
+        throttle_time=ms(0),
+        responses=tuple(
+            schema.DeletableTopicResult(
+                name=target.name,
+                topic_id=target.topic_id,
+                error_code=error(refusal.code if refusal else ErrorCode.NONE),
+                error_message=refusal.message if refusal else None,
+            )
+            for target, refusal in refusals.items()
+        ),
+    )
+
+
+async def _delete(node: BrokerNode, targets: Sequence[_Target]) -> dict[_Target, KafkaError | None]:
+    refusals: dict[_Target, KafkaError | None] = {}
+    duplicates = repeated(targets)
+    resolved = {target: _resolve(node.image, target) for target in targets if target not in duplicates}
+    clashing = repeated(resolved.values())
+    planners: dict[_Target, Planner] = {}
+    for target in dict.fromkeys(targets):
+        answer = resolved.get(target, target)
+        problem = _problem(target, target in duplicates, answer in clashing)
+        if problem is not None:
+            refusals[answer] = KafkaError(ErrorCode.INVALID_REQUEST, problem)
+        else:
+            refusals[answer] = None
+            planners[answer] = partial(plan_delete_topic, topic=target.name or target.topic_id or "")
+    outcomes = await change_each(node, planners)
+    return refusals | {answer: out for answer, out in outcomes.items() if isinstance(out, KafkaError)}
+
+
+def _resolve(image: MetadataImage, target: _Target) -> _Target:
+    if target.name is not None:
+        topic = image.topics.get(target.name) if target.topic_id is None else None
+    else:
+        topic = image.topic_by_id(target.topic_id) if target.topic_id is not None else None
+    return _Target(topic.name, topic.topic_id) if topic is not None else target
+
+
+def _problem(target: _Target, is_duplicate: bool, clashes: bool) -> str | None:
+    if target.name is None and target.topic_id is None:
+        return "Neither topic name nor id were specified."
+    if target.name is not None and target.topic_id is not None:
+        return "You may not specify both topic name and topic id."
+    if is_duplicate:
+        return "Duplicate topic id." if target.name is None else "Duplicate topic name."
+    return "The provided topic name maps to an ID that was already supplied." if clashes else None
+
+
+# -- CreatePartitions
+
+
+async def handle_create_partitions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    duplicates = repeated(topic.name for topic in request.topics)
+    planners: dict[str, Planner] = {
+        topic.name: partial(
+            plan_create_partitions,
+            name=topic.name,
+            count=topic.count,
+            brokers=[node.node_id],
+            assignments=topic.assignments and [assignment.broker_ids for assignment in topic.assignments],
+        )
+        for topic in request.topics
+        if topic.name not in duplicates
+    }
+    outcomes = await change_each(node, planners, validate_only=request.validate_only)
+    outcomes.update(dict.fromkeys(duplicates, _duplicate_name()))
+    schema = context.schema
+    results = []
+    for name in dict.fromkeys(topic.name for topic in request.topics):
+        outcome = outcomes[name]
+        refusal = outcome if isinstance(outcome, KafkaError) else None
+        results.append(
+            schema.CreatePartitionsTopicResult(
+                name=name,
+                error_code=error(refusal.code if refusal else ErrorCode.NONE),
+                error_message=refusal.message if refusal else None,
+            )
+        )
+    return schema.CreatePartitionsResponse(throttle_time=ms(0), results=tuple(results))
+
+
+def _duplicate_name() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+# -- DeleteRecords
+
+
+def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    return schema.DeleteRecordsResponse(
+        throttle_time=ms(0),
+        topics=tuple(
+            schema.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    _deleted_records(node, schema, topic.name, part.partition_index, part.offset)
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _deleted_records(node: BrokerNode, schema: Schema, topic: str, index: int, offset: int) -> Any:
+    code, low_watermark = ErrorCode.NONE, -1
+    try:
+        low_watermark = _delete_records(node, topic, index, offset)
+    except KafkaError as refusal:
+        code = refusal.code
+    return schema.DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=low_watermark, error_code=error(code)
+    )
+
+
+def _delete_records(node: BrokerNode, topic: str, index: int, offset: int) -> int:
+    """The partition's low watermark afterwards; offset -1 stands for the high watermark."""
+    log = node.find_partition(topic, None, index).log
+    if is_internal(topic):
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}"
+        )
+    if log.config.compact and not log.config.delete:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Records of partition {topic}-{index} can not be deleted due to the configured policy",
+        )
+    return log.delete_records(offset)
