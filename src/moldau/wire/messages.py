@@ -1,7 +1,8 @@
 """Every message that is not hot, by way of `kio`'s generated schemas: frames and headers around its entities.
 
-`kio` is imported here and nowhere else. Produce and Fetch on a broker have hand-packed codecs of their own
-(`produce`, `fetch`); record batches are in `batch`.
+`kio` is imported here and nowhere else, for its classes and its writers; what comes from outside is read by
+`entity_reader`. Produce and Fetch on a broker have hand-packed codecs of their own (`produce`, `fetch`);
+record batches are in `batch`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import APIS, request_header_version, response_header_version
+from moldau.wire.entity_reader import Reader, entity_reader
 from moldau.wire.primitives import MALFORMED, skip_tags, write_string
 
 
@@ -210,30 +212,29 @@ def _schema(api_key: int, version: int, kind: str) -> Schema:
 
 
 @cache
-def _request_reader(api_key: int, version: int) -> Any:
+def _request_reader(api_key: int, version: int) -> Reader:
     return _reader(_index.load_request_schema, api_key, version)
 
 
 @cache
-def _response_reader(api_key: int, version: int) -> Any:
+def _response_reader(api_key: int, version: int) -> Reader:
     return _reader(_index.load_response_schema, api_key, version)
 
 
-def _reader(load: Any, api_key: int, version: int) -> Any:
+def _reader(load: Any, api_key: int, version: int) -> Reader:
     try:
-        return _serial.entity_reader(load(api_key, version))
+        return entity_reader(load(api_key, version))
     except _index.KioIndexError as error:
         raise ProtocolError(str(error)) from error
 
 
-def _decode(read: Any, body: bytes | memoryview, pos: int) -> Any:
-    data = bytes(body)  # kio reads immutable bytes only; free of charge when they are
+def _decode(read: Reader, body: bytes | memoryview, pos: int) -> Any:
     try:
-        entity, size = read(data, pos)
-    except Exception as error:  # hostile bytes make kio raise many kinds: underflow, unicode, overflow, enum…
+        entity, end = read(memoryview(body), pos)
+    except (*MALFORMED, OverflowError) as error:  # the latter: a duration beyond what Python can hold
         raise ProtocolError(f"malformed message: {error}") from error
-    if pos + size != len(data):
-        raise ProtocolError(f"{len(data) - pos - size} bytes left over after the message")
+    if end != len(body):
+        raise ProtocolError(f"{len(body) - end} bytes left over after the message")
     return entity
 
 

@@ -1,0 +1,54 @@
+"""The error codes are Apache Kafka's, by name, number and what a client may do about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.errors import (
+    CorruptRecordError,
+    DuplicateSequenceError,
+    ErrorCode,
+    KafkaError,
+    MoldauError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    StorageError,
+)
+from moldau.wire.messages import error
+
+KIO_ERROR_CODE = type(error(ErrorCode.NONE))
+
+
+def test_error_codes_equal_the_protocol_packages() -> None:
+    theirs = {code.name.upper(): code.value for code in KIO_ERROR_CODE}
+    assert {code.name: code.value for code in ErrorCode} == theirs
+
+
+@pytest.mark.parametrize("code", ErrorCode, ids=lambda code: code.name)
+def test_retriable_means_what_kafka_means(code: ErrorCode) -> None:
+    assert code.retriable == error(code).retriable
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (CorruptRecordError("x"), ErrorCode.CORRUPT_MESSAGE),
+        (OffsetOutOfRangeError("x"), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (DuplicateSequenceError(7, 9, 1), ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+        (StorageError("x"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (KafkaError(ErrorCode.INVALID_CONFIG, "x"), ErrorCode.INVALID_CONFIG),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_answerable_error_carries_its_code(raised: KafkaError, code: ErrorCode) -> None:
+    assert raised.code is code
+    assert raised.message
+
+
+def test_an_error_without_words_says_its_name() -> None:
+    assert KafkaError(ErrorCode.INVALID_CONFIG).message == "INVALID_CONFIG"
+
+
+def test_bytes_that_are_no_message_have_no_code_to_answer() -> None:
+    assert issubclass(ProtocolError, MoldauError)
+    assert not issubclass(ProtocolError, KafkaError)
