@@ -74,10 +74,9 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
         """This configuration under dynamic values; ConfigError where one is not dynamic or not valid."""
         if dynamic == self.dynamic and dynamic_default == self.dynamic_default:
             return self
-        for name in (*dynamic, *dynamic_default):
-            declared = BROKER_KEYS.get(name)
-            if has_no_effect(name) if declared is None else not declared.dynamic:
-                raise ConfigError(f"Cannot update these configs dynamically: {name}")
+        fixed = [name for name in (*dynamic, *dynamic_default) if not _is_dynamic(name)]
+        if fixed:
+            raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
         return self._build(self.originals, dynamic, dynamic_default)
 
     def get(self, name: str) -> Any:
@@ -124,6 +123,12 @@ def value_text(value: Any) -> str | None:
         return ",".join(map(str, value))
     plain: Value = value
     return format_value(plain)
+
+
+def _is_dynamic(name: str) -> bool:
+    """A key of nobody is taken too, as Kafka does: plug-ins may read it."""
+    declared = BROKER_KEYS.get(name)
+    return not has_no_effect(name) if declared is None else declared.dynamic
 
 
 def _warning_about(name: str) -> str | None:

@@ -68,8 +68,10 @@ class Between(NamedTuple):
     def problem(self, value: Any) -> str | None:
         if self.minimum <= value <= self.maximum or (self.also is not None and value == self.also):
             return None
+        if self.also is not None:
+            return f"Value must be between {self.minimum} and {self.maximum} or equal to {self.also}"
         bound = f"at least {self.minimum}" if value < self.minimum else f"no more than {self.maximum}"
-        return f"Value must be {bound}" + ("" if self.also is None else f" or equal to {self.also}")
+        return f"Value must be {bound}"
 
     def allowed(self) -> str:
         return f"{self.minimum} … {self.maximum}" + ("" if self.also is None else f", or {self.also}")

@@ -185,6 +185,12 @@ class StorageKeys(Configuration):
         "Threads per directory that recover logs at start and flush them at stop.",
         AtLeast(1), dynamic=True,
     )
+    log_local_retention_ms: int = key(
+        "log.local.retention.ms", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2), dynamic=True,
+    )
+    log_local_retention_bytes: int = key(
+        "log.local.retention.bytes", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2), dynamic=True,
+    )
     log_cleaner_enable: bool = key(
         "log.cleaner.enable", Kind.BOOLEAN, True, "Whether compacted topics are cleaned.",
     )

@@ -245,6 +245,8 @@ SYNONYMS: dict[str, tuple[Synonym, ...]] = {
     "compression.gzip.level": (Synonym("compression.gzip.level"),),
     "compression.lz4.level": (Synonym("compression.lz4.level"),),
     "compression.zstd.level": (Synonym("compression.zstd.level"),),
+    "local.retention.ms": (Synonym("log.local.retention.ms"),),
+    "local.retention.bytes": (Synonym("log.local.retention.bytes"),),
     "preallocate": (Synonym("log.preallocate"),),
     "message.timestamp.type": (Synonym("log.message.timestamp.type"),),
     "message.timestamp.before.max.ms": (Synonym("log.message.timestamp.before.max.ms"),),
