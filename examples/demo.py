@@ -36,6 +36,11 @@ class Views:
         self.read = 0
 
 
+def create_topic(bootstrap_servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(10)
+
+
 def produce(bootstrap_servers: str, stop: threading.Event, sent: Counter[str]) -> None:
     """Page views as a web site sends them: JSON, keyed by visitor, in bursts."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 5})
@@ -91,8 +96,7 @@ def run(console: Console, seconds: float | None) -> int:
             f"broker ready in {(time.perf_counter() - began) * 1000:.0f} ms on {broker.bootstrap_servers}: "
             "any Kafka client can connect"
         )
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(10)
+        create_topic(broker.bootstrap_servers)
         views, sent = Views(), Counter[str]()
         stop, done = threading.Event(), threading.Event()
         writer = threading.Thread(target=produce, args=(broker.bootstrap_servers, stop, sent), daemon=True)

@@ -20,7 +20,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from moldau.broker.budget import ByteBudget
 from moldau.errors import ProtocolError
@@ -105,7 +105,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports have the methods, but not the type.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):

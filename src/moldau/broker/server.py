@@ -141,8 +141,7 @@ class Server:
         self.node.logs.enforce_retention(self.node.clock())
 
     async def _flush(self) -> None:
-        for partition_log in self.node.logs.flush_due(self.node.clock()):
-            await self.node.group_commit.flushed(partition_log)
+        await self.node.in_thread(self.node.logs.flush_due, self.node.clock())
 
     async def _checkpoint(self) -> None:
         await self.node.in_thread(self.node.logs.checkpoint)

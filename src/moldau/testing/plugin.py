@@ -48,10 +48,13 @@ def fresh_kafka_broker() -> Iterator[Broker]:
 @pytest.fixture
 def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     """A new topic of one partition, named after the test."""
-    from moldau.client.admin import create_topic, delete_topic
+    from moldau.client.admin import create_topic, delete_topics
+    from moldau.client.cluster import Cluster
+    from moldau.client.config import ClientConfig
 
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
-    create_topic(kafka_broker.bootstrap_servers, name)
-    yield name
-    delete_topic(kafka_broker.bootstrap_servers, name)
+    with Cluster(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as cluster:
+        create_topic(cluster, name)
+        yield name
+        delete_topics(cluster, [name])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.records import MetadataRecord, ProducerIdsRecord
+from moldau.metadata.records import ProducerIdsRecord, Record
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ProducerIds:
         while self._next == self._end:
             first = -1
 
-            def reserve(image: MetadataImage) -> list[MetadataRecord]:
+            def reserve(image: MetadataImage) -> list[Record]:
                 nonlocal first
                 first = image.next_producer_id
                 return [ProducerIdsRecord(next_producer_id=first + BLOCK_SIZE)]
