@@ -189,7 +189,8 @@ class StorageKeys(Configuration):
         "log.local.retention.ms", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2), dynamic=True,
     )
     log_local_retention_bytes: int = key(
-        "log.local.retention.bytes", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2), dynamic=True,
+        "log.local.retention.bytes", Kind.LONG, -2, "Tiered storage; without effect.",
+        AtLeast(-2), dynamic=True,
     )
     log_cleaner_enable: bool = key(
         "log.cleaner.enable", Kind.BOOLEAN, True, "Whether compacted topics are cleaned.",

@@ -12,6 +12,7 @@ topics it no longer knows.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import zlib
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from typing import Any
 from moldau.errors import StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record, record_from_json, record_to_json
+
+log = logging.getLogger(__name__)
 
 _FORMAT = 1
 # A snapshot is worth its writing once the log behind it is as long as itself, and not for less than this.
@@ -32,6 +35,7 @@ class LocalStore:
 
     def __init__(self, path: Path | str, *, snapshot_min_bytes: int = _SNAPSHOT_MIN_BYTES) -> None:
         self._path = Path(path)
+        self._beside = self._path.with_name(self._path.name + ".tmp")
         self._snapshot_min_bytes = snapshot_min_bytes
         self._fd = -1
         self._size = 0
@@ -40,6 +44,7 @@ class LocalStore:
 
     def open(self) -> MetadataImage:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._beside.unlink(missing_ok=True)  # a snapshot that a crash left half written
         if self._path.exists():
             self._load()
         else:
@@ -56,7 +61,12 @@ class LocalStore:
         self._write(_encode({"version": image.version, "records": [*map(record_to_json, records)]}))
         self._image = image
         if self._size - self._snapshot_size > max(self._snapshot_min_bytes, self._snapshot_size):
-            self._write_snapshot()
+            try:
+                self._write_snapshot()
+            except StorageError as error:
+                # The append itself is safe in the longer file; try again when that has doubled once more.
+                log.warning("%s", error)
+                self._snapshot_size = self._size
         return image
 
     def close(self) -> None:
@@ -66,11 +76,9 @@ class LocalStore:
 
     def _write(self, line: bytes) -> None:
         try:
-            written = 0
-            while written < len(line):
-                written += os.pwrite(self._fd, line[written:], self._size + written)
+            _write_all(self._fd, line, self._size)
         except OSError as error:
-            os.ftruncate(self._fd, self._size)
+            self._cut_back()
             raise StorageError(f"cannot write metadata to {self._path}: {error}") from error
         try:
             os.fsync(self._fd)
@@ -80,24 +88,38 @@ class LocalStore:
             raise StorageError(f"cannot flush metadata to {self._path}: {error}; restart to go on") from error
         self._size += len(line)
 
+    def _cut_back(self) -> None:
+        """Take a half-written line off again, or write no more: a line behind it would read as damage."""
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            self.close()
+
     def _write_snapshot(self) -> None:
         records = [record_to_json(record) for record in self._image.to_records()]
         line = _encode({"format": _FORMAT, "version": self._image.version, "records": records})
-        beside = self._path.with_name(self._path.name + ".tmp")
         try:
-            with open(beside, "wb") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, self._path)
-            _fsync_directory(self._path.parent)
+            fd = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                _write_all(fd, line, 0)
+                os.fsync(fd)
+                os.replace(self._beside, self._path)
+            except OSError:
+                os.close(fd)
+                raise
         except OSError as error:
             raise StorageError(f"cannot write metadata snapshot {self._path}: {error}") from error
-        self._open_file(len(line))
+        # From here the path names the new file: an append to the old one would be lost.
+        self._use(fd, len(line))
+        try:
+            _fsync_directory(self._path.parent)
+        except OSError as error:
+            self.close()
+            raise StorageError(f"cannot flush directory of {self._path}: {error}; restart to go on") from error
 
-    def _open_file(self, snapshot_size: int) -> None:
+    def _use(self, fd: int, snapshot_size: int) -> None:
         self.close()
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = fd
         self._size = self._snapshot_size = snapshot_size
 
     def _load(self) -> None:
@@ -116,7 +138,7 @@ class LocalStore:
             position = end
         if not snapshot_size:
             raise self._damaged(0, "it is empty")
-        self._open_file(snapshot_size)
+        self._use(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), snapshot_size)
         self._size = position
         if position < len(data):
             os.ftruncate(self._fd, position)
@@ -169,6 +191,12 @@ def _is_torn_tail(data: bytes, position: int, end: int) -> bool:
     other bytes was written, acknowledged, and damaged later.
     """
     return end == len(data) and (not data.endswith(b"\n") or b"\0" in data[position:])
+
+
+def _write_all(fd: int, data: bytes, position: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], position + written)
 
 
 def _fsync_directory(path: Path) -> None:
