@@ -6,7 +6,6 @@ A scenario declares its metrics with the goal beside each; the runner collects s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -132,12 +131,3 @@ class Outcome:
         if goal == ratio_at_least(1.0) and self.is_client_bound(MOLDAU):
             return Verdict.CLIENT_BOUND
         return Verdict.MISSED
-
-
-def collect(samples_by_server: Mapping[str, Sequence[Sample]]) -> dict[str, Outcome]:
-    """Outcomes by metric key, in the order in which the metrics first appear."""
-    outcomes: dict[str, Outcome] = {}
-    for server, samples in samples_by_server.items():
-        for sample in samples:
-            outcomes.setdefault(sample.metric.key, Outcome(sample.metric)).add(server, sample)
-    return outcomes

@@ -74,10 +74,13 @@ class Run:
 
     def _run_shared(self) -> None:
         with contextlib.ExitStack() as stack:
-            servers = [stack.enter_context(self._server(name, "shared")) for name in self._names]
-            for server in servers:
+            servers: list[ServerProcess] = []
+            for name in self._names:
+                server = stack.enter_context(self._server(name, "shared"))
                 self._bench.say(f"{server.title} {server.version} starts")
-                server.start()
+                with self._reporting("start", server.title):
+                    server.start()
+                    servers.append(server)
             self._take_turns(self._of(Phase.IDLE), servers)
             for server in servers:
                 self._bench.say(f"warm-up · {server.title}")
@@ -116,8 +119,10 @@ class Run:
         try:
             yield
         except FAILURES as error:
-            self.failures.append(f"{what} · {title}: {error}")
-            self._bench.say(f"FAILED: {self.failures[-1]}")
+            self._bench.say(f"FAILED: {what} · {title}: {error}")
+            # A traceback was shown above; its last line says what it was.
+            last_line = (str(error).splitlines() or [repr(error)])[-1]
+            self.failures.append(f"{what} · {title}: {last_line}")
 
 
 def split_cores() -> tuple[list[int], list[int]]:

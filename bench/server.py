@@ -24,7 +24,7 @@ import psutil
 HOST = "127.0.0.1"
 
 # Long enough for Kafka to load thousands of partitions on a busy machine; a broken broker exits much sooner.
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 # Fine enough to time a start of 0.2 s, coarse enough not to take the core from the broker that starts.
 POLL_INTERVAL_S = 0.002

@@ -27,6 +27,7 @@ class Phase(StrEnum):
 class Sizes:
     """How much work a run does. A quick run shows that everything works; only a full one is worth quoting."""
 
+    warms_up_fully: bool
     warm_up_records: int
     records_100b: int
     records_1kb: int
@@ -42,6 +43,7 @@ class Sizes:
 
 
 FULL = Sizes(
+    warms_up_fully=True,
     warm_up_records=3_000_000,
     records_100b=2_000_000,
     records_1kb=500_000,
@@ -56,6 +58,7 @@ FULL = Sizes(
     embedded_starts=20,
 )
 QUICK = Sizes(
+    warms_up_fully=False,
     warm_up_records=500_000,
     records_100b=400_000,
     records_1kb=100_000,
