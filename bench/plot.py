@@ -11,10 +11,20 @@ from bench.stats import number
 
 BETTER = "#1b7f79"
 WORSE = "#d1603d"
+CLIENT_BOUND = "#8a97a0"
 INK = "#22303c"
 FAINT = "#c9d1d6"
 SMALL: dict[str, Any] = {"fontsize": 8, "color": INK}
 TITLE: dict[str, Any] = {"fontsize": 13, "color": INK, "weight": "bold"}
+
+
+LEGEND = "right of 1: Moldau is better · black tick: the goal · grey: the client, not Moldau, was the limit"
+
+
+def colour_of(outcome: Outcome) -> str:
+    if outcome.is_client_bound(MOLDAU):
+        return CLIENT_BOUND
+    return BETTER if (outcome.times_better or 1.0) >= 1 else WORSE
 
 
 def value_text(outcome: Outcome) -> str:
@@ -40,11 +50,11 @@ def draw(path: Path, outcomes: Sequence[Outcome], caption: str) -> None:
     from matplotlib import pyplot as plt
 
     rows = list(reversed(outcomes))
-    figure, axes = plt.subplots(figsize=(11, 1.6 + 0.42 * len(rows)), dpi=160)
+    figure, axes = plt.subplots(figsize=(11, 1.2 + 0.32 * len(rows)), dpi=160)
     axes.set_xscale("log")
     for y, outcome in enumerate(rows):
         times = outcome.times_better or 1.0
-        colour = BETTER if times >= 1 else WORSE
+        colour = colour_of(outcome)
         axes.plot([1, times], [y, y], color=colour, linewidth=3, solid_capstyle="round", zorder=2)
         axes.plot([times], [y], "o", color=colour, markersize=8, zorder=3)
         if (goal := goal_as_times_better(outcome)) is not None:
@@ -61,8 +71,7 @@ def draw(path: Path, outcomes: Sequence[Outcome], caption: str) -> None:
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.set_title("Moldau, times better than Apache Kafka", loc="left", pad=12, **TITLE)
-    axes.set_xlabel("right of 1: Moldau is better · black tick: the goal", fontsize=9, color=INK, loc="left")
-    figure.text(0.01, 0.004, caption, fontsize=6.5, color=INK)
+    axes.set_xlabel(f"{LEGEND}\n{caption}", loc="left", labelpad=10, linespacing=1.8, **SMALL)
     figure.savefig(path, bbox_inches="tight", facecolor="white")
     plt.close(figure)
 

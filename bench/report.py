@@ -128,7 +128,10 @@ def write(
     json_path = folder / "results.json"
     json_path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     say(f"wrote {json_path}")
-    compared = [outcome for outcome in outcomes if outcome.times_better is not None]
+    # Factors and counts of a server's own are no comparison with the other one.
+    compared = [
+        each for each in outcomes if each.times_better is not None and each.metric.unit not in ("×", "")
+    ]
     if compared:
         plot_path = folder / "results.png"
         plot.draw(plot_path, compared, summary(results))

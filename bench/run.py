@@ -82,14 +82,18 @@ class Run:
                     server.start()
                     servers.append(server)
             self._take_turns(self._of(Phase.IDLE), servers)
+            # A server that cannot be warmed up can show nothing of load, its memory after none included.
+            warm: list[ServerProcess] = []
             for server in servers:
                 self._bench.say(f"warm-up · {server.title}")
                 with self._reporting("warm-up", server.title):
                     warm_up(self._bench, server)
-            self._take_turns(self._of(Phase.LOAD), servers)
-            self._take_turns(self._of(Phase.AFTER), servers)
+                    warm.append(server)
+            self._take_turns(self._of(Phase.LOAD), warm)
+            self._take_turns(self._of(Phase.AFTER), warm)
             for server in servers:
-                server.stop()
+                with self._reporting("stop", server.title):
+                    server.stop()
 
     def _take_turns(self, scenarios: Sequence[Scenario], servers: Sequence[ServerProcess]) -> None:
         for scenario in scenarios:

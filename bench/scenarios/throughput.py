@@ -32,7 +32,7 @@ class Throughput(Scenario):
         )
         self._cpu = Metric(
             f"cpu_{suffix}",
-            f"broker CPU per million {size} records produced and consumed, {codec}",
+            f"broker CPU, 1 M records of {size} in and out, {codec}",
             "CPU s",
             "lower",
             ratio_at_most(0.7) if suffix == "100b_none" else None,
