@@ -61,7 +61,8 @@ def producer(config: Mapping[str, Any]) -> Any:
 def consumer(config: Mapping[str, Any]) -> Any:
     from confluent_kafka import Consumer
 
-    return _create(Consumer, config)
+    # With librdkafka's own default a reader that was slower for a moment then waits a whole second for more.
+    return _create(Consumer, {"fetch.queue.backoff.ms": 10} | dict(config))
 
 
 def _create(kind: Callable[[Any], Any], config: Mapping[str, Any]) -> Any:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from moldau.cli.assignment import Assignment
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, topic_pattern, warn
 from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
-from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.errors import ConfigError
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 10
@@ -170,7 +171,7 @@ def _consume(args: argparse.Namespace) -> int:
         consumer = confluent.consumer(
             config | {"group.id": "console-consumer", "enable.auto.commit": "false"}
         )
-        keep_up = Assignment(consumer, args, props).refresh
+        keep_up = _assignment(consumer, args, props).refresh
     confluent.interrupt_on_sigterm()
     printer = Printer(formatter, skip_errors=args.skip_message_on_error)
     try:
@@ -184,6 +185,23 @@ def _consume(args: argparse.Namespace) -> int:
         consumer.close()
         warn(f"Processed a total of {printer.count} messages")
     return 0
+
+
+def _assignment(consumer: Any, args: argparse.Namespace, props: dict[str, str]) -> Assignment:
+    from moldau.cli.confluent import milliseconds
+
+    api_timeout_ms = milliseconds(props, "default.api.timeout.ms", _API_TIMEOUT_MS)
+    if args.timeout_ms is not None and args.timeout_ms >= 0:
+        api_timeout_ms = min(api_timeout_ms, args.timeout_ms)
+    return Assignment(
+        consumer,
+        topic=args.topic,
+        include=args.include,
+        partition=args.partition,
+        start=args.offset or props["auto.offset.reset"],
+        api_timeout_ms=api_timeout_ms,
+        max_age_ms=milliseconds(props, "metadata.max.age.ms", _METADATA_MAX_AGE_MS),
+    )
 
 
 def _poll(consumer: Any, args: argparse.Namespace, keep_up: Callable[[], None], printer: Printer) -> None:
@@ -245,66 +263,3 @@ def _report(error: Any) -> None:
     ):
         raise ClientError(error.str())
     warn(f"WARN {error.str()}")
-
-
-class Assignment:
-    """Every partition of the wanted topics, read without a group; partitions that appear later are added."""
-
-    def __init__(self, consumer: Any, args: argparse.Namespace, props: dict[str, str]) -> None:
-        from moldau.cli.confluent import milliseconds
-
-        self._consumer = consumer
-        self._topic: str | None = args.topic
-        self._pattern = None if args.include is None else topic_pattern(args.include)
-        self._only: int | None = args.partition
-        self._start = _start_offset(args.offset or props["auto.offset.reset"])
-        self._api_timeout_ms = milliseconds(props, "default.api.timeout.ms", _API_TIMEOUT_MS)
-        if args.timeout_ms is not None and args.timeout_ms >= 0:
-            self._api_timeout_ms = min(self._api_timeout_ms, args.timeout_ms)
-        self._max_age_s = milliseconds(props, "metadata.max.age.ms", _METADATA_MAX_AGE_MS) / 1000
-        self._assigned: set[tuple[str, int]] = set()
-        self._next_look = 0.0
-        self._said_missing = False
-
-    def refresh(self) -> None:
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        new = self._wanted() - self._assigned
-        if new:
-            from confluent_kafka import TopicPartition
-
-            # Whatever appears while we are watching is read from its first record.
-            start = self._start if not self._assigned else _start_offset("earliest")
-            self._consumer.incremental_assign([TopicPartition(topic, p, start) for topic, p in sorted(new)])
-            self._assigned |= new
-        elif not self._assigned and not self._said_missing:
-            self._said_missing = True
-            warn(f"WARN no topic matches {self._topic or (self._pattern and self._pattern.pattern)} yet")
-        self._next_look = now + (self._max_age_s if self._assigned else _POLL_S)
-
-    def _wanted(self) -> set[tuple[str, int]]:
-        from moldau.cli.confluent import cluster_metadata
-
-        metadata = cluster_metadata(self._consumer, self._topic, self._api_timeout_ms)
-        wanted = {
-            (name, partition)
-            for name, topic in metadata.topics.items()
-            if self._pattern is None or self._pattern.fullmatch(name)
-            for partition in topic.partitions
-        }
-        if self._only is None or not wanted:
-            return wanted
-        if (str(self._topic), self._only) not in wanted:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {self._topic} has no partition {self._only}"
-            )
-        return {(str(self._topic), self._only)}
-
-
-def _start_offset(text: str) -> int:
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
-
-    if text.isdigit():
-        return int(text)
-    return int(OFFSET_BEGINNING if text.lower() in ("earliest", "smallest", "beginning") else OFFSET_END)

@@ -1,0 +1,86 @@
+"""Reading partitions without a consumer group: every partition of the wanted topics is assigned by hand.
+
+No coordinator is asked, no offset is committed: a look into a topic leaves no trace in the cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from moldau.cli.common import topic_pattern, warn
+from moldau.errors import ErrorCode, KafkaError
+
+_MISSING_RETRY_S = 0.1  # how often to look for a topic that is not there yet
+
+
+class Assignment:
+    """Partitions that appear later are added, at the latest `max_age_ms` after they came into being."""
+
+    def __init__(
+        self,
+        consumer: Any,
+        *,
+        topic: str | None,
+        include: str | None,
+        start: str,
+        api_timeout_ms: int,
+        max_age_ms: int,
+        partition: int | None = None,
+    ) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._pattern = None if include is None else topic_pattern(include)
+        self._partition = partition
+        self._start = _start_offset(start)
+        self._api_timeout_ms = api_timeout_ms
+        self._max_age_s = max_age_ms / 1000
+        self._assigned: set[tuple[str, int]] = set()
+        self._next_look = 0.0
+        self._said_missing = False
+
+    def refresh(self) -> None:
+        """Call before every poll; it asks for metadata only when it is time to."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        new = self._wanted() - self._assigned
+        if new:
+            from confluent_kafka import TopicPartition
+
+            # Whatever appears while we are watching is read from its first record.
+            start = self._start if not self._assigned else _start_offset("earliest")
+            self._consumer.incremental_assign([TopicPartition(topic, p, start) for topic, p in sorted(new)])
+            self._assigned |= new
+        elif not self._assigned and not self._said_missing:
+            self._said_missing = True
+            warn(f"WARN no topic matches {self._topic or (self._pattern and self._pattern.pattern)} yet")
+        self._next_look = now + (self._max_age_s if self._assigned else _MISSING_RETRY_S)
+
+    def _wanted(self) -> set[tuple[str, int]]:
+        from moldau.cli.confluent import cluster_metadata
+
+        metadata = cluster_metadata(self._consumer, self._topic, self._api_timeout_ms)
+        wanted = {
+            (name, partition)
+            for name, topic in metadata.topics.items()
+            if self._pattern is None or self._pattern.fullmatch(name)
+            for partition in topic.partitions
+        }
+        if self._partition is None or not wanted:
+            return wanted
+        one = (str(self._topic), self._partition)
+        if one not in wanted:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {self._topic} has no partition {self._partition}",
+            )
+        return {one}
+
+
+def _start_offset(text: str) -> int:
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
+
+    if text.isdigit():
+        return int(text)
+    return int(OFFSET_BEGINNING if text.lower() in ("earliest", "smallest", "beginning") else OFFSET_END)
