@@ -1,1 +1,1 @@
-"""The storage engine: one append-only log per partition, in Apache Kafka's own files. No network, no event loop."""
+"""The storage engine: one append-only log per partition, in Apache Kafka's own files. No network."""

@@ -1,6 +1,6 @@
 """Kafka's small text files: offsets per partition, leader epochs, a topic's id. Replaced whole, never edited.
 
-A checkpoint is a version line, a count, then one entry a line. What the numbers mean is decided by the callers.
+A checkpoint is a version line, a count, then one entry a line. What the numbers mean, the callers decide.
 """
 
 from __future__ import annotations

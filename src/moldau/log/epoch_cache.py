@@ -1,8 +1,8 @@
 """`leader-epoch-checkpoint`: at which offset each leader epoch began.
 
-It answers "where did epoch N end?", by which a follower finds the point up to which it agrees with the leader.
-The file is written on change but forced to disk only with the data: after a crash the batches themselves tell the
-epochs above the recovery point.
+It answers "where did epoch N end?", by which a follower finds the point up to which it agrees with the
+leader. The file is written on change but forced to disk only with the data: after a crash the batches
+themselves tell the epochs above the recovery point.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class LogDir:
 
 
 def write_at(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Writes all of `data` at `position`; a short write is continued, so it either ends whole or raises OSError."""
+    """Writes all of `data` at `position`: a short write is continued, until it is whole or fails."""
     written = pwrite(fd, data, position)
     size = len(data)
     if written == size:
@@ -82,7 +82,7 @@ def write_at(fd: int, data: bytes | bytearray | memoryview, position: int) -> No
 
 
 def fsync_path(path: str | Path) -> None:
-    """Forces a file or directory to disk. It opens its own descriptor: another thread may close any other one.
+    """Forces a file or directory to disk, by a descriptor of its own: another thread may close any other.
 
     A file that is gone was deleted after the caller looked, and needs no flushing.
     """
@@ -97,7 +97,7 @@ def fsync_path(path: str | Path) -> None:
 
 
 def write_file(path: str | Path, data: bytes, *, sync: bool = False) -> None:
-    """Replaces a file's content in place; for files that carry their own checksum or are rebuilt when insane."""
+    """Replaces a file's content in place: for files that carry a checksum or are built again when insane."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_at(fd, data, 0)
@@ -138,7 +138,7 @@ class Closable(Protocol):
 class FilePool:
     """Holds the number of open segment files down: thousands of partitions share a few hundred descriptors.
 
-    First opened, first closed. A segment that is closed while in use opens again by itself, some microseconds later.
+    First opened, first closed. A segment closed while in use opens again by itself, some microseconds later.
     """
 
     __slots__ = ("_open", "limit")

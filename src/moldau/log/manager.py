@@ -1,6 +1,6 @@
 """All logs of a broker, over one or several log directories: start, stop, checkpoints, housekeeping.
 
-One thread owns the manager and its logs, as it owns each log. `checkpoint` and `flush_due` may run in another.
+One thread owns the manager and its logs; `checkpoint` and `flush_due` may run in another.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +23,14 @@ from moldau.log import checkpoints
 from moldau.log.dir_lock import DirLock
 from moldau.log.files import FilePool, LogDir
 from moldau.log.meta_properties import check_in
-from moldau.log.partition_log import PartitionLog
-from moldau.log.recovery import LogContext, create_log, load_log
+from moldau.log.partition_log import LogContext, PartitionLog
+from moldau.log.recovery import create_log, load_log
 from moldau.log.segment import Segment
+from moldau.wire.uuids import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
-_MOVED_AWAY = re.compile(r"-(delete|future|stray)$")
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _METADATA_TOPIC = "__cluster_metadata"
 _NAME_MAX = 255
@@ -74,10 +75,11 @@ class LogManager:
             directory: LogContext(LogDir(directory), pool, clock, producer_id_expiration_ms, single_replica)
             for directory in self.directories
         }
+        self._is_open = False
         self._locks: list[DirLock] = []
         self._deleted: list[tuple[int, Path]] = []  # when, what
 
-    # -- start and stop ---------------------------------------------------------------------------------------------
+    # -- start and stop
 
     def lock(self) -> None:
         """Takes the directories, creating missing ones; ConfigError when one is another broker's."""
@@ -108,84 +110,101 @@ class LogManager:
     ) -> None:
         """Loads every log; those in directories that were not stopped cleanly are recovered, in threads."""
         self.lock()
-        jobs: list[Callable[[], PartitionLog]] = []
+        jobs: list[Callable[[], PartitionLog | None]] = []
         all_clean = True
-        for directory in self.directories:
-            clean = checkpoints.take_clean_shutdown(directory)
-            all_clean = all_clean and clean
-            jobs += self._jobs(directory, clean, topic_configs or (lambda _: self._default_config))
+        for context in self._contexts.values():
+            try:
+                clean = checkpoints.take_clean_shutdown(context.log_dir.path)
+                jobs += self._jobs(context, clean, topic_configs or (lambda _: self._default_config))
+                all_clean = all_clean and clean
+            except OSError as error:
+                logger.error("%s", context.log_dir.storage_error("cannot load logs", error).message)
+                context.log_dir.take_offline(str(error))
         if all_clean or self._recovery_threads <= 1:
             self._collect((job() for job in jobs), len(jobs), progress)
-            return
-        with ThreadPoolExecutor(self._recovery_threads, thread_name_prefix="recovery") as executor:
-            futures = [executor.submit(job) for job in jobs]
-            self._collect((future.result() for future in futures), len(jobs), progress)
+        else:
+            with ThreadPoolExecutor(self._recovery_threads, thread_name_prefix="recovery") as executor:
+                futures = [executor.submit(job) for job in jobs]
+                self._collect((future.result() for future in futures), len(jobs), progress)
+        self._is_open = True
 
     def _jobs(
-        self, directory: Path, clean: bool, topic_configs: Callable[[str], TopicConfig]
-    ) -> Iterable[Callable[[], PartitionLog]]:
+        self, context: LogContext, clean: bool, topic_configs: Callable[[str], TopicConfig]
+    ) -> list[Callable[[], PartitionLog | None]]:
+        directory = context.log_dir.path
         recovery_points = _read_offsets(directory / checkpoints.RECOVERY_POINT)
         start_offsets = _read_offsets(directory / checkpoints.LOG_START_OFFSET)
         high_watermarks = _read_offsets(directory / checkpoints.REPLICATION_OFFSET)
-        context = self._contexts[directory]
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if entry.is_dir()]
-        for name in names:
+
+        def load(name: str, key: TopicPartition) -> PartitionLog | None:
+            try:
+                log = load_log(
+                    directory / name, *key, topic_configs(key[0]), context=context, clean=clean,
+                    recovery_point=recovery_points.get(key, 0), log_start_offset=start_offsets.get(key, 0),
+                )  # fmt: skip
+            except OSError as error:
+                logger.error("%s", context.log_dir.storage_error(f"cannot load {name}", error).message)
+                context.log_dir.take_offline(str(error))
+                return None
+            if not context.single_replica:
+                log.high_watermark = high_watermarks.get(key, 0)
+            return log
+
+        jobs: list[Callable[[], PartitionLog | None]] = []
+        for name in _subdirectories(directory):
             if name.endswith(DELETE_SUFFIX):
                 self._deleted.append((0, directory / name))
                 continue
             match = _PARTITION.fullmatch(name)
-            if match is None or _MOVED_AWAY.search(name) or match["topic"] == _METADATA_TOPIC:
-                continue
-            topic, partition = match["topic"], int(match["partition"])
+            if match is not None and match["topic"] != _METADATA_TOPIC:
+                jobs.append(partial(load, name, (match["topic"], int(match["partition"]))))
+        return jobs
 
-            def job(topic: str = topic, partition: int = partition, name: str = name) -> PartitionLog:
-                log = load_log(
-                    directory / name, topic, partition, topic_configs(topic), context, clean=clean,
-                    recovery_point=recovery_points.get((topic, partition), 0),
-                    log_start_offset=start_offsets.get((topic, partition), 0),
-                )  # fmt: skip
-                if not context.single_replica:
-                    log.high_watermark = high_watermarks.get((topic, partition), 0)
-                return log
-
-            yield job
-
-    def _collect(self, loaded: Iterable[PartitionLog], total: int, progress: Progress | None) -> None:
+    def _collect(self, loaded: Iterable[PartitionLog | None], total: int, progress: Progress | None) -> None:
         for number, log in enumerate(loaded, start=1):
-            key = (log.topic, log.partition)
-            if key in self.logs:
-                raise ConfigError(
-                    f"{log.name} is in {self.logs[key].directory} and in {log.directory}: remove the one that is stale"
-                )
-            self.logs[key] = log
             if progress is not None:
                 progress(number, total)
+            if log is None:
+                continue
+            other = self.logs.setdefault((log.topic, log.partition), log)
+            if other is not log:
+                raise ConfigError(
+                    f"{log.name} is in {other.directory} and in {log.directory}: remove the one that is stale"
+                )
 
     def close(self) -> None:
-        """Everything to disk, then the mark that makes the next start quick. A failed directory gets no mark."""
-        failed: set[Path] = set()
+        """Everything to disk, then the mark that makes the next start quick; a failed directory gets none."""
+        try:
+            if self._is_open:
+                failed = self._close_logs()
+                self.checkpoint()
+                for directory, context in self._contexts.items():
+                    if not context.log_dir.offline and directory not in failed:
+                        checkpoints.write_clean_shutdown(directory, broker_epoch=-1)
+        except OSError as error:
+            raise StorageError(f"cannot mark a clean stop: {error}") from error
+        finally:
+            self._is_open = False
+            self.logs.clear()
+            self._unlock()
+
+    def _close_logs(self) -> set[Path]:
+        """Returns the directories in which a log could not be closed."""
+        failed = set()
+        logs = list(self.logs.values())
         with ThreadPoolExecutor(max(1, self._recovery_threads), thread_name_prefix="close") as executor:
-            logs = list(self.logs.values())
             for log, error in zip(logs, executor.map(_close, logs), strict=True):
                 if error is not None:
                     logger.error("%s", error.message)
                     failed.add(log.log_dir.path)
-        try:
-            self.checkpoint()
-            for directory, context in self._contexts.items():
-                if self._locks and not context.log_dir.offline and directory not in failed:
-                    checkpoints.write_clean_shutdown(directory, -1)
-        finally:
-            self.logs.clear()
-            self._unlock()
+        return failed
 
     def _unlock(self) -> None:
         for lock in self._locks:
             lock.release()
         self._locks.clear()
 
-    # -- logs -------------------------------------------------------------------------------------------------------
+    # -- logs
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         return self.logs.get((topic, partition))
@@ -196,6 +215,8 @@ class LogManager:
         """A new log in the directory that has the fewest; the one that exists, if it is the same topic's."""
         existing = self.logs.get((topic, partition))
         if existing is not None:
+            if existing.topic_id == ZERO_UUID:
+                existing.assign_topic_id(topic_id)
             if existing.topic_id != topic_id:
                 raise KafkaError(
                     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -205,7 +226,9 @@ class LogManager:
         context = self._contexts[self._emptiest()]
         directory = context.log_dir.path / f"{topic}-{partition}"
         try:
-            log = create_log(directory, topic, partition, topic_id, config or self._default_config, context)
+            log = create_log(
+                directory, topic, partition, topic_id, config or self._default_config, context=context
+            )
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
             raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error
@@ -236,7 +259,7 @@ class LogManager:
             raise log.log_dir.storage_error(f"cannot delete {log.name}", error) from error
         self._deleted.append((self._clock() + log.config.file_delete_delay_ms, renamed))
 
-    # -- housekeeping -----------------------------------------------------------------------------------------------
+    # -- housekeeping
 
     def purge_deleted(self, now_ms: int) -> None:
         """Removes the files of deleted partitions and segments whose time has come."""
@@ -327,6 +350,11 @@ def _close(log: PartitionLog) -> StorageError | None:
     except StorageError as error:
         return error
     return None
+
+
+def _subdirectories(directory: Path) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
 
 
 def _read_offsets(path: Path) -> dict[TopicPartition, int]:

@@ -16,7 +16,7 @@ META_PROPERTIES = "meta.properties"
 def check_in(
     directories: Sequence[Path], node_id: int, cluster_id: str | None = None
 ) -> tuple[str, dict[Path, str]]:
-    """Makes sure that all directories are this node's, and marks new ones; returns the cluster id and directory ids.
+    """Makes sure that all directories are this node's, marks new ones; returns cluster and directory ids.
 
     ConfigError when a directory belongs to another node or another cluster: its partitions are not ours.
     """

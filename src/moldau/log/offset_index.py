@@ -1,11 +1,12 @@
 """`.index`: from an offset to a byte position in the segment, one entry per `index.interval.bytes`.
 
-An entry is 8 bytes, big-endian: offset relative to the segment's base, position. Read as one 64-bit number, entries
-sort by offset and by position alike, so the whole index is one compact array and a lookup is one bisect.
-The offset of an entry is the last one of the batch at that position, as Kafka writes it.
+An entry is 8 bytes, big-endian: offset relative to the segment's base, position. Read as one 64-bit number,
+entries sort by offset and by position alike, so the whole index is one compact array and a lookup is one
+bisect. The offset of an entry is the last one of the batch at that position, as Kafka writes it.
 
-The array is loaded when first needed. The active segment's lives in memory and reaches the file when the segment is
-sealed or closed; after a crash it is built again from the segment, so it never has to be flushed with the data.
+The array is loaded when first needed. The active segment's lives in memory and reaches the file when the
+segment is sealed or closed; after a crash it is built again from the segment, so it never has to be flushed
+with the data.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class OffsetIndex:
         del entries[bisect_left(entries, max(0, offset - self.base_offset) << 32) :]
 
     def write(self) -> None:
-        """Puts the entries in the file; nothing to do for an index that was never loaded, hence never changed."""
+        """Puts the entries in the file; one that was never loaded has not changed either."""
         if self._entries is None:
             return
         entries = self._entries[:]

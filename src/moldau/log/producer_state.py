@@ -1,14 +1,15 @@
 """What a partition remembers of idempotent and transactional producers, and its snapshot file.
 
-Per producer id: its epoch, its last five batches (by sequence range, to tell a retry from new data) and the first
-offset of its open transaction. Per partition: which transactions are open, hence up to where committed data reaches.
+Per producer id: its epoch, its last five batches (by sequence range, to tell a retry from new data) and the
+first offset of its open transaction. Per partition: which transactions are open, hence up to where committed
+data reaches.
 
-    sequence rules   same epoch: the next sequence, 2^31-1 is followed by 0; a new epoch begins at 0;
+    sequence rules   same epoch: the next sequence; 2^31-1 is followed by 0; a new epoch begins at 0;
                      a producer nobody remembers may begin anywhere (its records may have been deleted)
     transactions     data opens one; a control marker (commit or abort) ends it
 
-`<offset>.snapshot` is Kafka's format, version 1: version, CRC32C of the rest, entries. It holds the last batch of each
-producer only, so after a restart a retry of an older batch is told as out of order, as in Kafka.
+`<offset>.snapshot` is Kafka's format, version 1: version, CRC32C of the rest, entries. It holds the last
+batch of each producer only, so after a restart the retry of an older batch is out of order, as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -66,17 +68,22 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+_NO_BATCH = BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, -1)
+
+
 class EndTxnMarker(NamedTuple):
     is_abort: bool
     coordinator_epoch: int
 
 
 def read_marker(batch: bytes | bytearray | memoryview, header: BatchHeader) -> EndTxnMarker | None:
-    """The commit or abort marker in a control batch; None for an empty batch, or a control record of another kind."""
+    """The commit or abort marker in a control batch; None for an empty one, or another kind of record."""
     if not header.count:
         return None
     record = decode_records(batch, 0, header)[0]
-    if record.key is None or record.value is None or len(record.value) < _MARKER_VALUE.size:
+    if record.key is None or record.value is None:
+        return None
+    if len(record.key) < _MARKER_KEY.size or len(record.value) < _MARKER_VALUE.size:
         return None
     _, kind = _MARKER_KEY.unpack_from(record.key)
     _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
@@ -93,19 +100,12 @@ class ProducerEntry:
         "txn_first_offset",
     )
 
-    def __init__(
-        self,
-        producer_id: int,
-        epoch: int = NO_EPOCH,
-        coordinator_epoch: int = -1,
-        last_timestamp_ms: int = -1,
-        txn_first_offset: int = NO_OFFSET,
-    ) -> None:
+    def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
-        self.epoch = epoch
-        self.coordinator_epoch = coordinator_epoch
-        self.last_timestamp_ms = last_timestamp_ms
-        self.txn_first_offset = txn_first_offset
+        self.epoch = NO_EPOCH
+        self.coordinator_epoch = -1
+        self.last_timestamp_ms = -1
+        self.txn_first_offset = NO_OFFSET
         self.batches: list[BatchMetadata] = []
 
     @property
@@ -123,12 +123,6 @@ class ProducerEntry:
             self.epoch = epoch
             self.batches.clear()
 
-    def add(self, batch: BatchMetadata) -> None:
-        if len(self.batches) == BATCHES_KEPT:
-            del self.batches[0]
-        self.batches.append(batch)
-        self.last_timestamp_ms = batch.timestamp_ms
-
 
 class ProducerState:
     __slots__ = ("_ongoing", "_unreplicated", "end_offset", "expiration_ms", "producers", "snapshot_offset")
@@ -137,48 +131,50 @@ class ProducerState:
         self.expiration_ms = expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in order of offsets
-        self._unreplicated: dict[
-            int, int
-        ] = {}  # first offset -> marker offset, ended above the high watermark
+        # First offset -> offset of the marker, for those that ended above the high watermark.
+        self._unreplicated: dict[int, int] = {}
         self.end_offset = 0
         self.snapshot_offset = -1
 
-    # -- checks before an append ------------------------------------------------------------------------------------
+    # -- checks before an append
 
     def check(self, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
-        """Raises unless the batch continues what its producer wrote before; DuplicateSequenceError for a retry."""
+        """Raises unless the batch continues what its producer wrote; DuplicateSequenceError for a retry."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
             return
-        epoch = header.producer_epoch
-        if origin is AppendOrigin.CLIENT and epoch == entry.epoch:
-            duplicate = entry.duplicate_of(header.base_sequence, header.last_sequence)
-            if duplicate is not None:
-                raise DuplicateSequenceError(
-                    duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms
-                )
-        if epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch {epoch} of producer {header.producer_id} is older than {entry.epoch}, the last one seen",
-            )
         if origin is AppendOrigin.CLIENT:
             self._check_sequence(entry, header)
+        elif header.producer_epoch < entry.epoch:
+            raise _fenced(entry, header)
         if entry.txn_first_offset >= 0 and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open and sent a batch that is not part of it",
+                f"producer {header.producer_id} has a transaction open, the batch is not part of it",
             )
 
     @staticmethod
     def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:
         sequence = header.base_sequence
-        expected = (entry.last_sequence + 1) & _SEQUENCE_MASK if header.producer_epoch == entry.epoch else 0
-        if sequence == expected or entry.epoch == NO_EPOCH:
-            return
+        if header.producer_epoch == entry.epoch:
+            expected = (entry.last_sequence + 1) & _SEQUENCE_MASK
+            if sequence == expected:
+                return
+            duplicate = entry.duplicate_of(sequence, header.last_sequence)
+            if duplicate is not None:
+                raise DuplicateSequenceError(
+                    duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms
+                )
+        elif header.producer_epoch < entry.epoch:
+            raise _fenced(entry, header)
+        else:
+            expected = 0
+            if sequence == 0 or entry.epoch == NO_EPOCH:
+                return
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {sequence}, expected {expected}",
+            f"producer {header.producer_id}, epoch {header.producer_epoch}: "
+            f"sequence {sequence} where {expected} comes next",
         )
 
     def check_marker(self, header: BatchHeader, marker: EndTxnMarker) -> None:
@@ -186,41 +182,43 @@ class ProducerState:
         if entry is None:
             return
         if header.producer_epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"marker of epoch {header.producer_epoch} for producer {header.producer_id}, now at {entry.epoch}",
-            )
+            raise _fenced(entry, header)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"marker of coordinator epoch {marker.coordinator_epoch}, {entry.coordinator_epoch} was seen already",
+                f"marker of coordinator epoch {marker.coordinator_epoch} for producer {header.producer_id}: "
+                f"epoch {entry.coordinator_epoch} was seen already",
             )
 
-    # -- after an append --------------------------------------------------------------------------------------------
+    # -- after an append
 
-    def append(self, header: BatchHeader, base_offset: int, last_offset: int, timestamp_ms: int) -> None:
-        """Remembers a data batch that is in the log at [base_offset, last_offset]."""
+    def append(self, header: BatchHeader, base_offset: int) -> None:
+        """Remembers a data batch that is in the log at `base_offset`."""
         producer_id = header.producer_id
         entry = self.producers.get(producer_id)
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
-        entry.set_epoch(header.producer_epoch)
-        entry.add(BatchMetadata(header.last_sequence, last_offset, last_offset - base_offset, timestamp_ms))
+        if header.producer_epoch != entry.epoch:
+            entry.set_epoch(header.producer_epoch)
+        batches = entry.batches
+        if len(batches) == BATCHES_KEPT:
+            del batches[0]
+        delta = header.last_offset_delta
+        batches.append(BatchMetadata(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        entry.last_timestamp_ms = header.max_timestamp
         if header.is_transactional and entry.txn_first_offset < 0:
             entry.txn_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
 
     def aborted_by(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> AbortedTxn | None:
-        """What a marker at `offset` adds to the transaction index; nothing for a commit or an empty transaction."""
+        """What a marker at `offset` adds to the transaction index: nothing, unless it aborts something."""
         entry = self.producers.get(header.producer_id)
         if not marker.is_abort or entry is None or entry.txn_first_offset < 0:
             return None
         others = (first for first, producer_id in self._ongoing.items() if producer_id != header.producer_id)
         return AbortedTxn(header.producer_id, entry.txn_first_offset, offset, next(others, offset + 1))
 
-    def append_marker(
-        self, header: BatchHeader, marker: EndTxnMarker, offset: int, timestamp_ms: int
-    ) -> None:
+    def append_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> None:
         """Ends the producer's transaction, if it has one here."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
@@ -231,7 +229,7 @@ class ProducerState:
             entry.txn_first_offset = NO_OFFSET
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
-        entry.last_timestamp_ms = timestamp_ms
+        entry.last_timestamp_ms = header.max_timestamp
 
     def first_unstable_offset(self) -> int | None:
         """The first offset whose fate is open, or decided by a marker that is not replicated yet."""
@@ -248,32 +246,31 @@ class ProducerState:
         return bool(self._ongoing or self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        for first_offset in [
-            first for first, marker in self._unreplicated.items() if marker < high_watermark
-        ]:
+        """Transactions whose marker is below it are over for every reader."""
+        replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
+        for first_offset in replicated:
             del self._unreplicated[first_offset]
 
     def remove_expired(self, now_ms: int) -> None:
         """Forgets producers that were silent too long; one with an open transaction is kept."""
-        for producer_id in [
-            entry.producer_id for entry in self.producers.values() if self._is_expired(entry, now_ms)
-        ]:
+        expired = [entry.producer_id for entry in self.producers.values() if self._is_expired(entry, now_ms)]
+        for producer_id in expired:
             del self.producers[producer_id]
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp_ms >= self.expiration_ms
 
-    # -- snapshots --------------------------------------------------------------------------------------------------
+    # -- snapshots
 
     def load(self, entries: Iterable[ProducerEntry], offset: int, now_ms: int) -> None:
         """Takes over a snapshot that describes the log up to `offset`."""
         self.clear(offset)
-        self.producers = {
-            entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)
-        }
-        open_txns = (entry for entry in self.producers.values() if entry.txn_first_offset >= 0)
-        for entry in sorted(open_txns, key=lambda entry: entry.txn_first_offset):
-            self._ongoing[entry.txn_first_offset] = entry.producer_id
+        self.producers.update(
+            {entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)}
+        )
+        for entry in sorted(self.producers.values(), key=attrgetter("txn_first_offset")):
+            if entry.txn_first_offset >= 0:
+                self._ongoing[entry.txn_first_offset] = entry.producer_id
         self.snapshot_offset = offset
 
     def clear(self, end_offset: int) -> None:
@@ -286,7 +283,7 @@ class ProducerState:
     def encode(self) -> bytes:
         body = bytearray(len(self.producers).to_bytes(4, "big"))
         for entry in self.producers.values():
-            batch = entry.batches[-1] if entry.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, -1)
+            batch = entry.batches[-1] if entry.batches else _NO_BATCH
             body += _SNAPSHOT_ENTRY.pack(
                 entry.producer_id, entry.epoch, batch.last_sequence, batch.last_offset, batch.offset_delta,
                 entry.last_timestamp_ms, entry.coordinator_epoch, entry.txn_first_offset,
@@ -295,6 +292,7 @@ class ProducerState:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """CorruptSnapshotError unless version, CRC and length are right."""
     if len(data) < _SNAPSHOT_HEAD.size:
         raise CorruptSnapshotError(f"{len(data)} bytes are too few for a snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -309,8 +307,20 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch, txn = (
             fields
         )
-        entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp_ms, txn)
+        entry = ProducerEntry(producer_id)
+        entry.epoch = epoch
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp_ms = timestamp_ms
+        entry.txn_first_offset = txn
         if last_offset >= 0:
             entry.batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp_ms))
         entries.append(entry)
     return entries
+
+
+def _fenced(entry: ProducerEntry, header: BatchHeader) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {entry.epoch}, "
+        "the last one seen",
+    )

@@ -1,10 +1,10 @@
 """From a directory to a `PartitionLog`.
 
-After a clean stop: list the files, find the log end from the last index entry on, read the newest producer snapshot.
-After a crash: every segment from the recovery point on is read and each batch checked. The first batch that is torn,
-fails its CRC or steps back in offsets ends the log; what follows is dropped. Indexes, transaction index, leader epochs
-and producer state of these segments are built again from the batches. Segments below the recovery point were forced to
-disk before and are trusted.
+After a clean stop: list the files, find the log end from the last index entry on, read the newest producer
+snapshot. After a crash: every segment from the recovery point on is read and each batch checked. The first
+batch that is torn, fails its CRC or steps back in offsets ends the log; what follows is dropped. Indexes,
+transaction index, leader epochs and producer state of these segments are built again from the batches.
+Segments below the recovery point were forced to disk before and are trusted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,31 +33,20 @@ from moldau.log.files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     FilePool,
-    LogDir,
     file_name,
     remove_file,
 )
 from moldau.log.offset_index import CorruptIndexError
-from moldau.log.partition_log import PartitionLog
+from moldau.log.partition_log import LogContext, LogParts, PartitionLog
 from moldau.log.producer_state import ProducerState
-from moldau.log.replay import load_snapshot, replay, replay_batch
+from moldau.log.replay import rebuild_producer_state, replay_batch
 from moldau.log.segment import Segment, scan
 from moldau.wire.batch import BatchHeader, check_batch
+from moldau.wire.uuids import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
 _UNLIMITED = 1 << 30
-
-
-@dataclass(slots=True)
-class LogContext:
-    """What a log needs from the manager that holds it."""
-
-    log_dir: LogDir
-    pool: FilePool
-    clock: Callable[[], int]
-    producer_id_expiration_ms: int
-    single_replica: bool = True
 
 
 @dataclass(slots=True)
@@ -71,27 +59,24 @@ class _Found:
 
 
 def create_log(
-    directory: Path, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig, context: LogContext
+    directory: Path,
+    topic: str,
+    partition: int,
+    topic_id: uuid.UUID,
+    config: TopicConfig,
+    *,
+    context: LogContext,
 ) -> PartitionLog:
     """A new, empty log in a new directory."""
     directory.mkdir()
     write_partition_metadata(directory, topic_id)
-    segment = Segment.create(str(directory), 0, context.pool, context.clock())
-    return _log(
-        directory,
-        topic,
-        partition,
-        topic_id,
-        config,
-        context,
-        [segment],
-        0,
-        0,
-        0,
-        ProducerState(context.producer_id_expiration_ms),
-        EpochCache(directory),
-        [],
+    parts = LogParts(
+        segments=[Segment.create(str(directory), 0, context.pool, context.clock())],
+        producers=ProducerState(context.producer_id_expiration_ms),
+        epochs=EpochCache(directory),
+        snapshots=[],
     )
+    return PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
 
 
 def load_log(
@@ -99,54 +84,20 @@ def load_log(
     topic: str,
     partition: int,
     config: TopicConfig,
-    context: LogContext,
     *,
+    context: LogContext,
     clean: bool,
     recovery_point: int = 0,
     log_start_offset: int = 0,
 ) -> PartitionLog:
     """The log in `directory`, recovered unless the last stop was `clean`."""
-    loader = _Loader(directory, config, context, log_start_offset)
-    end_offset = loader.load(clean, recovery_point)
-    recovery_point = end_offset if loader.is_clean else min(recovery_point, end_offset)
-    return _log(
-        directory,
-        topic,
-        partition,
-        read_partition_metadata(directory),
-        config,
-        context,
-        loader.hand_over(),
-        loader.log_start_offset,
-        end_offset,
-        recovery_point,
-        loader.producers,
-        loader.epochs,
-        loader.snapshots,
-    )
-
-
-def _log(
-    directory: Path,
-    topic: str,
-    partition: int,
-    topic_id: uuid.UUID,
-    config: TopicConfig,
-    context: LogContext,
-    segments: list[Segment],
-    log_start_offset: int,
-    log_end_offset: int,
-    recovery_point: int,
-    producers: ProducerState,
-    epochs: EpochCache,
-    snapshots: list[int],
-) -> PartitionLog:
-    return PartitionLog(
-        directory, topic, partition, topic_id, config, log_dir=context.log_dir, pool=context.pool,
-        clock=context.clock, segments=segments, log_start_offset=log_start_offset, log_end_offset=log_end_offset,
-        recovery_point=recovery_point, producers=producers, epochs=epochs, snapshots=snapshots,
-        single_replica=context.single_replica,
-    )  # fmt: skip
+    try:
+        topic_id = read_partition_metadata(directory)
+    except CorruptCheckpointError as error:
+        logger.error("%s", error)
+        topic_id = ZERO_UUID
+    parts = _Loader(directory, config, context, log_start_offset).load(clean, recovery_point)
+    return PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
 
 
 class _Loader:
@@ -161,37 +112,41 @@ class _Loader:
         self.producers = ProducerState(context.producer_id_expiration_ms)
         # Loading may run in threads: each has its own files open, and none when it is done.
         self.pool = FilePool(_UNLIMITED)
-        self.is_clean = True
         found = _list_files(directory)
         self.snapshots = found.snapshots
         self.segments = [self._open_segment(base, found) for base in sorted(found.sizes)]
         self.epochs = self._load_epochs()
 
-    def load(self, clean: bool, recovery_point: int) -> int:
-        """Returns the log end offset."""
+    def load(self, clean: bool, recovery_point: int) -> LogParts:
         end_offset = self._clean_end() if clean else -1
-        if end_offset < 0:
-            self.is_clean = False
+        is_clean = end_offset >= 0
+        if not is_clean:
             end_offset = self._recover(recovery_point)
-        if end_offset < self.log_start_offset or not self.segments:
+        if not self.segments or end_offset < self.log_start_offset:
             end_offset = self._start_over()
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._remove_stray_snapshots(end_offset)
-        if self.is_clean:
+        if is_clean:
             self._load_producers(end_offset)
-        return end_offset
-
-    def hand_over(self) -> list[Segment]:
         for segment in self.segments:
             segment.close_files()
             segment.pool = self.context.pool
-        return self.segments
+        return LogParts(
+            segments=self.segments,
+            producers=self.producers,
+            epochs=self.epochs,
+            snapshots=self.snapshots,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=end_offset,
+            recovery_point=end_offset if is_clean else min(recovery_point, end_offset),
+        )
 
     def _open_segment(self, base_offset: int, found: _Found) -> Segment:
         segment = Segment(
-            str(self.directory), base_offset, self.pool, size=found.sizes[base_offset], created_ms=self.now_ms,
+            str(self.directory), base_offset, self.pool,
+            size=found.sizes[base_offset], created_ms=self.now_ms,
             has_txn_index=file_name(base_offset, TXN_INDEX_SUFFIX) in found.indexes,
         )  # fmt: skip
         segment.index_interval_bytes = self.config.index_interval_bytes
@@ -204,7 +159,7 @@ class _Loader:
             logger.warning("%s; the epochs of recovered segments are found again, older ones are not", error)
             return EpochCache(self.directory)
 
-    # -- after a clean stop -----------------------------------------------------------------------------------------
+    # -- after a clean stop
 
     def _clean_end(self) -> int:
         """The log end offset; negative if the files are not as a clean stop leaves them."""
@@ -224,39 +179,34 @@ class _Loader:
         return end_offset
 
     def _load_producers(self, end_offset: int) -> None:
-        if not self.snapshots:
-            # A log from before idempotent producers: there is nothing to find in it.
+        if self.snapshots:
+            self._rebuild_producers(end_offset)
+        else:
+            # Kafka takes it so too: a clean stop always leaves a snapshot, unless there is nothing to tell.
             self.producers.clear(end_offset)
-            return
-        load_snapshot(
-            self.producers,
-            str(self.directory),
-            self.snapshots,
-            self.segments[0].base_offset,
-            end_offset,
-            self.now_ms,
-        )
-        if self.producers.end_offset < end_offset:
-            replay(self.producers, self.segments, end_offset)
 
-    # -- after a crash ----------------------------------------------------------------------------------------------
+    def _rebuild_producers(self, upto_offset: int) -> None:
+        directory = str(self.directory)
+        rebuild_producer_state(
+            self.producers, self.segments, directory, self.snapshots, upto_offset, now_ms=self.now_ms
+        )
+
+    # -- after a crash
 
     def _recover(self, recovery_point: int) -> int:
+        """Returns the log end offset that is left."""
         segments = self.segments
         if not segments:
             return self.log_start_offset
         first = max(0, sum(segment.base_offset <= recovery_point for segment in segments) - 1)
         first = min(first, self._first_corrupt_txn_index())
-        begin = segments[first].base_offset
-        load_snapshot(
-            self.producers, str(self.directory), self.snapshots, segments[0].base_offset, begin, self.now_ms
-        )
-        if self.producers.end_offset < begin:
-            replay(self.producers, segments[:first], begin)
-        end_offset = begin
+        end_offset = segments[first].base_offset
+        self._rebuild_producers(end_offset)
         for number in range(first, len(segments)):
-            segment = segments[number]
-            end_offset, is_whole = self._recover_segment(segment)
+            limit = segments[number].offset_limit
+            if number + 1 < len(segments):
+                limit = min(limit, segments[number + 1].base_offset - 1)
+            end_offset, is_whole = self._recover_segment(segments[number], limit)
             if not is_whole:
                 for dropped in segments[number + 1 :]:
                     logger.warning("dropping %s: it follows a batch that is not valid", dropped.path)
@@ -274,8 +224,8 @@ class _Loader:
                 return number
         return len(self.segments)
 
-    def _recover_segment(self, segment: Segment) -> tuple[int, bool]:
-        """Checks every batch and builds everything else again; returns the end offset and whether all was valid."""
+    def _recover_segment(self, segment: Segment, offset_limit: int) -> tuple[int, bool]:
+        """Checks every batch, builds the rest again; returns the end offset and whether all was valid."""
         segment.reset_indexes()
         segment.txn_index.reset()
         next_offset = segment.base_offset
@@ -283,7 +233,7 @@ class _Loader:
         try:
             for position, header, batch in scan(segment.open(), 0, segment.size):
                 check_batch(batch, 0, header, strict=False)
-                _check_offsets(header, next_offset, segment)
+                _check_offsets(header, next_offset, offset_limit)
                 replay_batch(self.producers, header, batch, segment.txn_index)
                 if header.leader_epoch > self.epochs.latest:
                     self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -300,7 +250,7 @@ class _Loader:
         segment.write_indexes()
         return next_offset, is_whole
 
-    # -- both -------------------------------------------------------------------------------------------------------
+    # -- both
 
     def _start_over(self) -> int:
         """Nothing left above the log start offset: begin there, so that no offset is used twice."""
@@ -332,14 +282,12 @@ class _Loader:
         self.snapshots[:] = sorted(keep)
 
 
-def _check_offsets(header: BatchHeader, next_offset: int, segment: Segment) -> None:
-    if (
-        header.base_offset < next_offset
-        or header.last_offset_delta < 0
-        or header.last_offset > segment.offset_limit
-    ):
+def _check_offsets(header: BatchHeader, next_offset: int, limit: int) -> None:
+    """These fields lie outside the CRC."""
+    if header.base_offset < next_offset or header.last_offset_delta < 0 or header.last_offset > limit:
         raise CorruptRecordError(
-            f"batch claims offsets {header.base_offset} to {header.last_offset}, expected {next_offset}"
+            f"batch claims offsets {header.base_offset} to {header.last_offset}, "
+            f"they must be within {next_offset} to {limit}"
         )
 
 
@@ -379,7 +327,7 @@ def _list_files(directory: Path) -> _Found:
 
 
 def _finish_swaps(directory: Path, swaps: list[str], found: _Found) -> None:
-    """A cleaned segment takes the place of those it was made from: a crash came between renaming and deleting."""
+    """A cleaned segment takes the place of those it was made from; a crash came before they were deleted."""
     for path in swaps:
         final = path.removesuffix(SWAP_SUFFIX)
         if final.endswith(LOG_SUFFIX):

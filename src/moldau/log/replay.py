@@ -14,52 +14,40 @@ from moldau.wire.batch import BatchHeader
 logger = logging.getLogger(__name__)
 
 
-def load_snapshot(
+def rebuild_producer_state(
     state: ProducerState,
+    segments: Sequence[Segment],
     directory: str,
     snapshots: list[int],
-    start_offset: int,
     upto_offset: int,
+    *,
     now_ms: int,
 ) -> None:
-    """Takes over the newest snapshot up to `upto_offset`; an unreadable one is deleted and the one before is tried."""
+    """Makes `state` what it was when the log ended at `upto_offset`.
+
+    Of `snapshots` the newest that can be read is used; one that cannot is deleted, and taken off the list.
+    """
+    state.clear(segments[0].base_offset)
     while candidates := [offset for offset in snapshots if offset <= upto_offset]:
         offset = max(candidates)
         path = f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         try:
             state.load(decode_snapshot(read_file(path)), offset, now_ms)
-            return
+            break
         except (CorruptSnapshotError, FileNotFoundError) as error:
             logger.warning("cannot use producer snapshot %s: %s", path, error)
             remove_file(path)
             snapshots.remove(offset)
-    state.clear(start_offset)
+    if state.end_offset < upto_offset:
+        _replay(state, segments, upto_offset)
 
 
-def replay_batch(
-    state: ProducerState, header: BatchHeader, batch: bytes | memoryview, txn_index: TxnIndex | None = None
-) -> None:
-    """Takes a batch from the log into the state; with `txn_index`, an abort is written there again."""
-    if header.producer_id >= 0:
-        if header.is_control:
-            marker = read_marker(batch, header)
-            if marker is not None:
-                aborted = state.aborted_by(header, marker, header.base_offset)
-                if aborted is not None and txn_index is not None:
-                    txn_index.append(aborted)
-                state.append_marker(header, marker, header.base_offset, header.max_timestamp)
-        else:
-            state.append(header, header.base_offset, header.last_offset, header.max_timestamp)
-    state.end_offset = header.next_offset
-
-
-def replay(state: ProducerState, segments: Sequence[Segment], upto_offset: int) -> None:
+def _replay(state: ProducerState, segments: Sequence[Segment], upto_offset: int) -> None:
     """Reads the batches in [end of the state, upto)."""
     for number, segment in enumerate(segments):
-        is_last = number == len(segments) - 1
         if segment.base_offset >= upto_offset:
             break
-        if not is_last and segments[number + 1].base_offset <= state.end_offset:
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= state.end_offset:
             continue
         for _, header, batch in segment.batches_from(max(segment.base_offset, state.end_offset)):
             if header.base_offset >= upto_offset:
@@ -68,15 +56,16 @@ def replay(state: ProducerState, segments: Sequence[Segment], upto_offset: int) 
     state.end_offset = upto_offset
 
 
-def rebuild_producer_state(
-    state: ProducerState,
-    segments: Sequence[Segment],
-    snapshots: list[int],
-    directory: str,
-    upto_offset: int,
-    now_ms: int,
+def replay_batch(
+    state: ProducerState, header: BatchHeader, batch: bytes | memoryview, txn_index: TxnIndex | None = None
 ) -> None:
-    """The state as it was when the log ended at `upto_offset`."""
-    load_snapshot(state, directory, snapshots, segments[0].base_offset, upto_offset, now_ms)
-    if state.end_offset < upto_offset:
-        replay(state, segments, upto_offset)
+    """Takes a batch from the log into the state; with `txn_index`, an abort is written there again."""
+    if header.producer_id >= 0:
+        if not header.is_control:
+            state.append(header, header.base_offset)
+        elif (marker := read_marker(batch, header)) is not None:
+            aborted = state.aborted_by(header, marker, header.base_offset)
+            if aborted is not None and txn_index is not None:
+                txn_index.append(aborted)
+            state.append_marker(header, marker, header.base_offset)
+    state.end_offset = header.next_offset

@@ -1,8 +1,8 @@
 """One segment: a `.log` file of whole record batches and the indexes beside it.
 
-Files are opened when first used and closed by the `FilePool`; the segment at the end of a log is the only one that is
-written to. Everything here belongs to one thread, except `flush`. What a partition is, and which batch may be
-appended, is decided in `partition_log.py`.
+Files are opened when first used and closed by the `FilePool`; the segment at the end of a log is the only
+one that is written to. Everything here belongs to one thread, except `flush`. Which batch may be appended is
+decided in `partition_log.py`.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class Segment:
 
     @classmethod
     def create(cls, directory: str, base_offset: int, pool: FilePool, created_ms: int) -> Segment:
-        """A new, empty segment with all its files; OSError leaves nothing that a later try would trip over."""
+        """A new, empty segment with its files; OSError leaves nothing that a later try would trip over."""
         segment = cls(directory, base_offset, pool, new=True, created_ms=created_ms)
         for path in (segment.offset_index.path, segment.time_index.path, segment.path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         return segment
 
-    # -- files ------------------------------------------------------------------------------------------------------
+    # -- files
 
     def open(self) -> int:
         """The descriptor of the `.log` file."""
@@ -182,10 +182,10 @@ class Segment:
         self.offset_index.write()
         self.time_index.write()
 
-    def flush(self) -> None:
-        """Forces everything to disk that is not built again after a crash. Any thread may call it."""
+    def flush(self, *, with_indexes: bool) -> None:
+        """Forces the files to disk; the active segment's indexes need it not. Any thread may call it."""
         fsync_path(self.path)
-        if not self.writable:
+        if with_indexes:
             fsync_path(self.offset_index.path)
             fsync_path(self.time_index.path)
         self.txn_index.flush()
@@ -202,12 +202,12 @@ class Segment:
             renamed.append(path + DELETED_SUFFIX)
         return renamed
 
-    # -- writing ----------------------------------------------------------------------------------------------------
+    # -- writing
 
     def make_writable(
         self, *, segment_ms: int, jitter_ms: int, index_interval_bytes: int, max_index_bytes: int
     ) -> None:
-        """Loads what appending needs; the segment becomes the active one. Also takes over a changed configuration."""
+        """Loads what appending needs; also takes over a changed configuration."""
         self.load_indexes()
         self.index_interval_bytes = index_interval_bytes
         self.max_index_bytes = max_index_bytes
@@ -225,7 +225,7 @@ class Segment:
     def append(
         self, data: bytes | bytearray | memoryview, size: int, last_offset: int, max_timestamp: int
     ) -> None:
-        """Appends one batch, already checked and stamped. On OSError the caller cuts off what was half written."""
+        """Appends one batch, checked and stamped. On OSError the caller cuts off what was half written."""
         fd = self.fd
         if fd < 0:
             fd = self.open()
@@ -276,10 +276,10 @@ class Segment:
         if not self.size:
             self.first_timestamp = NO_TIMESTAMP
 
-    # -- reading ----------------------------------------------------------------------------------------------------
+    # -- reading
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins that ends at or after `offset`; the segment's size when there is none."""
+        """Where the first batch begins that ends at or after `offset`; the file's size if there is none."""
         if not self.offset_index.loaded:
             self.load_indexes()
         position = self._hop(self.offset_index.lookup(offset), offset)
@@ -310,10 +310,10 @@ class Segment:
             if not at:
                 return -1
             position += at
-        return size
+        return size if position == size else -1
 
     def next_offset(self) -> int:
-        """The offset after the last batch, found from the last index entry; negative when the tail is no batch."""
+        """The offset after the last batch, found from the last index entry; negative if the tail is torn."""
         if not self.size:
             return self.base_offset
         start = self.offset_index.peek_last_position()
@@ -350,8 +350,8 @@ class Segment:
     ) -> tuple[bytes | memoryview, int]:
         """Whole batches from `position` within `max_bytes`, and the offset that follows them (-1: unknown).
 
-        At least the first batch when `min_one`, however large. The index says where the last few batches begin, so
-        that no more than one index interval is walked.
+        At least the first batch when `min_one`, however large. The index says where the last few batches
+        begin, so that no more than one index interval is walked.
         """
         data = self.read(position, min(max(max_bytes, 0) + _PEEK, end - position))
         if not self.offset_index.loaded:
@@ -382,7 +382,7 @@ class Segment:
         return self.max_timestamp
 
     def largest_timestamp(self) -> int:
-        """What time retention goes by: the newest record, or the file's age when records carry no timestamps."""
+        """What time retention goes by: the newest record, else the age of the file."""
         timestamp = self.newest_timestamp()
         return timestamp if timestamp >= 0 else int(os.stat(self.path).st_mtime * 1000)
 
@@ -391,7 +391,7 @@ class Segment:
             return NO_TIMESTAMP
         return read_header(self.read(0, HEADER_SIZE)).max_timestamp
 
-    # -- indexes ----------------------------------------------------------------------------------------------------
+    # -- indexes
 
     def load_indexes(self) -> None:
         """Reads both indexes unless they are in memory; a missing or insane one is built again."""

@@ -1,8 +1,8 @@
 """`.timeindex`: from a timestamp to an offset. "No batch before this offset is newer than this timestamp."
 
 An entry is 12 bytes, big-endian: timestamp in ms, offset relative to the segment's base. Both only grow.
-The entries are kept as the file's own bytes; they are loaded when first needed and written when the segment is
-sealed or closed, like the offset index.
+The entries are kept as the file's own bytes; they are loaded when first needed and written when the segment
+is sealed or closed, like the offset index.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TimeIndex:
         self._data = bytearray()
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> int:
-        """Adds an entry if it is newer than the last; returns how many there are. The index must be loaded."""
+        """Adds an entry if it is newer than the last; returns how many there are. It must be loaded."""
         assert self._data is not None
         if timestamp_ms > self.last()[0]:
             self._data += _ENTRY.pack(timestamp_ms, offset - self.base_offset)
@@ -80,7 +80,7 @@ class TimeIndex:
         del self._data[keep * ENTRY_SIZE :]
 
     def write(self) -> None:
-        """Puts the entries in the file; nothing to do for an index that was never loaded, hence never changed."""
+        """Puts the entries in the file; one that was never loaded has not changed either."""
         if self._data is not None:
             write_file(self.path, bytes(self._data))
 

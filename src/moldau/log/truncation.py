@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.log.durability import lower_recovery_point
 from moldau.log.replay import rebuild_producer_state
 from moldau.log.retention import delete_snapshots
 from moldau.log.segment import Segment
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
 
 def truncate_to(log: PartitionLog, offset: int) -> bool:
     if offset >= log.log_end_offset:
-        # The leader before may have noted an epoch here and then not written anything in it.
+        # This broker may have noted an epoch as leader and then lost its place before it wrote in it.
         log.epochs.truncate_from_end(log.log_end_offset)
         return False
     if offset < log.segments[0].base_offset:
         truncate_fully_and_start_at(log, offset)
         return True
+    high_watermark = log.high_watermark
     try:
-        log.lower_recovery_point(offset)
-        gone = [segment for segment in log.segments[1:] if segment.base_offset > offset]
-        log.drop_segments(gone)
+        lower_recovery_point(log, offset)
+        log.drop_segments([segment for segment in log.segments[1:] if segment.base_offset > offset])
         last = log.segments[-1]
         log.make_writable(last)
         last.truncate_to(offset)
@@ -31,18 +32,19 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
         log.epochs.truncate_from_end(offset)
         log.log_start_offset = min(log.log_start_offset, offset)
         delete_snapshots(log, {snapshot for snapshot in log.snapshots if snapshot > offset})
+        directory = str(log.directory)
         rebuild_producer_state(
-            log.producers, log.segments, log.snapshots, str(log.directory), offset, log.clock()
+            log.producers, log.segments, directory, log.snapshots, offset, now_ms=log.clock()
         )
-        log.high_watermark = log.high_watermark
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot truncate {log.name}", error) from error
+    log.high_watermark = high_watermark
     return True
 
 
 def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
     try:
-        log.lower_recovery_point(offset)
+        lower_recovery_point(log, offset)
         gone = list(log.segments)
         log.drop_segments(gone)
         log.segments.append(Segment.create(str(log.directory), offset, log.pool, log.clock()))
@@ -50,8 +52,8 @@ def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
         log.epochs.clear()
         delete_snapshots(log, set(log.snapshots))
         log.producers.clear(offset)
-        log.log_start_offset = offset
-        log.recovery_point = offset
-        log.high_watermark = offset
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot truncate {log.name}", error) from error
+    log.log_start_offset = offset
+    log.recovery_point = offset
+    log.high_watermark = offset

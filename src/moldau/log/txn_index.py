@@ -1,7 +1,7 @@
-"""`.txnindex`: the aborted transactions whose marker lies in the segment; readers of committed data skip them.
+"""`.txnindex`: the aborted transactions whose marker is in the segment; readers of committed data skip them.
 
-An entry is 34 bytes, big-endian: version 0, producer id, first offset, last offset (the marker's), and the last
-stable offset when the marker was written. The file exists only once something was aborted.
+An entry is 34 bytes, big-endian: version 0, producer id, first offset, last offset (the marker's), and the
+last stable offset when the marker was written. The file exists only once something was aborted.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class LogRules(NamedTuple):
         earliest = now_ms - self.before_max_ms if self.before_max_ms < _NO_LIMIT_MS else "the beginning"
         return KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {timestamp_ms} is out of range: it should be between {earliest} and {now_ms + self.after_max_ms}",
+            f"timestamp {timestamp_ms} is out of range: "
+            f"it should be between {earliest} and {now_ms + self.after_max_ms}",
         )
 
     def apply(

@@ -1,0 +1,84 @@
+"""Forcing a log to disk, and closing it. Appends go to the page cache; how often to flush is the caller's.
+
+A flush runs beside appends, in another thread: it takes the log end first, opens descriptors of its own, and
+only then moves the recovery point. A truncation meanwhile voids it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from moldau.log.checkpoints import PARTITION_METADATA
+from moldau.log.files import fsync_path
+
+if TYPE_CHECKING:
+    from moldau.log.partition_log import PartitionLog
+
+_base_offset = attrgetter("base_offset")
+
+
+def flush(log: PartitionLog, upto_offset: int | None) -> None:
+    truncations = log.truncations
+    end_offset = log.log_end_offset
+    if upto_offset is not None:
+        end_offset = min(end_offset, upto_offset)
+    with log.flush_lock:
+        if end_offset <= log.recovery_point:
+            return
+        try:
+            _sync(log, end_offset)
+        except OSError as error:
+            # The kernel may have dropped what it could not write; only a restart shows what is on disk.
+            log.log_dir.take_offline(f"fsync of {log.name} failed: {error}")
+            raise log.log_dir.storage_error(f"cannot flush {log.name}", error) from error
+        with log.recovery_lock:
+            if truncations == log.truncations:
+                log.recovery_point = max(log.recovery_point, end_offset)
+    log.last_flush_ms = log.clock()
+
+
+def _sync(log: PartitionLog, end_offset: int) -> None:
+    segments = list(log.segments)
+    # One below the recovery point: a segment that ends there may have been sealed since the last flush.
+    first = max(0, bisect_right(segments, log.recovery_point - 1, key=_base_offset) - 1)
+    for segment in segments[first:]:
+        if segment.base_offset < end_offset:
+            segment.flush(with_indexes=segment is not segments[-1] or not segment.writable)
+    snapshots, log.unsynced_snapshots = log.unsynced_snapshots, []
+    for path in snapshots:
+        fsync_path(path)
+    log.epochs.flush()
+    if log.needs_dir_sync:
+        log.needs_dir_sync = False
+        fsync_path(log.directory / PARTITION_METADATA)
+        fsync_path(log.directory)
+
+
+def close(log: PartitionLog) -> None:
+    active = log.segments[-1]
+    changed = active.writable
+    try:
+        active.close()
+        log.take_snapshot()
+        flush(log, None)
+        if changed:
+            active.flush(with_indexes=True)
+    except OSError as error:
+        raise log.log_dir.storage_error(f"cannot close {log.name}", error) from error
+    finally:
+        log.close_files()
+
+
+def advance_recovery_point(log: PartitionLog, offset: int) -> None:
+    """What is below `offset` is deleted and needs no recovery."""
+    with log.recovery_lock:
+        log.recovery_point = max(log.recovery_point, offset)
+
+
+def lower_recovery_point(log: PartitionLog, offset: int) -> None:
+    """Before a truncation: a flush that is under way must not count for what is written after it."""
+    with log.recovery_lock:
+        log.truncations += 1
+        log.recovery_point = min(log.recovery_point, offset)
