@@ -192,7 +192,8 @@ def _check(config: BrokerConfig) -> None:
             f"queued.max.request.bytes ({config.queued_max_request_bytes}) must be larger or equal to "
             f"socket.request.max.bytes ({config.socket_request_max_bytes})"
         )
-    if config.max_connections_per_ip == 0 and not config.connection_limits_by_ip:
+    limits_by_ip = config.connection_limits_by_ip  # read in any case: here a malformed one is refused
+    if config.max_connections_per_ip == 0 and not limits_by_ip:
         raise ConfigError(
             "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides is set"
         )
@@ -235,12 +236,10 @@ def _check_log_times(config: BrokerConfig) -> None:
         raise ConfigError(f"log.roll.ms ({config.log_roll_ms}) must be at least 1")
     if config.log_roll_jitter_ms is not None and config.log_roll_jitter_ms < 0:
         raise ConfigError(f"log.roll.jitter.ms ({config.log_roll_jitter_ms}) must be at least 0")
-    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-        value = config.get(name)
-        if value is not None:
-            if value == 0:
-                raise ConfigError(f"{name} (0) must be -1 for no limit, or at least 1")
-            return
+    names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+    in_force = next(name for name in names if config.get(name) is not None)
+    if config.get(in_force) == 0:
+        raise ConfigError(f"{in_force} (0) must be -1 for no limit, or at least 1")
     if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
         raise ConfigError(
             "log.cleaner.min.compaction.lag.ms must not be more than log.cleaner.max.compaction.lag.ms"

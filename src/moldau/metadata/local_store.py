@@ -85,7 +85,7 @@ class LocalStore:
         except OSError as error:
             # After a failed fsync nobody knows what is on disk: only a fresh read can tell.
             self.close()
-            raise StorageError(f"cannot flush metadata to {self._path}: {error}; restart to go on") from error
+            raise StorageError(f"cannot flush metadata to {self._path}: {error}; restart") from error
         self._size += len(line)
 
     def _cut_back(self) -> None:
@@ -115,7 +115,7 @@ class LocalStore:
             _fsync_directory(self._path.parent)
         except OSError as error:
             self.close()
-            raise StorageError(f"cannot flush directory of {self._path}: {error}; restart to go on") from error
+            raise StorageError(f"cannot flush the folder of {self._path}: {error}; restart") from error
 
     def _use(self, fd: int, snapshot_size: int) -> None:
         self.close()
