@@ -1,0 +1,56 @@
+"""Topics and raw connections on the session's broker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from moldau import Broker
+from moldau.client.admin import create_topic
+from moldau.client.cluster import Cluster
+from moldau.client.config import ClientConfig, parse_servers
+from tests.integration.raw import RawClient
+
+NewTopic = Callable[..., str]
+
+
+def cluster_at(bootstrap: str) -> Cluster:
+    return Cluster(ClientConfig(parse_servers(bootstrap)))
+
+
+@pytest.fixture
+def bootstrap(kafka_broker: Broker) -> str:
+    """Where the session's broker is."""
+    return kafka_broker.bootstrap_servers
+
+
+@pytest.fixture
+def new_topic(bootstrap: str) -> NewTopic:
+    """`new_topic(partitions=1, **{"segment.bytes": 1000})` makes a topic and returns its name."""
+
+    def make(partitions: int = 1, **configs: object) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        with cluster_at(bootstrap) as cluster:
+            create_topic(
+                cluster,
+                name,
+                partitions=partitions,
+                configs={key: str(value) for key, value in configs.items()},
+            )
+        return name
+
+    return make
+
+
+@pytest.fixture
+def connect(bootstrap: str) -> Iterator[Callable[..., RawClient]]:
+    """`connect()` opens a raw connection to the session's broker, closed at the end of the test."""
+    with ExitStack() as opened:
+
+        def open_one(where: str = bootstrap) -> RawClient:
+            return opened.enter_context(RawClient(where))
+
+        yield open_one
