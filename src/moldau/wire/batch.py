@@ -187,6 +187,8 @@ def _check_produced(header: BatchHeader) -> None:
         raise _invalid(f"invalid record count {count}")
     if header.last_offset_delta != count - 1:
         raise _invalid(f"last offset delta {header.last_offset_delta} does not fit {count} records")
+    if header.attributes & _CODEC_MASK > Codec.ZSTD:
+        raise _invalid(f"unknown compression type id {header.attributes & _CODEC_MASK}")
     if header.attributes & _CONTROL:
         raise _invalid("clients are not allowed to write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:

@@ -120,6 +120,8 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
         yield data
         return
     pos, end = len(_XERIAL_HEADER), len(data)
+    if end < pos:
+        raise cramjam.DecompressionError("truncated stream header")
     while pos < end:
         if data[pos : pos + 8] == _XERIAL_MAGIC:  # streams may be concatenated
             pos += len(_XERIAL_HEADER)

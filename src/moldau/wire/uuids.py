@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 import uuid
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 
 ZERO_UUID = uuid.UUID(int=0)
 ONE_UUID = uuid.UUID(int=1)  # Kafka's metadata topic
@@ -24,7 +24,8 @@ def uuid_from_text(text: str) -> uuid.UUID:
     if len(text) > 24:
         raise ValueError(f"{text[:24]!r}… is too long for a base64 UUID")
     try:
-        raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        raw = b64decode(padded, altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
         raise ValueError(f"{text!r} is not url-safe base64") from error
     if len(raw) != 16:
