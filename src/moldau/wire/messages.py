@@ -87,9 +87,11 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
     return RequestHeader(api_key, version, correlation_id, client_id, pos)
 
 
-def decode_request(api_key: int, version: int, body: bytes | memoryview) -> Any:
+def decode_request(
+    api_key: int, version: int, body: bytes | memoryview, *, leftover_ok: bool = False
+) -> Any:
     """The kio entity of a request body; raises ProtocolError for bytes that are no such request."""
-    return _decode(_request_reader(api_key, version), body, 0)
+    return _decode(_request_reader(api_key, version), body, 0, leftover_ok)
 
 
 def encode_response(correlation_id: int, entity: Any) -> bytes:
@@ -228,12 +230,12 @@ def _reader(load: Any, api_key: int, version: int) -> Reader:
         raise ProtocolError(str(error)) from error
 
 
-def _decode(read: Reader, body: bytes | memoryview, pos: int) -> Any:
+def _decode(read: Reader, body: bytes | memoryview, pos: int, leftover_ok: bool = False) -> Any:
     try:
         entity, end = read(memoryview(body), pos)
     except (*MALFORMED, OverflowError) as error:  # the latter: a duration beyond what Python can hold
         raise ProtocolError(f"malformed message: {error}") from error
-    if end != len(body):
+    if end != len(body) and not leftover_ok:
         raise ProtocolError(f"{len(body) - end} bytes left over after the message")
     return entity
 
