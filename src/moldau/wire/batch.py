@@ -171,8 +171,11 @@ def check_batch(buf: Buffer, pos: int, header: BatchHeader, *, strict: bool = Tr
             raise _invalid(f"magic {header.magic}: only record batches with magic version 2 are stored")
         raise CorruptRecordError(f"invalid magic {header.magic} in batch")
     size = header.length + LOG_OVERHEAD
-    if size < HEADER_SIZE or pos + size > len(buf):
-        raise CorruptRecordError(f"batch of {size} bytes where {len(buf) - pos} remain")
+    if size < HEADER_SIZE:
+        raise CorruptRecordError(f"batch of {size} bytes, fewer than its header's {HEADER_SIZE}")
+    if pos + size > len(buf):
+        message = f"batch of {size} bytes where {len(buf) - pos} remain"
+        raise _invalid(message) if strict else CorruptRecordError(message)
     if strict and header.base_offset != 0:
         raise _invalid(f"base offset of a produced batch should be 0, but it is {header.base_offset}")
     if crc32c(memoryview(buf)[pos + _ATTRIBUTES_POS : pos + size]) != header.crc:
