@@ -87,9 +87,7 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
     return RequestHeader(api_key, version, correlation_id, client_id, pos)
 
 
-def decode_request(
-    api_key: int, version: int, body: bytes | memoryview, *, leftover_ok: bool = False
-) -> Any:
+def decode_request(api_key: int, version: int, body: bytes | memoryview, *, leftover_ok: bool = False) -> Any:
     """The kio entity of a request body; raises ProtocolError for bytes that are no such request."""
     return _decode(_request_reader(api_key, version), body, 0, leftover_ok)
 
