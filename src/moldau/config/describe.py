@@ -113,7 +113,7 @@ def _first(synonyms: Sequence[ConfigSynonym]) -> ConfigSource:
 
 
 def _broker_synonyms(name: str, broker: BrokerConfig, *, sensitive: bool) -> tuple[ConfigSynonym, ...]:
-    family = next((family for family in _FAMILIES if name in family and _speaks_for(name, family)), (name,))
+    family = next((family for family in _FAMILIES if name in family), (name,))
     defaults = {each: format_value(BROKER_KEYS[each].default) for each in family if each in BROKER_KEYS}
     found = [
         ConfigSynonym(each, None if sensitive else values[each], source)
@@ -129,8 +129,3 @@ def _broker_synonyms(name: str, broker: BrokerConfig, *, sensitive: bool) -> tup
     while found and found[0].name != name:
         del found[0]
     return tuple(found)
-
-
-def _speaks_for(name: str, family: tuple[str, ...]) -> bool:
-    """`log.flush.scheduler.interval.ms` is a fallback of the flush interval, but a key of its own."""
-    return name == family[0] or name != "log.flush.scheduler.interval.ms"

@@ -297,8 +297,9 @@ def broker_value(name: str, broker: BrokerConfig) -> Any:
     for synonym in SYNONYMS.get(name, ()):
         value = getattr(broker, attribute_of(synonym.name))
         if value is not None:
-            # A negative number of minutes or hours means for ever, which is -1 in milliseconds.
-            return value if synonym.factor == 1 else max(value * synonym.factor, -1)
+            value = value if synonym.factor == 1 else value * synonym.factor
+            # A negative retention, in whatever unit, means for ever.
+            return max(value, -1) if name == "retention.ms" else value
     return TOPIC_KEYS[name].default
 
 
@@ -307,5 +308,4 @@ def _from_broker(broker: BrokerConfig) -> TopicConfig:
     values = {
         declared.attribute: _typed(name, broker_value(name, broker)) for name, declared in TOPIC_KEYS.items()
     }
-    values["retention_ms"] = max(values["retention_ms"], -1)
     return TopicConfig(**values)

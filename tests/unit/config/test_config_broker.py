@@ -252,6 +252,10 @@ class TestListeners:
         props = {"listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
         assert "none is left for clients" in refusal(props)
 
+    def test_free_ports_are_never_the_same(self) -> None:
+        broker = config(listeners="A://:0,B://:0", listener_security_protocol_map="A:PLAINTEXT,B:PLAINTEXT")
+        assert [listener.port for listener in broker.listeners] == [0, 0]
+
     def test_one_port_may_be_advertised_twice(self) -> None:
         broker, _ = BrokerConfig.from_properties(
             {

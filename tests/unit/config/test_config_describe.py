@@ -117,6 +117,11 @@ def test_every_source_is_shown_strongest_first() -> None:
     assert topic_entry("max.message.bytes", {}, over).value == "3000"
 
 
+@pytest.mark.parametrize("props", [{"log.retention.hours": "-1"}, {"log.retention.ms": "-7"}])
+def test_unlimited_retention_is_described_as_minus_one(props: dict[str, str]) -> None:
+    assert topic_entry("retention.ms", {}, broker(props)).value == "-1"
+
+
 def test_source_numbers_are_those_of_the_protocol() -> None:
     assert [int(source) for source in ConfigSource] == [1, 2, 3, 4, 5]
 

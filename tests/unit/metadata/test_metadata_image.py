@@ -79,6 +79,12 @@ def test_a_deleted_topic_takes_its_configuration_with_it() -> None:
     assert image.topic_by_id(B) is image.topics["a"]
 
 
+def test_a_topic_may_come_and_go_within_one_change() -> None:
+    image = MetadataImage().apply([*topic("a", A, 3), RemoveTopicRecord(A), *topic("a", B, 1)])
+    assert (image.topics["a"].topic_id, len(image.topics["a"].partitions)) == (B, 1)
+    assert dict(image.apply([*topic("b", A, 1), RemoveTopicRecord(A)]).topics) == dict(image.topics)
+
+
 def test_dynamic_configuration_of_brokers() -> None:
     image = MetadataImage().apply(
         [ConfigRecord("broker", "", "message.max.bytes", "1"), ConfigRecord("broker", "3", "x", "2")]

@@ -98,6 +98,11 @@ def test_minus_one_takes_the_brokers_defaults() -> None:
     assert replicas(image, "a") == [(1, 2), (2, 3), (3, 1)]
 
 
+def test_followers_change_with_every_round_of_leaders() -> None:
+    image = create(MetadataImage(), "a", num_partitions=6)
+    assert replicas(image, "a") == [(1, 2), (2, 3), (3, 1), (1, 3), (2, 1), (3, 2)]
+
+
 def test_the_next_topic_begins_where_the_last_one_ended() -> None:
     image = create(create(MetadataImage(), "a", num_partitions=1), "b", num_partitions=1)
     assert [leaders[0] for leaders in (*replicas(image, "a"), *replicas(image, "b"))] == [1, 2]
