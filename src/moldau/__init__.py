@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.version import __version__
+
 if TYPE_CHECKING:
     from moldau.embedded import Broker
 
 __all__ = ["Broker", "__version__"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

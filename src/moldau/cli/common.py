@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from moldau import __version__
+from moldau.version import __version__
 from moldau.errors import ConfigError, MoldauError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from moldau import __version__
+from moldau.version import __version__
 from moldau.cli.registry import BY_NAME, COMMANDS
 
 

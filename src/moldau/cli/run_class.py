@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from moldau import __version__
+from moldau.version import __version__
 from moldau.cli.registry import BY_JAVA_CLASS
 
 

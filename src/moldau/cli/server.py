@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moldau import __version__
+from moldau.version import __version__
 from moldau.cli import logs, running
 from moldau.errors import ConfigError, KafkaError, MoldauError
 

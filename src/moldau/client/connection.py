@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from moldau import __version__
+from moldau.version import __version__
 from moldau.client.config import RESPONSE_BYTES_MAX, ClientConfig
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import APIS, ApiKey
