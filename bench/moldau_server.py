@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.metrics import MOLDAU
 from bench.server import ServerProcess, write_properties
-from moldau import __version__
+from moldau.version import __version__
 
 
 class Moldau(ServerProcess):

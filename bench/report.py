@@ -25,6 +25,8 @@ STYLES = {
     Verdict.NO_GOAL: "dim",
 }
 
+# What a desktop or a fresh server takes when nobody uses it is well below.
+QUIET_CORES = 0.15
 QUICK_NOTE = " · quick: smaller than the titles say, not for quoting"
 
 
@@ -75,8 +77,13 @@ def summary(results: Mapping[str, Any]) -> str:
     return (
         f"{versions} · {machine['cores']} cores, {machine['memory_gb']} GB, {machine['cpu']} · "
         f"librdkafka {machine['librdkafka']} · Python {machine['python']} · {machine['date'][:10]} · "
-        f"median of {settings['repeat']}{QUICK_NOTE if settings['quick'] else ''}"
+        f"median of {settings['repeat']}{QUICK_NOTE if settings['quick'] else ''}{busy_note(machine)}"
     )
+
+
+def busy_note(machine: Mapping[str, Any]) -> str:
+    others: float = machine["cores_taken_by_others"]
+    return f" · a busy machine: others took {others:g} cores" if others >= QUIET_CORES else ""
 
 
 def as_json(

@@ -199,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not servers:
         return 1
     facts = machine.facts()
+    neighbours = machine.Neighbours()
     sizes = QUICK if asked.quick else FULL
     repeat = asked.repeat or (1 if asked.quick else 3)
     broker_cores, client_cores = split_cores() if asked.pin else (None, None)
@@ -206,6 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scenarios = choose(asked.only)
     run = Run(bench, scenarios, servers, broker_cores)
     run.execute()
+    facts["cores_taken_by_others"] = round(neighbours.cores(), 2)
     settings = {"quick": asked.quick, "repeat": repeat, "pinned": asked.pin, "sizes": asdict(sizes)}
     results = report.as_json(
         run.outcomes.values(),

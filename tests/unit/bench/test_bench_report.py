@@ -22,6 +22,7 @@ MACHINE = {
     "librdkafka": "2.16.0",
     "python": "3.11.7",
     "date": "2026-01-02T03:04:05+00:00",
+    "cores_taken_by_others": 0.02,
 }
 
 
@@ -73,6 +74,13 @@ def test_without_kafka_there_is_nothing_to_plot(tmp_path: Path) -> None:
     alone.add(MOLDAU, Sample(RATE, 45_000))
     report.write(tmp_path, results(alone), [alone], lambda _: None)
     assert not (tmp_path / "results.png").exists()
+
+
+def test_a_busy_machine_is_said_so() -> None:
+    quiet = results(example())
+    busy = {**quiet, "machine": {**MACHINE, "cores_taken_by_others": 0.8}}
+    assert "others took" not in report.summary(quiet)
+    assert "others took 0.8 cores" in report.summary(busy)
 
 
 def test_the_goal_lies_on_the_axis_of_times_better() -> None:
