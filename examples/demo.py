@@ -6,6 +6,7 @@ In a terminal it runs until Ctrl-C; without one it ends by itself after a few se
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import sys
@@ -104,10 +105,8 @@ def run(console: Console, seconds: float | None) -> int:
         started = time.perf_counter()
         writer.start()
         reader.start()
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             show(console, views, sent, started, seconds)
-        except KeyboardInterrupt:
-            pass
         stop.set()
         writer.join()
         deadline = time.perf_counter() + 10

@@ -38,7 +38,7 @@ class Pipelined:
         self.future = future
 
 
-Answer: TypeAlias = "Buffers | None | Pipelined | Awaitable[Buffers | None]"
+Answer: TypeAlias = "Buffers | Pipelined | Awaitable[Buffers | None] | None"
 """None: the request wants no answer (acks=0)."""
 
 log = logging.getLogger(__name__)
@@ -148,11 +148,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # -- what the broker asks of a connection
 
-    def close(self, why: str) -> None:
+    def close(self, why: str, level: int = logging.INFO) -> None:
         if self.closing:
             return
         self.closing = True
-        log.info("closing connection", extra={"peer": self.peer, "why": why})
+        log.log(level, "closing connection", extra={"peer": self.peer, "why": why})
         if self._transport is not None:
             self._transport.close()
 
@@ -167,7 +167,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             idle = asyncio.Event()
             self._on_idle.append(idle.set)
             await idle.wait()
-        self.close("broker is stopping")
+        self.close("broker is stopping", logging.DEBUG)
 
     def overdue(self, now_s: float, idle_max_s: float) -> str | None:
         """Why this connection has to go, or None."""

@@ -10,8 +10,6 @@ from moldau.broker.budget import ByteBudget
 from moldau.broker.connection import ClientConnection
 from moldau.config.broker import BrokerConfig
 
-log = logging.getLogger(__name__)
-
 SWEEP_INTERVAL_S = 5.0
 """How often idle and too slow connections are looked for; each is so closed at most this much late."""
 
@@ -61,4 +59,4 @@ class Connections:
             for task in late:
                 task.cancel()
         for connection in tuple(self._open):
-            connection.close("broker is stopping")
+            connection.close("broker is stopping", logging.DEBUG)

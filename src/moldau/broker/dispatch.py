@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DECODE_INLINE_MAX_BYTES = 32 * 1024
+"""A longer message can hold enough small items to keep the loop for tens of milliseconds: a thread decodes it."""
+MESSAGE_MAX_BYTES = 8 * 1024 * 1024
+"""Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
+
 
 class RequestContext:
     """What a handler may know of a request beside its message."""
@@ -106,8 +111,10 @@ class Dispatcher:
             raw = RAW_HANDLERS.get(key)
             if raw is not None:
                 return raw(self._node, context, frame[header.body_offset :])
-            message = decode_request(key, version, bytes(frame[header.body_offset :]))
-            response = HANDLERS[key](self._node, context, message)
+            body = bytes(frame[header.body_offset :])
+            if len(body) > DECODE_INLINE_MAX_BYTES:
+                return self._handle_large(context, body)
+            response = HANDLERS[key](self._node, context, decode_request(key, version, body))
             if inspect.isawaitable(response):
                 return self._encode_later(context, response)
             return encode_response(context.correlation_id, response)
@@ -115,6 +122,15 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._unexpected(context, error) from error
+
+    async def _handle_large(self, context: RequestContext, body: bytes) -> Buffers:
+        if len(body) > MESSAGE_MAX_BYTES:
+            raise ProtocolError(f"request of {len(body)} bytes for {SERVED[context.key].name}")
+        message = await self._node.in_thread(decode_request, context.key, context.version, body)
+        response = HANDLERS[context.key](self._node, context, message)
+        if not inspect.isawaitable(response):
+            return encode_response(context.correlation_id, response)
+        return await self._encode_later(context, response)
 
     async def _encode_later(self, context: RequestContext, response: Awaitable[Any]) -> Buffers:
         try:

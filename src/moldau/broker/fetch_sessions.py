@@ -4,7 +4,7 @@ A fetch is one of three, by its session id and epoch:
 
     id    epoch   meaning
     0     -1      no session: the request names all partitions, the answer holds all of them
-    any    0      a new session: as above, and the partitions are remembered under a new id (id ≠ 0: instead of the old one)
+    any    0      a new session: as above, and the partitions are remembered under a new id
     n     -1      the session ends; answered as a fetch without one
     n     e > 0   incremental: the request holds only changes, the answer only partitions with news
 
@@ -112,9 +112,7 @@ class FetchPlan(NamedTuple):
 
 
 def wanted_of(request: FetchRequest) -> list[Wanted]:
-    return [
-        Wanted(topic.name, topic.topic_id, partition) for topic in request.topics for partition in topic.partitions
-    ]
+    return [Wanted(topic.name, topic.topic_id, partition) for topic in request.topics for partition in topic.partitions]
 
 
 def group_by_topic(pairs: Sequence[tuple[Wanted, FetchPartitionResult]]) -> list[TopicResults]:

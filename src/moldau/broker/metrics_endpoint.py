@@ -31,12 +31,16 @@ class NodeCollector:
         for key, count in list(metrics.requests.items()):
             requests.add_metric([APIS[key].name], count)
         yield requests
-        errors = CounterMetricFamily("moldau_produce_errors", "Refused record batches by Kafka error.", labels=["error"])
+        errors = CounterMetricFamily(
+            "moldau_produce_errors", "Refused record batches by Kafka error.", labels=["error"]
+        )
         for code, count in list(metrics.produce_errors.items()):
             errors.add_metric([code.name], count)
         yield errors
         yield CounterMetricFamily("moldau_request_bytes", "Bytes of requests received.", value=metrics.bytes_in)
-        yield CounterMetricFamily("moldau_fetched_bytes", "Bytes of records sent to readers.", value=metrics.bytes_fetched)
+        yield CounterMetricFamily(
+            "moldau_fetched_bytes", "Bytes of records sent to readers.", value=metrics.bytes_fetched
+        )
         yield CounterMetricFamily("moldau_records", "Records appended by producers.", value=metrics.records_in)
         yield CounterMetricFamily(
             "moldau_unexpected_errors", "Requests that failed inside the broker.", value=metrics.unexpected_errors
@@ -51,7 +55,9 @@ class NodeCollector:
     def _logs(self) -> Iterator[Metric]:
         size = GaugeMetricFamily("moldau_log_size_bytes", "Bytes in a partition's log.", labels=["topic", "partition"])
         end = GaugeMetricFamily("moldau_log_end_offset", "Next offset of a partition.", labels=["topic", "partition"])
-        start = GaugeMetricFamily("moldau_log_start_offset", "First offset of a partition.", labels=["topic", "partition"])
+        start = GaugeMetricFamily(
+            "moldau_log_start_offset", "First offset of a partition.", labels=["topic", "partition"]
+        )
         for (topic, partition), partition_log in list(self._node.logs.logs.items()):
             labels = [topic, str(partition)]
             size.add_metric(labels, partition_log.size_bytes)

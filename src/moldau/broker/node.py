@@ -225,7 +225,9 @@ class BrokerNode:
             if name not in topics:
                 topics.add(name)
                 records.append(TopicRecord(name=name, topic_id=partition_log.topic_id))
-            records.append(PartitionRecord(partition_log.topic_id, index, (self.node_id,), (self.node_id,), self.node_id))
+            records.append(
+                PartitionRecord(partition_log.topic_id, index, (self.node_id,), (self.node_id,), self.node_id)
+            )
         if records:
             log.info("adopting the topics found in the data folder", extra={"topics": len(topics)})
             self.image = self._store.append(records)

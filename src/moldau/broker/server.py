@@ -64,7 +64,7 @@ class Server:
             self._metrics()
 
     async def serve_metrics(self) -> None:
-        """Opens `moldau.metrics.port`, if one is set. Apart from `start`, so that the first client need not wait for it."""
+        """Opens `moldau.metrics.port`, if one is set; apart from `start`, so that no client waits for it."""
         port = self.config.moldau_metrics_port
         if port <= 0 or self._stopped:
             return

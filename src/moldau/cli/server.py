@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moldau.version import __version__
 from moldau.cli import logs, running
 from moldau.errors import ConfigError, KafkaError, MoldauError
+from moldau.version import __version__
 
 if TYPE_CHECKING:
     from moldau.config.broker import BrokerConfig
@@ -53,8 +53,12 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog=_START_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("properties", nargs="?", type=Path, metavar="server.properties", help="Kafka's server.properties")
-    parser.add_argument("--override", action="append", default=[], metavar="key=value", help="set a property; repeatable")
+    parser.add_argument(
+        "properties", nargs="?", type=Path, metavar="server.properties", help="Kafka's server.properties"
+    )
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="key=value", help="set a property; repeatable"
+    )
     parser.add_argument("--port", type=int, help="short for --override listeners=PLAINTEXT://127.0.0.1:PORT")
     parser.add_argument("--data-dir", type=Path, help="short for --override log.dirs=FOLDER")
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
@@ -154,9 +158,7 @@ def stop_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"moldau {__version__}")
     arguments = parser.parse_args(argv)
     try:
-        found = [
-            facts for facts in running.find_running() if arguments.node_id in (None, facts["node.id"])
-        ]
+        found = [facts for facts in running.find_running() if arguments.node_id in (None, facts["node.id"])]
     except (OSError, MoldauError) as error:
         print(f"moldau: {error}", file=sys.stderr)
         return EXIT_FAILED

@@ -68,7 +68,9 @@ def test_an_incremental_fetch_gets_only_partitions_with_news() -> None:
 
 def test_a_partition_that_got_records_is_read_last_the_next_time() -> None:
     sessions = FetchSessions(10)
-    session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0, 1, 2]}), False).answer([result(i) for i in range(3)])
+    session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0, 1, 2]}), False).answer(
+        [result(i) for i in range(3)]
+    )
     sessions.plan(request(session_id, 1), False).answer([result(0, 9, b"much"), result(1), result(2)])
     assert [one.partition.index for one in sessions.plan(request(session_id, 2), False).wanted] == [1, 2, 0]
 

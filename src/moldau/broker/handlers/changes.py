@@ -19,9 +19,7 @@ Outcomes = dict[K, list[Record] | KafkaError]
 """What each change came to: its records, or why it was refused."""
 
 
-async def change_each(
-    node: BrokerNode, planners: Mapping[K, Planner], *, validate_only: bool = False
-) -> Outcomes[K]:
+async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, validate_only: bool = False) -> Outcomes[K]:
     """Makes what the planners that succeed want true in one durable write; none with `validate_only`."""
     outcomes: Outcomes[K] = {}
 

@@ -107,9 +107,7 @@ def _check_broker_id(node: BrokerNode, name: str) -> None:
     try:
         broker_id = int(name)
     except ValueError:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
-        ) from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
     if broker_id != node.node_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -165,9 +163,7 @@ def _plan_replacement(image: MetadataImage, *, kind: str, resource: Any, node: B
 
 
 def _plan_changes(image: MetadataImage, *, kind: str, resource: Any, node: BrokerNode) -> list[Record]:
-    changes = [
-        ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs
-    ]
+    changes = [ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs]
     return plan_incremental_alter_configs(image, kind, resource.resource_name, changes, node.config)
 
 
@@ -179,9 +175,7 @@ async def _alter(node: BrokerNode, request: Any, plan: Any) -> list[tuple[Resour
     planners: dict[Resource, Planner] = {}
     for resource, each in zip(asked, request.resources, strict=True):
         if resource in duplicates:
-            refusals[resource] = KafkaError(
-                ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
-            )
+            refusals[resource] = KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         elif (kind := _ALTERABLE.get(each.resource_type)) is None:
             refusals[resource] = _unsupported(each.resource_type)
         else:
@@ -233,7 +227,6 @@ def handle_list_config_resources(node: BrokerNode, context: RequestContext, requ
         throttle_time=ms(0),
         error_code=error(code),
         config_resources=tuple(
-            schema.ConfigResource(resource_name=name, resource_type=int(resource_type))
-            for resource_type, name in found
+            schema.ConfigResource(resource_name=name, resource_type=int(resource_type)) for resource_type, name in found
         ),
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
+_ZSTD_SINCE = 10
 
 WAIT_MAX_MS = 600_000
 """A fetch may ask to wait for 24 days; a client that is gone must not be remembered that long."""
@@ -37,12 +38,13 @@ def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) ->
         plan = node.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
-    results, size, failed = _read(node, request, plan.wanted)
+    zstd = context.version >= _ZSTD_SINCE
+    results, size, failed = _read(node, request, plan.wanted, zstd)
     if failed or size >= request.min_bytes or request.max_wait_ms <= 0 or not plan.wanted:
         return _encode(node, context, plan, results, size)
 
     def read_again() -> Buffers:
-        late, late_size, _ = _read(node, request, plan.wanted)
+        late, late_size, _ = _read(node, request, plan.wanted, zstd)
         return _encode(node, context, plan, late, late_size)
 
     partitions = [node.find_partition(one.name, one.topic_id, one.partition.index) for one in plan.wanted]
@@ -68,7 +70,7 @@ def _encode(
 
 
 def _read(
-    node: BrokerNode, request: FetchRequest, wanted: Sequence[Wanted]
+    node: BrokerNode, request: FetchRequest, wanted: Sequence[Wanted], zstd: bool
 ) -> tuple[list[FetchPartitionResult], int, bool]:
     """The results in the order of `wanted`, their bytes, and whether one of them is an error."""
     left = min(request.max_bytes, node.config.fetch_max_bytes)
@@ -79,6 +81,10 @@ def _read(
     for name, topic_id, asked in wanted:
         try:
             partition = node.find_partition(name, topic_id, asked.index)
+            if not zstd and partition.log.config.compression_type == "zstd":
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 10 of Fetch or a later one"
+                )
             result, count = _read_partition(partition, asked, left, committed=committed, min_one=size == 0)
             size += count
             left -= count

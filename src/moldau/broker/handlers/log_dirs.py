@@ -42,8 +42,7 @@ def _described(schema: Schema, directory: DirDescription, asked: set[TopicPartit
         error_code=error(ErrorCode.NONE),
         log_dir=str(directory.path),
         topics=tuple(
-            schema.DescribeLogDirsTopic(name=name, partitions=tuple(partitions))
-            for name, partitions in topics.items()
+            schema.DescribeLogDirsTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
         ),
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,

@@ -79,9 +79,7 @@ class PackedMetadata:
             self._answers[key] = answer
         return answer
 
-    def response(
-        self, version: int, cluster_operations: int, listener: str, topics: Sequence[bytes]
-    ) -> bytes:
+    def response(self, version: int, cluster_operations: int, listener: str, topics: Sequence[bytes]) -> bytes:
         node = self._node
         return pack_metadata_response(
             version,
@@ -109,9 +107,7 @@ def _alive(node: BrokerNode) -> frozenset[int]:
     return frozenset((node.node_id,))
 
 
-def _told(
-    topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False
-) -> MetadataTopic:
+def _told(topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False) -> MetadataTopic:
     partitions = (_told_partition(each, alive, only_alive) for each in topic.partitions)
     return MetadataTopic(
         topic.name,
@@ -152,15 +148,11 @@ def handle_metadata(node: BrokerNode, context: RequestContext, body: memoryview)
     asked = request.topics
     if asked is None or (version == 0 and not asked):
         operations, cluster_operations = _operations(request)
-        answer = node.packed_metadata.all_topics(
-            version, operations, cluster_operations, context.connection.listener
-        )
+        answer = node.packed_metadata.all_topics(version, operations, cluster_operations, context.connection.listener)
         return framed(context.correlation_id, answer)
     if not all(_names_one(topic, version) for topic in asked):
         return _refuse(context, asked)
-    ids = dict.fromkeys(
-        topic_id for topic in asked if (topic_id := getattr(topic, "topic_id", None)) is not None
-    )
+    ids = dict.fromkeys(topic_id for topic in asked if (topic_id := getattr(topic, "topic_id", None)) is not None)
     if ids:
         found = {topic_id: node.image.topic_by_id(topic_id) for topic_id in ids}
         unknown = [
@@ -315,9 +307,7 @@ def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, 
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         code = int(ErrorCode.INVALID_REQUEST)
-        refused = [
-            pack_described_topic(MetadataTopic(topic.name, error_code=code)) for topic in request.topics
-        ]
+        refused = [pack_described_topic(MetadataTopic(topic.name, error_code=code)) for topic in request.topics]
         return framed(context.correlation_id, pack_described_topics(refused, None))
     first = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
     limit = max(1, min(request.response_partition_limit, node.config.max_request_partition_size_limit))

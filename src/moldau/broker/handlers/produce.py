@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers, Pipelined
 from moldau.broker.partition import Partition
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError
+from moldau.wire.batch import HEADER_SIZE, read_header
+from moldau.wire.compression import Codec
 from moldau.wire.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
+
+_ZSTD_SINCE = 7
 
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
@@ -46,6 +50,8 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
         for part in topic.partitions:
             try:
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
+                if version < _ZSTD_SINCE:
+                    _refuse_zstd(part)
                 results.append(_append(node, partition, part, now_ms))
                 if partition.log.unflushed_messages >= partition.log.config.flush_messages:
                     unflushed.append((partition, results, len(results) - 1))
@@ -76,6 +82,13 @@ def _append(node: BrokerNode, partition: Partition, part: ProducePartition, now_
         )
     node.metrics.records_in += info.count
     return ProducePartitionResult(part.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+
+
+def _refuse_zstd(part: ProducePartition) -> None:
+    """A client that speaks so old a version cannot read zstd either, and may not know that it sent some."""
+    records = part.records
+    if records and len(records) >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce or a later one")
 
 
 async def _flush_then_answer(

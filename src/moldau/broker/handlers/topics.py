@@ -47,9 +47,7 @@ class NewTopic(NamedTuple):
     configs: Mapping[str, str | None] = {}
 
 
-async def create_topics(
-    node: BrokerNode, wanted: Sequence[NewTopic], *, validate_only: bool = False
-) -> Outcomes[str]:
+async def create_topics(node: BrokerNode, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> Outcomes[str]:
     """Creates topics of distinct names; each outcome is a topic's records or its refusal."""
     try:
         check_partition_count(sum(_partition_count(node, topic) for topic in wanted))
@@ -111,9 +109,7 @@ def _new_topic(topic: Any) -> NewTopic:
     )
 
 
-def _created(
-    node: BrokerNode, schema: Schema, version: int, name: str, outcome: list[Record] | KafkaError
-) -> Any:
+def _created(node: BrokerNode, schema: Schema, version: int, name: str, outcome: list[Record] | KafkaError) -> Any:
     if isinstance(outcome, KafkaError):
         return schema.CreatableTopicResult(
             name=name,
@@ -168,14 +164,8 @@ async def handle_delete_topics(node: BrokerNode, context: RequestContext, reques
     if node.config.delete_topic_enable:
         refusals = await _delete(node, targets)
     else:
-        code = (
-            ErrorCode.TOPIC_DELETION_DISABLED
-            if version >= _DELETION_DISABLED_FROM
-            else ErrorCode.INVALID_REQUEST
-        )
-        refusals = dict.fromkeys(
-            targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false.")
-        )
+        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= _DELETION_DISABLED_FROM else ErrorCode.INVALID_REQUEST
+        refusals = dict.fromkeys(targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false."))
     schema = context.schema
     return schema.DeleteTopicsResponse(
         throttle_time=ms(0),
@@ -299,9 +289,7 @@ def _delete_records(node: BrokerNode, topic: str, index: int, offset: int) -> in
     """The partition's low watermark afterwards; offset -1 stands for the high watermark."""
     log = node.find_partition(topic, None, index).log
     if is_internal(topic):
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}"
-        )
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
     if log.config.compact and not log.config.delete:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

@@ -1,0 +1,38 @@
+"""Brokers without sockets, for the tests of the handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from offline import ADVERTISED, LISTENER, OfflineBroker, StartOffline
+
+from moldau.broker.node import BrokerNode
+from moldau.config.broker import BrokerConfig
+
+
+@pytest.fixture
+async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
+    """`start_offline({"num.partitions": "3"})` opens a broker without sockets, closed at the end of the test."""
+    nodes: list[BrokerNode] = []
+
+    def start(properties: dict[str, str] | None = None) -> OfflineBroker:
+        folder = tmp_path / f"data-{len(nodes)}"
+        config, warnings = BrokerConfig.from_properties({"log.dirs": str(folder), **(properties or {})})
+        assert not warnings
+        node = BrokerNode(config, asyncio.get_running_loop())
+        node.open()
+        node.advertised[LISTENER] = ADVERTISED
+        nodes.append(node)
+        return OfflineBroker(node)
+
+    yield start
+    for node in nodes:
+        await node.close()
+
+
+@pytest.fixture
+async def offline_broker(start_offline: StartOffline) -> OfflineBroker:
+    return start_offline()
