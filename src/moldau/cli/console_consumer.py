@@ -44,9 +44,7 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Print the records of topics.", _EXAMPLE)
     parser.add_connection()
     parser.add_argument("--topic", metavar="NAME", help="the topic to read")
-    parser.add_argument(
-        "--include", "--whitelist", metavar="REGEX", help="topics to read, in place of --topic"
-    )
+    parser.add_argument("--include", "--whitelist", metavar="REGEX", help="topics to read, in place of --topic")
     parser.add_argument("--partition", metavar="N", type=int, help="read only this partition")
     parser.add_argument(
         "--offset", metavar="WHERE", help="with --partition: earliest, latest (the default) or a number"
@@ -106,11 +104,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
             parser.error("Options --group and --partition cannot be specified together")
     elif args.offset is not None:
         parser.error("The partition is required when offset is specified")
-    if (
-        args.offset is not None
-        and args.offset.lower() not in ("earliest", "latest")
-        and not args.offset.isdigit()
-    ):
+    if args.offset is not None and args.offset.lower() not in ("earliest", "latest") and not args.offset.isdigit():
         parser.error(
             f"The provided offset value '{args.offset}' is incorrect. Valid values are 'earliest', 'latest', "
             "or a non-negative number"
@@ -122,9 +116,7 @@ def consumer_properties(args: argparse.Namespace) -> dict[str, str]:
     """The consumer's properties; `group.id` is among them exactly when a group was asked for."""
     from_file = load_properties(args.command_config)
     from_options = parse_key_values(args.command_property)
-    groups = {
-        group for group in (args.group, from_file.get("group.id"), from_options.get("group.id")) if group
-    }
+    groups = {group for group in (args.group, from_file.get("group.id"), from_options.get("group.id")) if group}
     if len(groups) > 1:
         raise ConfigError(
             "The group ids provided in different places (--group, --command-property, --command-config) "
@@ -168,12 +160,10 @@ def _consume(args: argparse.Namespace) -> int:
         keep_up = _nothing
     else:
         # librdkafka wants a group id even from those who will never join or commit.
-        consumer = confluent.consumer(
-            config | {"group.id": "console-consumer", "enable.auto.commit": "false"}
-        )
+        consumer = confluent.consumer(config | {"group.id": "console-consumer", "enable.auto.commit": "false"})
         keep_up = _assignment(consumer, args, props).refresh
     confluent.interrupt_on_sigterm()
-    printer = Printer(formatter, skip_errors=args.skip_message_on_error)
+    printer = Printer(formatter, skip_errors=args.skip_message_on_error, warn_once=config["error_cb"])
     try:
         _poll(consumer, args, keep_up, printer)
     except KeyboardInterrupt:
@@ -225,8 +215,9 @@ def _nothing() -> None:
 
 
 class Printer:
-    def __init__(self, formatter: Formatter, *, skip_errors: bool) -> None:
+    def __init__(self, formatter: Formatter, *, skip_errors: bool, warn_once: Callable[[Any], None]) -> None:
         self.count = 0
+        self._warn_once = warn_once
         self._formatter = formatter
         self._skip_errors = skip_errors
 
@@ -235,7 +226,7 @@ class Printer:
         try:
             for message in batch:
                 if message.error() is not None:
-                    _report(message.error())
+                    self._report(message.error())
                     continue
                 self.count += 1
                 try:
@@ -248,18 +239,17 @@ class Printer:
             sys.stdout.buffer.write(b"".join(lines))
             sys.stdout.buffer.flush()
 
+    def _report(self, error: Any) -> None:
+        """Most errors pass (a broker restarts, a leader moves); those that cannot end the command."""
+        from confluent_kafka import KafkaError as Codes
 
-def _report(error: Any) -> None:
-    """Most errors pass (a broker restarts, a leader moves); those that cannot end the command."""
-    from confluent_kafka import KafkaError as Codes
+        from moldau.cli.confluent import ClientError
 
-    from moldau.cli.confluent import ClientError
-
-    if error.fatal() or error.code() in (
-        Codes.TOPIC_AUTHORIZATION_FAILED,
-        Codes.GROUP_AUTHORIZATION_FAILED,
-        Codes._AUTO_OFFSET_RESET,
-        Codes._AUTHENTICATION,
-    ):
-        raise ClientError(error.str())
-    warn(f"WARN {error.str()}")
+        if error.fatal() or error.code() in (
+            Codes.TOPIC_AUTHORIZATION_FAILED,
+            Codes.GROUP_AUTHORIZATION_FAILED,
+            Codes._AUTO_OFFSET_RESET,
+            Codes._AUTHENTICATION,
+        ):
+            raise ClientError(error.str())
+        self._warn_once(error)

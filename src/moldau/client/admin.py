@@ -158,10 +158,10 @@ def create_partitions(
 
 def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
     def build(schema: Schema) -> Any:
-        fields: dict[str, Any] = {"timeout": _timeout(cluster), "topic_names": tuple(names)}
         if hasattr(schema, "DeleteTopicState"):  # version 6 and up: by name or by id
-            fields["topics"] = tuple(schema.DeleteTopicState(name=name, topic_id=None) for name in names)
-        return schema.DeleteTopicsRequest(**fields)
+            topics = tuple(schema.DeleteTopicState(name=name, topic_id=None) for name in names)
+            return schema.DeleteTopicsRequest(topics=topics, timeout=_timeout(cluster))
+        return schema.DeleteTopicsRequest(topic_names=tuple(names), timeout=_timeout(cluster))
 
     answer = cluster.at_controller(
         ApiKey.DELETE_TOPICS, build, lambda a: (result.error_code for result in a.responses)

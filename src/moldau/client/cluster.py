@@ -119,13 +119,14 @@ class Cluster:
             wanted = None
             if topics is not None:
                 wanted = tuple(schema.MetadataRequestTopic(name=name, topic_id=None) for name in topics)
-            return schema.MetadataRequest(
-                topics=wanted,
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
+            fields = {"topics": wanted, "allow_auto_topic_creation": False}
+            if version is not None and version >= 8:
+                fields["include_topic_authorized_operations"] = False
+            if version is not None and 8 <= version <= 10:
+                fields["include_cluster_authorized_operations"] = False
+            return schema.MetadataRequest(**fields)
 
+        version = self.any_broker().version_of(ApiKey.METADATA)
         answer = self._ask_any(ApiKey.METADATA, build)
         self._metadata = Metadata(
             cluster_id=getattr(answer, "cluster_id", None),

@@ -6,7 +6,7 @@ Keys that only mean something to a producer or a consumer are left alone here; s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from moldau.client.security import Security
 from moldau.errors import ConfigError
@@ -18,15 +18,14 @@ RESPONSE_BYTES_MAX = 512 * 1024 * 1024
 _CLIENT_ID = "moldau-admin"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConfig:
+class ClientConfig(NamedTuple):
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = _CLIENT_ID
     request_timeout_ms: int = 30_000
     api_timeout_ms: int = 60_000  # all tries of one call together (default.api.timeout.ms)
     connection_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
-    security: Security = field(default_factory=Security)
+    security: Security = Security()
 
     @classmethod
     def from_properties(cls, bootstrap_servers: str, props: Mapping[str, str]) -> ClientConfig:

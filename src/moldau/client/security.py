@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moldau.errors import ConfigError
 
@@ -17,8 +17,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)')""")
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
+class Security(NamedTuple):
     protocol: str = "PLAINTEXT"
     mechanism: str = ""
     username: str = ""
