@@ -80,9 +80,7 @@ def ensure_jars() -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "pom.xml").write_text(POM)
     copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={libs}"]
-    answer = subprocess.run(
-        ["mvn", "-q", "-B", *copy], cwd=directory, capture_output=True, text=True, check=False
-    )
+    answer = subprocess.run(["mvn", "-q", "-B", *copy], cwd=directory, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         complaint = (answer.stdout + answer.stderr).strip()
         raise ServerError(f"Maven could not get Kafka's jars:\n{complaint[-2000:]}")

@@ -62,8 +62,7 @@ class Drivers:
         """Run one client process per parameter set against the server, all at once."""
         with contextlib.ExitStack() as stack:
             clients = [
-                stack.enter_context(self._client(job, {"bootstrap": server.bootstrap, **each}))
-                for each in parameters
+                stack.enter_context(self._client(job, {"bootstrap": server.bootstrap, **each})) for each in parameters
             ]
             cpu_before = server.cpu_seconds()
             for client in clients:

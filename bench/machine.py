@@ -56,7 +56,7 @@ def facts() -> dict[str, object]:
 
 
 class Neighbours:
-    """How much of the machine other processes took while the run went on: numbers of a busy machine are noise."""
+    """How much of the machine other processes took meanwhile: numbers of a busy machine are noise."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

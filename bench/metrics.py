@@ -52,6 +52,11 @@ class Metric:
     better: Better
     goal: Goal | None = None
 
+    @property
+    def compares(self) -> bool:
+        """Whether one server's value over the other's says anything: of factors and counts it does not."""
+        return self.unit not in ("×", "")
+
 
 def at_most(limit: float) -> Goal:
     return Goal("value", limit, "lower")
@@ -106,7 +111,7 @@ class Outcome:
     @property
     def ratio(self) -> float | None:
         moldau, kafka = self.median(MOLDAU), self.median(KAFKA)
-        if moldau is None or not kafka:
+        if not self.metric.compares or moldau is None or not kafka:
             return None
         return moldau / kafka
 

@@ -128,17 +128,12 @@ def _outcome_as_json(outcome: Outcome, how: str | None) -> dict[str, Any]:
     }
 
 
-def write(
-    folder: Path, results: Mapping[str, Any], outcomes: Iterable[Outcome], say: Callable[[str], None]
-) -> None:
+def write(folder: Path, results: Mapping[str, Any], outcomes: Iterable[Outcome], say: Callable[[str], None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     json_path = folder / "results.json"
     json_path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     say(f"wrote {json_path}")
-    # Factors and counts of a server's own are no comparison with the other one.
-    compared = [
-        each for each in outcomes if each.times_better is not None and each.metric.unit not in ("×", "")
-    ]
+    compared = [outcome for outcome in outcomes if outcome.times_better is not None]
     if compared:
         plot_path = folder / "results.png"
         plot.draw(plot_path, compared, summary(results))

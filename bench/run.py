@@ -173,16 +173,12 @@ def available(wanted: Sequence[str], say: Callable[[str], None]) -> list[str]:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Moldau against Apache Kafka, measured."
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Moldau against Apache Kafka, measured.")
     parser.add_argument("--only", action="append", metavar="NAME", help="scenarios whose name begins so")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round: not for quoting")
     parser.add_argument("--servers", default=",".join(BOTH), help="moldau, kafka or both (the default)")
     parser.add_argument("--repeat", type=int, help="rounds; medians are reported (default 3, quick 1)")
-    parser.add_argument(
-        "--pin", action="store_true", help="brokers on half of the cores, clients on the rest"
-    )
+    parser.add_argument("--pin", action="store_true", help="brokers on half of the cores, clients on the rest")
     parser.add_argument("--json", action="store_true", help="print the JSON instead of the table")
     parser.add_argument("--out", type=Path, help="folder for the JSON and the plot (default: bench/results)")
     parsed = parser.parse_args(arguments)

@@ -139,9 +139,7 @@ class ServerProcess(ABC):
                 raise ServerError(f"{self.title} ended with code {code} while starting: {self._last_words()}")
             if time.perf_counter() - started > START_TIMEOUT_S:
                 self.kill()
-                raise ServerError(
-                    f"{self.title} did not answer within {START_TIMEOUT_S:.0f} s: {self._last_words()}"
-                )
+                raise ServerError(f"{self.title} did not answer within {START_TIMEOUT_S:.0f} s: {self._last_words()}")
             time.sleep(POLL_INTERVAL_S)
         return time.perf_counter() - started
 

@@ -57,9 +57,7 @@ def pipeline_requests(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     in_flight: int = parameters["in_flight"]
     batch = record_batch(payloads(parameters["record_bytes"], count=1))
     with RawConnection(parameters["bootstrap"]) as connection:
-        window = _Window(
-            connection, produce_frame(parameters["topic"], parameters["partition"], batch), in_flight
-        )
+        window = _Window(connection, produce_frame(parameters["topic"], parameters["partition"], batch), in_flight)
         ready()
         started = time.perf_counter()
         deadline = started + parameters["seconds"]

@@ -35,9 +35,7 @@ class FetchAnywhere(Scenario):
     phase = Phase.ALONE
     repeats_itself = True
     fetch = Metric("fetch_1mb", "fetch of 1 MB from a 5 GB log, median", "ms", "lower")
-    flatness = Metric(
-        "fetch_flatness", "… slowest over fastest of start, middle, end", "×", "lower", at_most(1.3)
-    )
+    flatness = Metric("fetch_flatness", "… slowest over fastest of start, middle, end", "×", "lower", at_most(1.3))
     metrics = (fetch, flatness)
 
     def run(self, bench: Bench, server: ServerProcess) -> list[Sample]:

@@ -20,9 +20,7 @@ class PartitionsStart(Scenario):
 
     name = "partitions_start"
     phase = Phase.ALONE
-    until_served = Metric(
-        "start_1000_partitions", "start with 1,000 partitions, clean stop", "s", "lower", at_most(2)
-    )
+    until_served = Metric("start_1000_partitions", "start with 1,000 partitions, clean stop", "s", "lower", at_most(2))
     metrics = (until_served,)
 
     def run(self, bench: Bench, server: ServerProcess) -> list[Sample]:
@@ -49,9 +47,7 @@ class PartitionsProduce(Scenario):
 
     name = "partitions_produce"
     phase = Phase.ALONE
-    many_p99 = Metric(
-        "produce_2000_partitions_p99", "produce p99, first record of 2,000 partitions", "ms", "lower"
-    )
+    many_p99 = Metric("produce_2000_partitions_p99", "produce p99, first record of 2,000 partitions", "ms", "lower")
     times_one = Metric("produce_2000_over_1", "… over the p99 of one partition", "×", "lower", at_most(2))
     metrics = (many_p99, times_one)
 

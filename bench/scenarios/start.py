@@ -12,9 +12,7 @@ class ProcessStart(Scenario):
 
     name = "start"
     phase = Phase.ALONE
-    first_answer = Metric(
-        "start_to_answer", "process start to first answered request", "s", "lower", at_most(0.35)
-    )
+    first_answer = Metric("start_to_answer", "process start to first answered request", "s", "lower", at_most(0.35))
     metrics = (first_answer,)
 
     def run(self, bench: Bench, server: ServerProcess) -> list[Sample]:
