@@ -61,10 +61,7 @@ def write_offsets(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
 
 def read_offsets(path: Path) -> dict[tuple[str, int], int]:
     try:
-        return {
-            (topic, int(partition)): int(offset)
-            for topic, partition, offset in read_checkpoint(path, fields=3)
-        }
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in read_checkpoint(path, fields=3)}
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
 

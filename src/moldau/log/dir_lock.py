@@ -45,6 +45,5 @@ class DirLock:
     def _taken(self, pid: int | None) -> ConfigError:
         who = f"process {pid}" if pid is not None else "another process"
         return ConfigError(
-            f"log directory {self._path.parent} is in use by {who}: "
-            "stop that broker, or give this one other log.dirs"
+            f"log directory {self._path.parent} is in use by {who}: stop that broker, or give this one other log.dirs"
         )

@@ -62,9 +62,7 @@ class LogDir:
 
     def check_online(self) -> None:
         if self.offline:
-            raise StorageError(
-                f"log directory {self.path} is offline ({self.error}); nothing can be written there"
-            )
+            raise StorageError(f"log directory {self.path} is offline ({self.error}); nothing can be written there")
 
 
 def write_at(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:

@@ -41,9 +41,7 @@ def _find(segment: Segment, timestamp_ms: int, start_offset: int) -> Found | Non
 
 def max_timestamp(log: PartitionLog) -> Found | None:
     try:
-        newest = max(
-            (segment for segment in log.segments if segment.size), key=_newest_timestamp, default=None
-        )
+        newest = max((segment for segment in log.segments if segment.size), key=_newest_timestamp, default=None)
         if newest is None or newest.newest_timestamp() < 0:
             return None
         return _find(newest, newest.newest_timestamp(), log.log_start_offset)

@@ -94,20 +94,14 @@ class LogManager:
                     lock = DirLock(directory)
                     lock.acquire()
                 except OSError as error:
-                    raise ConfigError(
-                        f"log directory {directory} cannot be used: {error.strerror}"
-                    ) from error
+                    raise ConfigError(f"log directory {directory} cannot be used: {error.strerror}") from error
                 self._locks.append(lock)
-            self.cluster_id, self.directory_ids = check_in(
-                self.directories, self._node_id, self.cluster_id or None
-            )
+            self.cluster_id, self.directory_ids = check_in(self.directories, self._node_id, self.cluster_id or None)
         except ConfigError:
             self._unlock()
             raise
 
-    def open(
-        self, topic_configs: Callable[[str], TopicConfig] | None = None, progress: Progress | None = None
-    ) -> None:
+    def open(self, topic_configs: Callable[[str], TopicConfig] | None = None, progress: Progress | None = None) -> None:
         """Loads every log; those in directories that were not stopped cleanly are recovered, in threads."""
         self.lock()
         jobs: list[Callable[[], PartitionLog | None]] = []
@@ -226,9 +220,7 @@ class LogManager:
         context = self._contexts[self._emptiest()]
         directory = context.log_dir.path / f"{topic}-{partition}"
         try:
-            log = create_log(
-                directory, topic, partition, topic_id, config or self._default_config, context=context
-            )
+            log = create_log(directory, topic, partition, topic_id, config or self._default_config, context=context)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
             raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error

@@ -13,9 +13,7 @@ from moldau.wire.uuids import random_uuid, uuid_to_text
 META_PROPERTIES = "meta.properties"
 
 
-def check_in(
-    directories: Sequence[Path], node_id: int, cluster_id: str | None = None
-) -> tuple[str, dict[Path, str]]:
+def check_in(directories: Sequence[Path], node_id: int, cluster_id: str | None = None) -> tuple[str, dict[Path, str]]:
     """Makes sure that all directories are this node's, marks new ones; returns cluster and directory ids.
 
     ConfigError when a directory belongs to another node or another cluster: its partitions are not ours.
@@ -25,14 +23,10 @@ def check_in(
         path = directory / META_PROPERTIES
         owner = properties.get("node.id", properties.get("broker.id"))
         if owner is not None and owner != str(node_id):
-            raise ConfigError(
-                f"{path} belongs to node {owner}, node.id is {node_id}: use another directory or that id"
-            )
+            raise ConfigError(f"{path} belongs to node {owner}, node.id is {node_id}: use another directory or that id")
         known = properties.get("cluster.id")
         if known is not None and cluster_id is not None and known != cluster_id:
-            raise ConfigError(
-                f"{path} belongs to cluster {known}, expected {cluster_id}: use another directory"
-            )
+            raise ConfigError(f"{path} belongs to cluster {known}, expected {cluster_id}: use another directory")
         cluster_id = cluster_id or known
     if cluster_id is None:
         cluster_id = uuid_to_text(random_uuid())

@@ -64,9 +64,7 @@ class OffsetIndex:
             entries = array("Q", data)
             if sys.byteorder == "little":
                 entries.byteswap()
-            if entries and (
-                entries[-1] & _POSITION >= log_size or entries[-1] < entries[0] or entries[-1] >> 63
-            ):
+            if entries and (entries[-1] & _POSITION >= log_size or entries[-1] < entries[0] or entries[-1] >> 63):
                 raise CorruptIndexError(f"{self.path} ends with an entry that cannot be right")
             self._entries = entries
         return self._entries

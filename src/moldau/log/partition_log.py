@@ -497,6 +497,4 @@ class PartitionLog:
 def _wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:
     if header.size > len(records) or not list(iter_headers(records)):
         return CorruptRecordError(f"batch claims {header.size} bytes, {len(records)} were sent")
-    return KafkaError(
-        ErrorCode.INVALID_RECORD, "a produce request holds exactly one record batch per partition"
-    )
+    return KafkaError(ErrorCode.INVALID_RECORD, "a produce request holds exactly one record batch per partition")

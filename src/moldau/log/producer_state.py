@@ -162,9 +162,7 @@ class ProducerState:
                 return
             duplicate = entry.duplicate_of(sequence, header.last_sequence)
             if duplicate is not None:
-                raise DuplicateSequenceError(
-                    duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms
-                )
+                raise DuplicateSequenceError(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms)
         elif header.producer_epoch < entry.epoch:
             raise _fenced(entry, header)
         else:
@@ -265,9 +263,7 @@ class ProducerState:
     def load(self, entries: Iterable[ProducerEntry], offset: int, now_ms: int) -> None:
         """Takes over a snapshot that describes the log up to `offset`."""
         self.clear(offset)
-        self.producers.update(
-            {entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)}
-        )
+        self.producers.update({entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)})
         for entry in sorted(self.producers.values(), key=attrgetter("txn_first_offset")):
             if entry.txn_first_offset >= 0:
                 self._ongoing[entry.txn_first_offset] = entry.producer_id
@@ -304,9 +300,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         raise CorruptSnapshotError(f"{len(data)} bytes do not hold {count} entries")
     entries = []
     for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
-        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch, txn = (
-            fields
-        )
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch, txn = fields
         entry = ProducerEntry(producer_id)
         entry.epoch = epoch
         entry.coordinator_epoch = coordinator_epoch

@@ -101,9 +101,7 @@ def load_log(
 
 
 class _Loader:
-    def __init__(
-        self, directory: Path, config: TopicConfig, context: LogContext, log_start_offset: int
-    ) -> None:
+    def __init__(self, directory: Path, config: TopicConfig, context: LogContext, log_start_offset: int) -> None:
         self.directory = directory
         self.config = config
         self.context = context
@@ -241,9 +239,7 @@ class _Loader:
                 next_offset = header.next_offset
                 valid_bytes = position + header.size
         except KafkaError as error:
-            logger.warning(
-                "%s: %s; keeping %d of %d bytes", segment.path, error.message, valid_bytes, segment.size
-            )
+            logger.warning("%s: %s; keeping %d of %d bytes", segment.path, error.message, valid_bytes, segment.size)
         is_whole = valid_bytes == segment.size
         if not is_whole:
             segment.cut(valid_bytes)
@@ -255,9 +251,7 @@ class _Loader:
     def _start_over(self) -> int:
         """Nothing left above the log start offset: begin there, so that no offset is used twice."""
         for segment in self.segments:
-            logger.warning(
-                "deleting %s: it ends before the log start offset %d", segment.path, self.log_start_offset
-            )
+            logger.warning("deleting %s: it ends before the log start offset %d", segment.path, self.log_start_offset)
             _delete_files(segment)
         self.segments = [Segment.create(str(self.directory), self.log_start_offset, self.pool, self.now_ms)]
         self.segments[0].index_interval_bytes = self.config.index_interval_bytes
@@ -272,11 +266,7 @@ class _Loader:
         """Keeps the snapshots at the start of a segment, and the newest one."""
         bases = {segment.base_offset for segment in self.segments}
         newest = max((offset for offset in self.snapshots if offset <= end_offset), default=-1)
-        keep = [
-            offset
-            for offset in self.snapshots
-            if offset <= end_offset and (offset in bases or offset == newest)
-        ]
+        keep = [offset for offset in self.snapshots if offset <= end_offset and (offset in bases or offset == newest)]
         for offset in set(self.snapshots).difference(keep):
             remove_file(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
         self.snapshots[:] = sorted(keep)

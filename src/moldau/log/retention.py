@@ -40,8 +40,7 @@ def delete_records(log: PartitionLog, before_offset: int) -> int:
         before_offset = log.high_watermark
     if not 0 <= before_offset <= log.high_watermark:
         raise OffsetOutOfRangeError(
-            f"cannot delete records of {log.name} before {before_offset}: "
-            f"the high watermark is {log.high_watermark}"
+            f"cannot delete records of {log.name} before {before_offset}: the high watermark is {log.high_watermark}"
         )
     try:
         _advance_log_start_offset(log, before_offset)

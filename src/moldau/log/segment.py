@@ -116,12 +116,8 @@ class Segment:
         self.fd = -1
         self.size = size
         self.pool = pool
-        self.offset_index = OffsetIndex(
-            f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}", base_offset, new=new
-        )
-        self.time_index = TimeIndex(
-            f"{directory}/{file_name(base_offset, TIME_INDEX_SUFFIX)}", base_offset, new=new
-        )
+        self.offset_index = OffsetIndex(f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}", base_offset, new=new)
+        self.time_index = TimeIndex(f"{directory}/{file_name(base_offset, TIME_INDEX_SUFFIX)}", base_offset, new=new)
         self.txn_index = TxnIndex(
             f"{directory}/{file_name(base_offset, TXN_INDEX_SUFFIX)}", base_offset, exists=has_txn_index
         )
@@ -222,9 +218,7 @@ class Segment:
         begin_ms = self.first_timestamp if self.first_timestamp >= 0 else self.created_ms
         self.roll_deadline_ms = begin_ms + segment_ms - self.roll_jitter_ms
 
-    def append(
-        self, data: bytes | bytearray | memoryview, size: int, last_offset: int, max_timestamp: int
-    ) -> None:
+    def append(self, data: bytes | bytearray | memoryview, size: int, last_offset: int, max_timestamp: int) -> None:
         """Appends one batch, checked and stamped. On OSError the caller cuts off what was half written."""
         fd = self.fd
         if fd < 0:
@@ -340,14 +334,10 @@ class Segment:
             fd = self.open()
         data = pread(fd, size, position)
         if len(data) != size:
-            raise OSError(
-                0, f"{self.path} ends at byte {position + len(data)}, {self.size} bytes were written"
-            )
+            raise OSError(0, f"{self.path} ends at byte {position + len(data)}, {self.size} bytes were written")
         return data
 
-    def read_batches(
-        self, position: int, max_bytes: int, end: int, min_one: bool
-    ) -> tuple[bytes | memoryview, int]:
+    def read_batches(self, position: int, max_bytes: int, end: int, min_one: bool) -> tuple[bytes | memoryview, int]:
         """Whole batches from `position` within `max_bytes`, and the offset that follows them (-1: unknown).
 
         At least the first batch when `min_one`, however large. The index says where the last few batches

@@ -33,9 +33,7 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
         log.log_start_offset = min(log.log_start_offset, offset)
         delete_snapshots(log, {snapshot for snapshot in log.snapshots if snapshot > offset})
         directory = str(log.directory)
-        rebuild_producer_state(
-            log.producers, log.segments, directory, log.snapshots, offset, now_ms=log.clock()
-        )
+        rebuild_producer_state(log.producers, log.segments, directory, log.snapshots, offset, now_ms=log.clock())
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot truncate {log.name}", error) from error
     log.high_watermark = high_watermark

@@ -56,9 +56,7 @@ class TxnIndex:
         for version, *fields in _ENTRY.iter_unpack(data):
             txn = AbortedTxn(*fields)
             if version > VERSION or txn.last_offset < self.base_offset:
-                raise CorruptIndexError(
-                    f"{self.path} has an entry that cannot be right: version {version}, {txn}"
-                )
+                raise CorruptIndexError(f"{self.path} has an entry that cannot be right: version {version}, {txn}")
             result.append(txn)
         return result
 

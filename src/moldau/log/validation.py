@@ -21,9 +21,7 @@ _CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-_ODD_ATTRIBUTES = (
-    0x0F  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
-)
+_ODD_ATTRIBUTES = 0x0F  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
 _LAST_CODEC = 4
 
 
@@ -76,9 +74,7 @@ class LogRules(NamedTuple):
         """The checks that the header alone decides."""
         if header.attributes & _ODD_ATTRIBUTES > _LAST_CODEC:
             if header.is_log_append_time:
-                raise KafkaError(
-                    ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
-                )
+                raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
             _ = header.codec  # says that nobody knows it
         if header.max_timestamp > now_ms + self.after_max_ms and not self.log_append_time:
             raise self._out_of_range(header.max_timestamp, now_ms)
@@ -112,8 +108,6 @@ class LogRules(NamedTuple):
     ) -> None:
         for record in decode_records(batch, 0, header):
             if self.compacted and record.key is None:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD, "a compacted topic cannot accept a record without a key"
-                )
+                raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic cannot accept a record without a key")
             if bounded_before and 0 <= record.timestamp_ms < now_ms - self.before_max_ms:
                 raise self._out_of_range(record.timestamp_ms, now_ms)

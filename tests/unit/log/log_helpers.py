@@ -1,0 +1,154 @@
+"""What the storage tests share: a clock that stands still, batches, logs that are stopped or crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import struct
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+
+from moldau.config.topic import TopicConfig
+from moldau.log.files import FilePool, LogDir
+from moldau.log.partition_log import AppendInfo, LogContext, PartitionLog
+from moldau.log.producer_state import AppendOrigin
+from moldau.log.recovery import create_log, load_log
+from moldau.wire.batch import BatchHeader, check_batch, encode_batch, iter_headers
+
+# A machine that is busy with something else is no failure.
+properties = settings(deadline=None)
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = uuid.UUID("6f1a0b9e-5b53-4a3c-9f57-52ac8b5f3d10")
+
+
+class Clock:
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def topic_config(**changes: Any) -> TopicConfig:
+    """Small segments and a dense index, so that a few batches meet every boundary."""
+    defaults: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 100}
+    return dataclasses.replace(TopicConfig(), **{**defaults, **changes})
+
+
+def context_of(directory: Path, clock: Clock, *, pool_limit: int = 100, **changes: Any) -> LogContext:
+    return LogContext(LogDir(directory), FilePool(pool_limit), clock, 86_400_000, **changes)
+
+
+def new_log(directory: Path, clock: Clock | None = None, *, pool_limit: int = 100, **config: Any) -> PartitionLog:
+    directory.mkdir(exist_ok=True)
+    context = context_of(directory, clock or Clock(), pool_limit=pool_limit)
+    return create_log(directory / "t-0", "t", 0, TOPIC_ID, topic_config(**config), context=context)
+
+
+def load(log: PartitionLog, *, clean: bool, recovery_point: int | None = None, **config: Any) -> PartitionLog:
+    """The log in the same directory, as a new process finds it."""
+    context = LogContext(LogDir(log.log_dir.path), FilePool(log.pool.limit), log.clock, 86_400_000, log.single_replica)
+    return load_log(
+        log.directory,
+        "t",
+        0,
+        dataclasses.replace(log.config, **config),
+        context=context,
+        clean=clean,
+        recovery_point=log.recovery_point if recovery_point is None else recovery_point,
+        log_start_offset=log.log_start_offset,
+    )
+
+
+def restart(log: PartitionLog, **config: Any) -> PartitionLog:
+    log.close()
+    return load(log, clean=True, **config)
+
+
+def crash(log: PartitionLog, *, recovery_point: int | None = None, **config: Any) -> PartitionLog:
+    """The process is gone, what it wrote is in the files."""
+    log.close_files()
+    return load(log, clean=False, recovery_point=recovery_point, **config)
+
+
+def batch(
+    count: int = 1,
+    *,
+    size: int = 20,
+    timestamp_ms: int = NOW_MS,
+    timestamps: Sequence[int] | None = None,
+    key: bytes | None = b"k",
+    **fields: Any,
+) -> bytearray:
+    times = timestamps if timestamps is not None else [timestamp_ms] * count
+    return bytearray(encode_batch([(key, random.randbytes(size), time, ()) for time in times], **fields))
+
+
+def marker(producer_id: int, *, abort: bool, producer_epoch: int = 0, coordinator_epoch: int = 0) -> bytearray:
+    key = struct.pack(">hh", 0, 0 if abort else 1)
+    value = struct.pack(">hi", 0, coordinator_epoch)
+    return bytearray(
+        encode_batch(
+            [(key, value, NOW_MS, ())],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_transactional=True,
+            is_control=True,
+        )
+    )
+
+
+def append(log: PartitionLog, records: bytearray | None = None, *, leader_epoch: int = 0) -> AppendInfo:
+    return log.append(records if records is not None else batch(), leader_epoch=leader_epoch, now_ms=log.clock())
+
+
+def end_transaction(
+    log: PartitionLog, producer_id: int, *, abort: bool, leader_epoch: int = 0, **fields: Any
+) -> AppendInfo:
+    return log.append(
+        marker(producer_id, abort=abort, **fields),
+        leader_epoch=leader_epoch,
+        now_ms=log.clock(),
+        origin=AppendOrigin.COORDINATOR,
+    )
+
+
+def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[tuple[BatchHeader, bytes]]:
+    """Every batch of the log, each with its CRC checked."""
+    found = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, max_bytes, upto_offset=log.log_end_offset, min_one=True)
+        assert data, f"nothing to read at {offset}, the log ends at {log.log_end_offset}"
+        for position, header in iter_headers(data):
+            check_batch(data, position, header, strict=False)
+            found.append((header, bytes(data[position : position + header.size])))
+            offset = header.next_offset
+    return found
+
+
+def offsets_of(log: PartitionLog) -> list[int]:
+    return [header.base_offset for header, _ in read_all(log)]
+
+
+def files_of(log: PartitionLog) -> list[str]:
+    return sorted(path.name for path in log.directory.iterdir())
+
+
+def producer_view(log: PartitionLog) -> dict[int, Any]:
+    """What survives a restart of the producer state: the last batch of each producer."""
+    return {
+        entry.producer_id: (
+            entry.epoch,
+            entry.coordinator_epoch,
+            entry.last_timestamp_ms,
+            entry.txn_first_offset,
+            [last[:3] for last in entry.batches[-1:]],  # a snapshot has one timestamp for batch and marker
+        )
+        for entry in log.producers.producers.values()
+    }

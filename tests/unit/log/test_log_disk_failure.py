@@ -1,0 +1,195 @@
+"""A disk that is full or broken: a clear error, nothing half-written, reads go on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_helpers import append, batch, crash, end_transaction, new_log, offsets_of, read_all, restart
+
+from moldau.errors import StorageError
+from moldau.log import files, segment
+from moldau.log.partition_log import PartitionLog
+
+real_pwrite = os.pwrite
+Pwrite = Callable[[int, Any, int], int]
+
+
+def name_of(fd: int) -> str:
+    return Path(os.readlink(f"/proc/self/fd/{fd}")).name
+
+
+def fail_on(suffix: str, number: int, *, after_bytes: int = 0) -> Pwrite:
+    """A write that fails for files of `suffix`, with the first bytes already on their way."""
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if not name_of(fd).endswith(suffix):
+            return real_pwrite(fd, data, position)
+        if after_bytes:
+            real_pwrite(fd, bytes(data)[:after_bytes], position)
+        raise OSError(number, os.strerror(number))
+
+    return pwrite
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pwrite], None]:
+    return lambda pwrite: monkeypatch.setattr(files, "pwrite", pwrite)
+
+
+@pytest.mark.parametrize("written", [0, 1, 61, 80])
+def test_a_full_disk_refuses_the_batch_and_keeps_the_log(
+    tmp_path: Path, disk: Callable[[Pwrite], None], written: int
+) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(2))
+    before = read_all(log)
+    size = Path(log.segments[0].path).stat().st_size
+    disk(fail_on(".log", errno.ENOSPC, after_bytes=written))
+    with pytest.raises(StorageError, match=r"is full.*free space") as refused:
+        append(log, batch(2))
+    assert str(tmp_path) in refused.value.message
+    assert not log.log_dir.offline
+    assert Path(log.segments[0].path).stat().st_size == size
+    assert (log.log_end_offset, log.high_watermark) == (2, 2)
+    assert read_all(log) == before
+    disk(real_pwrite)
+    assert append(log, batch(2)).base_offset == 2
+    assert offsets_of(crash(log)) == [0, 2]
+
+
+def test_a_short_write_is_continued(tmp_path: Path, disk: Callable[[Pwrite], None]) -> None:
+    log = new_log(tmp_path)
+    disk(lambda fd, data, position: real_pwrite(fd, bytes(data)[:7], position))
+    append(log, batch(3))
+    append(log, batch(3))
+    disk(real_pwrite)
+    assert offsets_of(log) == [0, 3]
+
+
+def test_a_disk_that_takes_nothing_more_counts_as_full(tmp_path: Path, disk: Callable[[Pwrite], None]) -> None:
+    log = new_log(tmp_path)
+    writes = iter([10])
+    disk(lambda fd, data, position: next(writes, 0))
+    with pytest.raises(StorageError, match="full"):
+        append(log)
+    assert log.size_bytes == 0
+
+
+def test_a_refused_batch_leaves_no_trace_in_the_producer_state(tmp_path: Path, disk: Callable[[Pwrite], None]) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    one = batch(producer_id=1, producer_epoch=0, base_sequence=1, is_transactional=True)
+    disk(fail_on(".log", errno.ENOSPC))
+    with pytest.raises(StorageError):
+        append(log, bytearray(one))
+    disk(real_pwrite)
+    assert log.last_stable_offset == 1
+    assert append(log, bytearray(one)).base_offset == 1
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+def test_a_roll_that_fails_is_tried_again_with_the_next_batch(
+    tmp_path: Path, disk: Callable[[Pwrite], None], suffix: str
+) -> None:
+    log = new_log(tmp_path, segment_bytes=300)
+    append(log, batch(size=100))
+    disk(fail_on(suffix, errno.ENOSPC))
+    with pytest.raises(StorageError, match="full"):
+        append(log, batch(size=100))
+    assert len(log.segments) == 1
+    assert offsets_of(log) == [0]
+    disk(real_pwrite)
+    assert append(log, batch(size=100)).base_offset == 1
+    assert append(log, batch(size=100)).base_offset == 2
+    assert offsets_of(crash(log)) == [0, 1, 2]
+
+
+def test_a_crash_in_the_middle_of_a_failed_roll_loses_nothing(tmp_path: Path, disk: Callable[[Pwrite], None]) -> None:
+    log = new_log(tmp_path, segment_bytes=300)
+    append(log, batch(size=100))
+    disk(fail_on(".snapshot", errno.ENOSPC))
+    with pytest.raises(StorageError):
+        append(log, batch(size=100))
+    disk(real_pwrite)
+    log = crash(log)
+    assert offsets_of(log) == [0]
+    assert append(log, batch(size=100)).base_offset == 1
+    assert offsets_of(restart(log)) == [0, 1]
+
+
+def test_an_abort_that_cannot_be_indexed_is_taken_back(tmp_path: Path, disk: Callable[[Pwrite], None]) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
+    disk(fail_on(".txnindex", errno.ENOSPC))
+    with pytest.raises(StorageError):
+        end_transaction(log, 1, abort=True)
+    assert (log.log_end_offset, log.last_stable_offset) == (1, 0)
+    disk(real_pwrite)
+    assert end_transaction(log, 1, abort=True).base_offset == 1
+    assert log.aborted_transactions(0, 2) == [(1, 0)]
+    assert log.last_stable_offset == 2
+    log = crash(log)
+    assert log.aborted_transactions(0, 2) == [(1, 0)]
+
+
+def test_a_broken_disk_takes_its_directory_offline_and_reads_go_on(
+    tmp_path: Path, disk: Callable[[Pwrite], None]
+) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    disk(fail_on(".log", errno.EIO, after_bytes=30))
+    with pytest.raises(StorageError, match="offline"):
+        append(log)
+    assert log.log_dir.offline
+    disk(real_pwrite)
+    with pytest.raises(StorageError, match="is offline"):
+        append(log)
+    assert offsets_of(log) == [0]
+    assert offsets_of(crash(log)) == [0]
+
+
+def test_bytes_that_cannot_be_cut_off_again_take_the_directory_offline(
+    tmp_path: Path, disk: Callable[[Pwrite], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    disk(fail_on(".log", errno.ENOSPC, after_bytes=30))
+
+    def ftruncate(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(segment, "ftruncate", ftruncate)
+    with pytest.raises(StorageError):
+        append(log)
+    assert log.log_dir.offline
+    assert "cannot cut" in log.log_dir.error
+    monkeypatch.undo()
+    assert offsets_of(crash(log)) == [0]
+
+
+def failing_reads(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pread(fd: int, size: int, position: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(segment, "pread", pread)
+
+
+def test_a_read_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    failing_reads(log, monkeypatch)
+    with pytest.raises(StorageError, match="cannot read t-0"):
+        log.read(0, 1000, upto_offset=1, min_one=True)
+
+
+def test_a_file_that_was_shortened_behind_our_back_gives_an_error(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    os.truncate(log.segments[0].path, 40)
+    with pytest.raises(StorageError, match="ends at byte 40"):
+        log.read(0, 1000, upto_offset=1, min_one=True)

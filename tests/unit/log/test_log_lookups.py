@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_helpers import NOW_MS, append, batch, new_log, properties, restart
+
+times = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=20)
+
+
+@properties
+@given(times, st.integers(0, 5), st.integers(-1, 55), st.booleans())
+def test_a_timestamp_leads_to_the_first_record_that_is_not_older(
+    tmp_path_factory: pytest.TempPathFactory,
+    times: list[list[int]],
+    deleted: int,
+    wanted: int,
+    restarted: bool,
+) -> None:
+    log = new_log(tmp_path_factory.mktemp("log"), segment_bytes=400)
+    for batch_times in times:
+        append(log, batch(timestamps=[NOW_MS + time for time in batch_times]))
+    log.delete_records(min(deleted, log.high_watermark))
+    if restarted:
+        log = restart(log)
+    flat = [NOW_MS + time for batch_times in times for time in batch_times]
+    left = [(time, offset, 0) for offset, time in enumerate(flat) if offset >= log.log_start_offset]
+    expected = next((found for found in left if found[0] >= NOW_MS + wanted), None)
+    assert log.offset_for_timestamp(NOW_MS + wanted) == expected
+    newest = log.max_timestamp()
+    if left and max(flat) == max(time for time, _, _ in left):
+        assert newest == min((found for found in left if found[0] == max(flat)), key=lambda found: found[1])
+    log.close_files()
+
+
+def test_an_empty_log_has_no_timestamps(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert log.offset_for_timestamp(0) is None
+    assert log.max_timestamp() is None
+    append(log, batch(timestamps=[-1]))
+    assert log.max_timestamp() is None
+
+
+def test_the_epoch_of_what_is_found_comes_with_it(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(timestamp_ms=NOW_MS), leader_epoch=3)
+    append(log, batch(timestamp_ms=NOW_MS + 1), leader_epoch=5)
+    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 3)
+    assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1, 5)
+    assert log.max_timestamp() == (NOW_MS + 1, 1, 5)
+
+
+def test_log_append_time_counts_for_every_record_of_the_batch(tmp_path: Path) -> None:
+    log = new_log(tmp_path, message_timestamp_type="LogAppendTime")
+    append(log, batch(3, timestamp_ms=1))
+    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
+    assert log.offset_for_timestamp(NOW_MS + 1) is None

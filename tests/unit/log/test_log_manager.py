@@ -1,0 +1,411 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_helpers import NOW_MS, TOPIC_ID, Clock, append, batch, offsets_of, topic_config
+
+from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from moldau.log import files
+from moldau.log.manager import LogManager
+from moldau.log.partition_log import PartitionLog
+
+
+def manager_of(*directories: Path, clock: Clock | None = None, node_id: int = 1, **changes: Any) -> LogManager:
+    return LogManager(
+        directories,
+        default_config=changes.pop("config", topic_config()),
+        node_id=node_id,
+        clock=clock or Clock(),
+        recovery_threads=2,
+        **changes,
+    )
+
+
+def opened(*directories: Path, **changes: Any) -> LogManager:
+    manager = manager_of(*directories, **changes)
+    manager.open()
+    return manager
+
+
+def crashed(manager: LogManager) -> None:
+    """What the kernel does when the process is killed."""
+    for log in manager.logs.values():
+        log.close_files()
+    manager._unlock()
+
+
+def log_of(manager: LogManager, topic: str = "t", partition: int = 0) -> PartitionLog:
+    log = manager.get(topic, partition)
+    assert log is not None
+    return log
+
+
+def test_logs_are_found_again_after_a_clean_stop(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    for partition in range(3):
+        append(manager.create("my-topic.x", partition, TOPIC_ID), batch(partition + 1))
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
+    assert manager.logs == {}
+    manager = opened(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert {key: log.log_end_offset for key, log in manager.logs.items()} == {
+        ("my-topic.x", 0): 1,
+        ("my-topic.x", 1): 2,
+        ("my-topic.x", 2): 3,
+    }
+    assert {log.topic_id for log in manager.logs.values()} == {TOPIC_ID}
+    assert all(log.recovery_point == log.log_end_offset for log in manager.logs.values())
+    manager.close()
+
+
+def test_logs_are_recovered_after_a_crash_from_the_checkpointed_point(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    log = manager.create("t", 0, TOPIC_ID)
+    for _ in range(5):
+        append(log)
+    log.flush()
+    manager.checkpoint()
+    append(log)
+    log.delete_records(3)
+    manager.checkpoint()
+    crashed(manager)
+    seen: list[tuple[int, int]] = []
+    manager = manager_of(tmp_path)
+    manager.open(progress=lambda done, total: seen.append((done, total)))
+    log = log_of(manager)
+    assert seen == [(1, 1)]
+    assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (3, 5, 6)
+    manager.close()
+
+
+def test_a_stop_of_a_broker_that_never_got_ready_is_not_marked_clean(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    manager.lock()
+    manager.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_each_topic_is_loaded_with_its_own_configuration(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.create("a", 0, TOPIC_ID, topic_config(retention_ms=5))
+    manager.create("b", 0, uuid.uuid4())
+    manager.close()
+    manager = manager_of(tmp_path)
+    manager.open(lambda topic: topic_config(retention_ms=5 if topic == "a" else 7))
+    assert (log_of(manager, "a").config.retention_ms, log_of(manager, "b").config.retention_ms) == (5, 7)
+    manager.close()
+
+
+def test_partitions_spread_over_the_directories(tmp_path: Path) -> None:
+    dirs = [tmp_path / name for name in "abc"]
+    manager = opened(*dirs)
+    for partition in range(9):
+        append(manager.create("t", partition, TOPIC_ID))
+    assert [len(list(directory.glob("t-*"))) for directory in dirs] == [3, 3, 3]
+    described = manager.describe_dirs()
+    assert [len(one.sizes) for one in described] == [3, 3, 3]
+    assert all(one.error == "" and one.total_bytes >= one.usable_bytes > 0 for one in described)
+    assert {size for one in described for size in one.sizes.values()} == {log_of(manager).size_bytes}
+    manager.close()
+    manager = opened(*dirs)
+    assert len(manager.logs) == 9
+    manager.close()
+
+
+def test_the_same_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        manager = opened(tmp_path / name, cluster_id="c")
+        manager.create("t", 0, TOPIC_ID)
+        manager.close()
+    manager = manager_of(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ConfigError, match="remove the one that is stale"):
+        manager.open()
+    manager.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+# -- who a directory belongs to
+
+
+def test_a_directory_in_use_is_refused_within_a_process(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+        opened(tmp_path)
+    manager.close()
+    opened(tmp_path).close()
+
+
+def test_a_directory_in_use_is_refused_between_processes(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from moldau.log.dir_lock import DirLock;"
+        "DirLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=f"in use by process {holder.pid}.*stop that broker"):
+            opened(tmp_path)
+        holder.kill()
+    opened(tmp_path).close()
+
+
+def test_two_directories_are_locked_both_or_not_at_all(tmp_path: Path) -> None:
+    first = opened(tmp_path / "b")
+    with pytest.raises(ConfigError):
+        opened(tmp_path / "a", tmp_path / "b")
+    opened(tmp_path / "a").close()
+    first.close()
+
+
+def test_meta_properties_say_whose_the_directory_is(tmp_path: Path) -> None:
+    manager = opened(tmp_path / "a", tmp_path / "b")
+    cluster_id = manager.cluster_id
+    manager.close()
+    assert len(cluster_id) == 22
+    lines = (tmp_path / "a" / "meta.properties").read_text().splitlines()
+    assert {"version=1", f"cluster.id={cluster_id}", "node.id=1"} <= set(lines)
+    assert manager.directory_ids[tmp_path / "a"] != manager.directory_ids[tmp_path / "b"]
+    again = opened(tmp_path / "a", tmp_path / "b", tmp_path / "new")
+    assert again.cluster_id == cluster_id
+    assert again.directory_ids[tmp_path / "a"] == manager.directory_ids[tmp_path / "a"]
+    again.close()
+
+
+def test_a_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path / "a").close()
+    opened(tmp_path / "b").close()
+    with pytest.raises(ConfigError, match=r"belongs to node 1, node\.id is 2"):
+        opened(tmp_path / "a", node_id=2)
+    with pytest.raises(ConfigError, match="belongs to cluster"):
+        opened(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ConfigError, match="belongs to cluster"):
+        opened(tmp_path / "a", cluster_id="another")
+    opened(tmp_path / "a").close()
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file"):
+        opened(tmp_path / "file" / "below")
+    with pytest.raises(ConfigError, match="twice"):
+        opened(tmp_path / "a", tmp_path / "a")
+
+
+# -- creating and deleting
+
+
+def test_creating_what_exists_gives_the_same_log(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    log = manager.create("t", 0, TOPIC_ID)
+    assert manager.create("t", 0, TOPIC_ID) is log
+    with pytest.raises(KafkaError) as refused:
+        manager.create("t", 0, uuid.uuid4())
+    assert refused.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+    manager.close()
+
+
+def test_partition_metadata_is_kafkas(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.create("t", 0, TOPIC_ID)
+    manager.close()
+    text = (tmp_path / "t-0" / "partition.metadata").read_text()
+    assert text == "version: 0\ntopic_id: bxoLnltTSjyfV1Ksi189EA"
+
+
+@pytest.mark.parametrize("content", ["", "version: 0\n", "version: 0\ntopic_id: ?", None])
+def test_a_lost_topic_id_can_be_given_back(tmp_path: Path, content: str | None) -> None:
+    manager = opened(tmp_path)
+    append(manager.create("t", 0, TOPIC_ID))
+    manager.close()
+    path = tmp_path / "t-0" / "partition.metadata"
+    path.unlink() if content is None else path.write_text(content)
+    manager = opened(tmp_path)
+    assert log_of(manager).topic_id == uuid.UUID(int=0)
+    assert offsets_of(manager.create("t", 0, TOPIC_ID)) == [0]
+    manager.close()
+    manager = opened(tmp_path)
+    assert log_of(manager).topic_id == TOPIC_ID
+    manager.close()
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_files_later(tmp_path: Path) -> None:
+    clock = Clock()
+    manager = opened(tmp_path, clock=clock)
+    append(manager.create("t", 0, TOPIC_ID))
+    manager.delete("t", 0)
+    assert manager.get("t", 0) is None
+    [renamed] = tmp_path.glob("t-0.*-delete")
+    assert not (tmp_path / "t-0").exists()
+    append(manager.create("t", 0, uuid.uuid4()))
+    clock.now_ms += 59_999
+    manager.purge_deleted(clock.now_ms)
+    assert renamed.exists()
+    clock.now_ms += 1
+    manager.purge_deleted(clock.now_ms)
+    assert not renamed.exists()
+    assert offsets_of(log_of(manager)) == [0]
+    manager.close()
+
+
+def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.create("n" * 249, 0, TOPIC_ID)
+    manager.delete("n" * 249, 0)
+    [renamed] = tmp_path.glob("n*-delete")
+    assert len(renamed.name) == 255
+    manager.close()
+
+
+def test_what_was_deleted_before_a_crash_is_removed_after_it(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.create("t", 0, TOPIC_ID)
+    manager.delete("t", 0)
+    crashed(manager)
+    manager = opened(tmp_path)
+    assert manager.logs == {}
+    manager.purge_deleted(NOW_MS)
+    assert list(tmp_path.glob("*-delete")) == []
+    manager.close()
+
+
+def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.close()
+    for name in ("lost+found", "notes", "t-0.abc-stray", "__cluster_metadata-0", "-1"):
+        (tmp_path / name).mkdir()
+    manager = opened(tmp_path)
+    assert manager.logs == {}
+    manager.close()
+    assert (tmp_path / "notes").is_dir()
+
+
+# -- housekeeping
+
+
+def test_checkpoints_are_kafkas(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    for topic in ("a", "b"):
+        log = manager.create(topic, 0, uuid.uuid4())
+        for _ in range(3):
+            append(log)
+    log_of(manager, "a").flush()
+    log_of(manager, "b").delete_records(2)
+    manager.checkpoint()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 3\nb 0 2\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nb 0 2\n"
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n2\na 0 3\nb 0 3\n"
+    manager.close()
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+def test_a_damaged_checkpoint_costs_time_not_data(tmp_path: Path, name: str) -> None:
+    manager = opened(tmp_path)
+    append(manager.create("t", 0, TOPIC_ID))
+    manager.checkpoint()
+    crashed(manager)
+    (tmp_path / name).write_bytes(b"0\n5\n\xff\xfe")
+    manager = opened(tmp_path)
+    assert offsets_of(log_of(manager)) == [0]
+    manager.close()
+
+
+def test_flushes_come_due_by_count_and_by_time(tmp_path: Path) -> None:
+    clock = Clock()
+    manager = opened(tmp_path, clock=clock)
+    by_count = manager.create("count", 0, uuid.uuid4(), topic_config(flush_messages=3))
+    by_time = manager.create("time", 0, uuid.uuid4(), topic_config(flush_ms=1000))
+    for log in (by_count, by_time):
+        append(log, batch(2))
+    manager.flush_due(clock.now_ms + 999)
+    assert (by_count.recovery_point, by_time.recovery_point) == (0, 0)
+    append(by_count)
+    manager.flush_due(clock.now_ms + 1000)
+    assert (by_count.recovery_point, by_time.recovery_point) == (3, 2)
+    manager.close()
+
+
+def test_retention_runs_over_every_log(tmp_path: Path) -> None:
+    manager = opened(tmp_path, config=topic_config(retention_ms=1000))
+    for partition in range(3):
+        append(manager.create("t", partition, TOPIC_ID))
+    assert len(manager.enforce_retention(NOW_MS + 1001)) == 3
+    assert all(log.log_start_offset == 1 for log in manager.logs.values())
+    manager.close()
+
+
+# -- failing directories
+
+
+def test_a_failed_directory_gets_no_clean_mark_and_no_new_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    manager = opened(bad, good)
+    log = manager.create("t", 0, TOPIC_ID)
+    assert log.log_dir.path == bad
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if str(bad) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, data, position)
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError):
+        append(log)
+    assert manager.offline_dirs == [bad]
+    assert [one.error != "" for one in manager.describe_dirs()] == [True, False]
+    for partition in range(1, 4):
+        assert manager.create("t", partition, TOPIC_ID).log_dir.path == good
+    manager.checkpoint()
+    manager.close()
+    assert not (bad / ".kafka_cleanshutdown").exists()
+    assert (good / ".kafka_cleanshutdown").exists()
+
+
+def test_a_log_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = opened(tmp_path)
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError, match="full"):
+        manager.create("t", 0, TOPIC_ID)
+    assert not (tmp_path / "t-0").exists()
+    monkeypatch.undo()
+    manager.create("t", 0, TOPIC_ID)
+    manager.close()
+
+
+def test_a_directory_that_cannot_be_read_at_start_goes_offline_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    manager = opened(bad, good)
+    for partition in range(2):
+        append(manager.create("t", partition, TOPIC_ID))
+    manager.close()
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if "bad/t-" in str(path):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    manager = opened(bad, good)
+    assert manager.offline_dirs == [bad]
+    assert list(manager.logs) == [("t", 1)]
+    manager.close()
