@@ -1,7 +1,8 @@
 """The one table of what this broker serves, and the way of a frame to its handler.
 
 Two kinds of handlers: the hot ones (Produce, Fetch) get the frame's bytes and make the answer's bytes; all others get
-a message decoded by the protocol package and return one. A handler that has to wait returns an awaitable.
+a message decoded by the protocol package and return one, or its bytes where it can be large. A handler that has to
+wait returns an awaitable.
 
 What goes wrong stays small: a malformed frame or an unexpected exception closes the one connection it came from.
 """
@@ -58,12 +59,11 @@ MessageHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, Any], Any]"
 RAW_HANDLERS: dict[int, RawHandler] = {
     ApiKey.PRODUCE: handle_produce,
     ApiKey.FETCH: handle_fetch,
-    ApiKey.METADATA: metadata.handle_metadata,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
 }
 
 HANDLERS: dict[int, MessageHandler] = {
     ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
+    ApiKey.METADATA: metadata.handle_metadata,
     ApiKey.API_VERSIONS: api_versions.handle_api_versions,
     ApiKey.CREATE_TOPICS: topics.handle_create_topics,
     ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
@@ -77,6 +77,7 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
 }
 
 SERVED = {key: APIS[key] for key in sorted([*RAW_HANDLERS, *HANDLERS])}
@@ -117,7 +118,7 @@ class Dispatcher:
             response = HANDLERS[key](self._node, context, decode_request(key, version, body))
             if inspect.isawaitable(response):
                 return self._encode_later(context, response)
-            return encode_response(context.correlation_id, response)
+            return _framed(context, response)
         except ProtocolError:
             raise
         except Exception as error:
@@ -127,14 +128,17 @@ class Dispatcher:
         if len(body) > MESSAGE_MAX_BYTES:
             raise ProtocolError(f"request of {len(body)} bytes for {SERVED[context.key].name}")
         message = await self._node.in_thread(decode_request, context.key, context.version, body)
-        response = HANDLERS[context.key](self._node, context, message)
+        try:
+            response = HANDLERS[context.key](self._node, context, message)
+        except Exception as error:
+            raise self._unexpected(context, error) from error
         if not inspect.isawaitable(response):
-            return encode_response(context.correlation_id, response)
+            return _framed(context, response)
         return await self._encode_later(context, response)
 
     async def _encode_later(self, context: RequestContext, response: Awaitable[Any]) -> Buffers:
         try:
-            return encode_response(context.correlation_id, await response)
+            return _framed(context, await response)
         except Exception as error:
             raise self._unexpected(context, error) from error
 
@@ -143,3 +147,8 @@ class Dispatcher:
         self._node.metrics.unexpected_errors += 1
         log.error("%s v%d failed", name, context.version, exc_info=error, extra={"client": context.client_id})
         return ProtocolError(f"{name} v{context.version} failed inside the broker: {error!r}")
+
+
+def _framed(context: RequestContext, response: Any) -> Buffers:
+    """A handler whose answers can be large has packed them itself."""
+    return response if isinstance(response, bytes | list) else encode_response(context.correlation_id, response)

@@ -126,14 +126,14 @@ def framed(correlation_id: int, response: bytes) -> list[bytes | memoryview]:
 
 
 def pack_described_topic(topic: MetadataTopic) -> bytes:
-    """One element of a DescribeTopicPartitions response's topics."""
+    """One element of a DescribeTopicPartitions response's topics; partitions there never tell an error."""
     packed = []
     for part in topic.partitions:
         replicas, isr, offline = part.replicas, part.isr, part.offline
         # Eligible leader replicas (KIP-966) are not kept: both of their lists are empty.
         packed.append(
             _described_layout(len(replicas), len(isr), len(offline)).pack(
-                part.error_code,
+                0,
                 part.index,
                 part.leader,
                 part.leader_epoch,

@@ -58,6 +58,7 @@ def new_topic(
     schema: Schema,
     name: str,
     partitions: int = -1,
+    *,
     replication_factor: int = -1,
     configs: dict[str, Any] | None = None,
     assignments: dict[int, tuple[int, ...]] | None = None,

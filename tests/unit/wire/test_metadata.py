@@ -43,7 +43,7 @@ topics = st.builds(
     MetadataTopic,
     name=text,
     topic_id=st.uuids().map(lambda value: value.bytes),
-    partitions=st.lists(partitions, max_size=4),
+    partitions=st.lists(partitions, max_size=4).map(tuple),
     is_internal=st.booleans(),
     error_code=codes,
     authorized_operations=int32,
@@ -63,7 +63,7 @@ def expected_topics(schema: Any, prefix: str, packed: list[MetadataTopic], **mor
             topic_authorized_operations=topic.authorized_operations,
             partitions=tuple(
                 build_partition(
-                    error_code=error(part.error_code),
+                    error_code=error(part.error_code if prefix == "Metadata" else 0),
                     partition_index=part.index,
                     leader_id=part.leader,
                     leader_epoch=part.leader_epoch,

@@ -7,16 +7,15 @@ of them at once when something moved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.connection import Answer, Buffers
+from moldau.broker.connection import Buffers
 from moldau.broker.handlers.topics import CLUSTER_METADATA_TOPIC, NewTopic, create_topics
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.metadata.topics import is_internal, validate_topic_name
-from moldau.wire.apis import ApiKey
-from moldau.wire.messages import decode_request, error, ms
+from moldau.wire.messages import error, ms
 from moldau.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataPartition,
@@ -51,35 +50,35 @@ class PackedMetadata:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._image: MetadataImage | None = None
-        self._topics: dict[tuple[int, int, str], bytes] = {}
-        self._answers: dict[tuple[int, int, int, str], bytes] = {}
+        self._topics: dict[tuple[str, int, int], tuple[TopicImage, bytes]] = {}
+        self._answers: dict[tuple[str, int, int, int], bytes] = {}
 
-    def topic(self, version: int, operations: int, name: str) -> bytes | None:
+    def topic(self, name: str, version: int, operations: int) -> bytes | None:
         """One topic of a response, or None where there is no such topic."""
-        self._forget_the_past()
-        key = (version, operations, name)
-        packed = self._topics.get(key)
-        if packed is None:
-            topic = self._node.image.topics.get(name)
-            if topic is None:
-                return None
-            packed = pack_metadata_topic(version, _told(topic, _alive(self._node), operations, version == 0))
-            self._topics[key] = packed
+        self._follow_image()
+        known = self._topics.get((name, version, operations))
+        if known is not None:
+            return known[1]
+        topic = self._node.image.topics.get(name)
+        if topic is None:
+            return None
+        packed = pack_metadata_topic(version, _told(topic, _alive(self._node), operations, version == 0))
+        self._topics[name, version, operations] = (topic, packed)
         return packed
 
-    def all_topics(self, version: int, operations: int, cluster_operations: int, listener: str) -> bytes:
+    def all_topics(self, listener: str, version: int, operations: int, cluster_operations: int) -> bytes:
         """A whole response, from behind its correlation id."""
-        self._forget_the_past()
-        key = (version, operations, cluster_operations, listener)
+        self._follow_image()
+        key = (listener, version, operations, cluster_operations)
         answer = self._answers.get(key)
         if answer is None:
-            packed = (self.topic(version, operations, name) for name in self._node.image.topics)
+            packed = (self.topic(name, version, operations) for name in self._node.image.topics)
             topics = [each for each in packed if each is not None]
-            answer = self.response(version, cluster_operations, listener, topics)
+            answer = self.response(listener, version, cluster_operations, topics)
             self._answers[key] = answer
         return answer
 
-    def response(self, version: int, cluster_operations: int, listener: str, topics: Sequence[bytes]) -> bytes:
+    def response(self, listener: str, version: int, cluster_operations: int, topics: Sequence[bytes]) -> bytes:
         node = self._node
         return pack_metadata_response(
             version,
@@ -90,11 +89,14 @@ class PackedMetadata:
             cluster_operations=cluster_operations,
         )
 
-    def _forget_the_past(self) -> None:
-        if self._image is not self._node.image:
-            self._image = self._node.image
-            self._topics.clear()
-            self._answers.clear()
+    def _follow_image(self) -> None:
+        image = self._node.image
+        if self._image is image:
+            return
+        self._image = image
+        self._answers.clear()
+        # Images share the topics that did not change.
+        self._topics = {key: known for key, known in self._topics.items() if image.topics.get(key[0]) is known[0]}
 
 
 def _brokers(node: BrokerNode, listener: str) -> list[NodeEndpoint]:
@@ -141,14 +143,13 @@ def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bo
 # -- Metadata
 
 
-def handle_metadata(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+def handle_metadata(node: BrokerNode, context: RequestContext, request: Any) -> Buffers | Awaitable[Buffers]:
     version = context.version
-    # librdkafka asks for all topics, from version 9 on, with three bytes too many; Kafka never looks at them.
-    request = decode_request(ApiKey.METADATA, version, body, leftover_ok=True)
     asked = request.topics
     if asked is None or (version == 0 and not asked):
         operations, cluster_operations = _operations(request)
-        answer = node.packed_metadata.all_topics(version, operations, cluster_operations, context.connection.listener)
+        listener = context.connection.listener
+        answer = node.packed_metadata.all_topics(listener, version, operations, cluster_operations)
         return framed(context.correlation_id, answer)
     if not all(_names_one(topic, version) for topic in asked):
         return _refuse(context, asked)
@@ -224,11 +225,11 @@ def _answer(
     packed = node.packed_metadata
     topics = [pack_metadata_topic(version, topic) for topic in unknown]
     for name in names:
-        topic = packed.topic(version, operations, name)
+        topic = packed.topic(name, version, operations)
         if topic is None:
             topic = pack_metadata_topic(version, _told_absence(name, operations))
         topics.append(topic)
-    answer = packed.response(version, cluster_operations, context.connection.listener, topics)
+    answer = packed.response(context.connection.listener, version, cluster_operations, topics)
     return framed(context.correlation_id, answer)
 
 
@@ -301,8 +302,7 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
 # -- DescribeTopicPartitions
 
 
-def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
-    request = decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.version, body)
+def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, request: Any) -> Buffers:
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
@@ -339,9 +339,7 @@ class _Page:
             return True
         part = topic.partitions[first : first + self._room]
         told = _told(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
-        # A missing leader shows as such; this API has no error code for a partition.
-        partitions = [each._replace(error_code=0) for each in told.partitions]
-        self.topics.append(pack_described_topic(told._replace(partitions=partitions)))
+        self.topics.append(pack_described_topic(told))
         self._room -= len(part)
         if first + len(part) < len(topic.partitions):
             self.next_cursor = (name, first + len(part))
