@@ -6,6 +6,7 @@ only then moves the recovery point. A truncation meanwhile voids it.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
 
 _base_offset = attrgetter("base_offset")
+# Not the disk's failures: there are too many open files, and the next try may find fewer.
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def flush(log: PartitionLog, upto_offset: int | None) -> None:
@@ -30,8 +33,9 @@ def flush(log: PartitionLog, upto_offset: int | None) -> None:
         try:
             _sync(log, end_offset)
         except OSError as error:
-            # The kernel may have dropped what it could not write; only a restart shows what is on disk.
-            log.log_dir.take_offline(f"fsync of {log.name} failed: {error}")
+            if error.errno not in _OURS:
+                # The kernel may have dropped what it could not write; only a restart shows what is on disk.
+                log.log_dir.take_offline(f"fsync of {log.name} failed: {error}")
             raise log.log_dir.storage_error(f"cannot flush {log.name}", error) from error
         with log.recovery_lock:
             if truncations == log.truncations:

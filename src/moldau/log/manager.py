@@ -34,6 +34,7 @@ DELETE_SUFFIX = "-delete"
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _METADATA_TOPIC = "__cluster_metadata"
 _NAME_MAX = 255
+_CLOSING_THREADS = 8  # they wait for the disk, which makes one commit of many fsyncs
 DAY_MS = 86_400_000
 
 TopicPartition = tuple[str, int]
@@ -186,7 +187,7 @@ class LogManager:
         """Returns the directories in which a log could not be closed."""
         failed = set()
         logs = list(self.logs.values())
-        with ThreadPoolExecutor(max(1, self._recovery_threads), thread_name_prefix="close") as executor:
+        with ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="close") as executor:
             for log, error in zip(logs, executor.map(_close, logs), strict=True):
                 if error is not None:
                     logger.error("%s", error.message)

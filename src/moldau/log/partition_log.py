@@ -33,7 +33,7 @@ from moldau.wire.batch import LOG_OVERHEAD, BatchHeader, check_batch, iter_heade
 
 base_offset_of = attrgetter("base_offset")
 # A reader that reads on finds its position here; with more of them some look it up in the index now and then.
-_HINTS_MAX = 64
+_HINTS_MAX = 32
 
 
 class AppendInfo(NamedTuple):

@@ -365,10 +365,11 @@ class Segment:
     def newest_timestamp(self) -> int:
         """The largest record timestamp; -1 when no record has one."""
         if self.max_timestamp == UNKNOWN:
-            loaded = self.offset_index.loaded
-            self.load_indexes()
-            if not loaded and self.fd < 0:
-                self.release()
+            last = self.time_index.peek_last()
+            if last is not None:
+                self.max_timestamp, self.max_timestamp_offset = last
+            else:
+                self.load_indexes()
         return self.max_timestamp
 
     def largest_timestamp(self) -> int:

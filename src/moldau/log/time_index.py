@@ -7,6 +7,7 @@ is sealed or closed, like the offset index.
 
 from __future__ import annotations
 
+import os
 import struct
 from bisect import bisect_left, bisect_right
 
@@ -45,6 +46,22 @@ class TimeIndex:
             if last[0] < first[0] or last[1] < first[1] or first[0] < 0 or first[1] < 0:
                 raise CorruptIndexError(f"{self.path} is out of order: from {first} to {last}")
         self._data = bytearray(data)
+
+    def peek_last(self) -> tuple[int, int] | None:
+        """The last entry of the file, without loading it; None when there is none to trust."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            size = os.lseek(fd, 0, os.SEEK_END)
+            if not size or size % ENTRY_SIZE:
+                return None
+            timestamp, relative = _ENTRY.unpack(os.pread(fd, ENTRY_SIZE, size - ENTRY_SIZE))
+        finally:
+            os.close(fd)
+        # Zeros are Kafka's preallocation.
+        return (timestamp, self.base_offset + relative) if timestamp > 0 and relative >= 0 else None
 
     def unload(self) -> None:
         self._data = None
