@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from fake_broker import FakeBroker
+
+
+@pytest.fixture
+def fake_broker() -> Iterator[Callable[..., FakeBroker]]:
+    """Makes fake brokers that are gone after the test."""
+    brokers: list[FakeBroker] = []
+
+    def make(*args: object, **kwargs: object) -> FakeBroker:
+        brokers.append(FakeBroker(*args, **kwargs))  # type: ignore[arg-type]
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        broker.close()

@@ -1,0 +1,151 @@
+"""One connection: versions are agreed on, answers are matched, and trouble is said in words."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_broker import FakeBroker, metadata_answer
+
+from moldau.client.config import ClientConfig
+from moldau.client.connection import Connection, to_error
+from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import error, ms
+
+MakeBroker = Callable[..., FakeBroker]
+
+
+def _log_dirs_answer(schema: Any, request: Any) -> Any:
+    return schema.DescribeLogDirsResponse(throttle_time=ms(0), error_code=error(0), results=())
+
+
+def _connect(broker: FakeBroker, **properties: str) -> Connection:
+    return Connection("127.0.0.1", broker.port, broker.config(**properties))
+
+
+def test_the_highest_common_version_is_used(fake_broker: MakeBroker) -> None:
+    broker = fake_broker({ApiKey.DESCRIBE_LOG_DIRS: _log_dirs_answer}, versions={ApiKey.DESCRIBE_LOG_DIRS: (0, 2)})
+    with _connect(broker) as connection:
+        assert connection.version_of(ApiKey.DESCRIBE_LOG_DIRS) == 2
+        connection.send(ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None))
+    assert [version for _, version, _ in broker.requests] == [2]
+
+
+def test_an_old_broker_that_refuses_our_api_versions_is_asked_again_in_its_own(fake_broker: MakeBroker) -> None:
+    broker = fake_broker({}, versions={ApiKey.API_VERSIONS: (0, 1), ApiKey.METADATA: (0, 4)})
+    with _connect(broker) as connection:
+        assert connection.versions == {ApiKey.API_VERSIONS: (0, 1), ApiKey.METADATA: (0, 4)}
+
+
+def test_an_api_the_broker_lacks_is_refused_by_name(fake_broker: MakeBroker) -> None:
+    with _connect(fake_broker({})) as connection, pytest.raises(KafkaError, match="DescribeLogDirs") as caught:
+        connection.send(ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None))
+    assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_versions_that_do_not_overlap_are_no_version(fake_broker: MakeBroker) -> None:
+    broker = fake_broker({}, versions={ApiKey.DESCRIBE_LOG_DIRS: (99, 100)})
+    with _connect(broker) as connection:
+        assert connection.version_of(ApiKey.DESCRIBE_LOG_DIRS) is None
+
+
+def test_a_refused_connection_says_where(fake_broker: MakeBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(KafkaError, match=rf"cannot connect to 127\.0\.0\.1:{port}: Connection refused"):
+        Connection("127.0.0.1", port, ClientConfig.from_properties(f"127.0.0.1:{port}", {}))
+
+
+def test_a_broker_that_hangs_up_is_a_network_error(fake_broker: MakeBroker) -> None:
+    broker = fake_broker({ApiKey.DESCRIBE_LOG_DIRS: lambda schema, request: None})
+    with _connect(broker) as connection, pytest.raises(KafkaError, match="closed by the broker") as caught:
+        connection.send(ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None))
+    assert caught.value.code == ErrorCode.NETWORK_EXCEPTION
+
+
+def test_a_silent_broker_is_given_up_after_the_request_timeout(fake_broker: MakeBroker) -> None:
+    asked, done = threading.Event(), threading.Event()
+
+    def never(schema: Any, request: Any) -> None:
+        asked.set()
+        done.wait()
+
+    broker = fake_broker({ApiKey.DESCRIBE_LOG_DIRS: never})
+    with _connect(broker, request_timeout_ms="50") as connection:
+        with pytest.raises(KafkaError, match="within 50 ms") as caught:
+            connection.send(ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None))
+        assert asked.wait(10)
+        done.set()
+    assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_server_that_does_not_speak_kafka_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def http() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=http)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(ProtocolError, match="does not speak Kafka"):
+            Connection("127.0.0.1", port, ClientConfig.from_properties(f"127.0.0.1:{port}", {}))
+        thread.join()
+
+
+def test_sasl_plain_is_spoken_before_anything_else(fake_broker: MakeBroker) -> None:
+    def handshake(schema: Any, request: Any) -> Any:
+        return schema.SaslHandshakeResponse(error_code=error(0), mechanisms=("PLAIN",))
+
+    def authenticate(schema: Any, request: Any) -> Any:
+        is_right = request.auth_bytes == b"\0alice\0secret"
+        return schema.SaslAuthenticateResponse(
+            error_code=error(0 if is_right else 58),
+            error_message=None if is_right else "wrong password",
+            auth_bytes=b"",
+            session_lifetime=ms(0),
+        )
+
+    broker = fake_broker({ApiKey.SASL_HANDSHAKE: handshake, ApiKey.SASL_AUTHENTICATE: authenticate})
+    sasl = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice"}
+    _connect(broker, **sasl, sasl_password="secret").close()
+    assert [key for key, _, _ in broker.requests] == [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
+    with pytest.raises(KafkaError, match="wrong password") as caught:
+        _connect(broker, **sasl, sasl_password="guess")
+    assert caught.value.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_mechanism_the_broker_lacks_names_those_it_has(fake_broker: MakeBroker) -> None:
+    def handshake(schema: Any, request: Any) -> Any:
+        return schema.SaslHandshakeResponse(error_code=error(33), mechanisms=("SCRAM-SHA-256",))
+
+    broker = fake_broker({ApiKey.SASL_HANDSHAKE: handshake})
+    with pytest.raises(KafkaError, match=r"it offers SCRAM-SHA-256"):
+        _connect(
+            broker, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="a", sasl_password="b"
+        )
+
+
+def test_errors_without_words_of_the_broker_have_words_of_ours() -> None:
+    assert "does not host" in str(to_error(3))
+    assert str(to_error(3, "The broker's own words")) == "The broker's own words"
+    assert str(to_error(ErrorCode.ILLEGAL_GENERATION)) == "ILLEGAL_GENERATION"
+
+
+def test_metadata_answers_are_read_in_every_version(fake_broker: MakeBroker) -> None:
+    from moldau.client.cluster import Cluster
+
+    for version in range(1, 14):
+        broker = fake_broker({}, versions={ApiKey.METADATA: (0, version)})
+        broker.answers[ApiKey.METADATA] = metadata_answer(broker)
+        with Cluster(broker.config()) as cluster:
+            metadata = cluster.metadata()
+        assert set(metadata.brokers) == {1}
+        assert [p.partition for p in metadata.topics["t"].partitions] == [0, 1], f"version {version}"
