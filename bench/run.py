@@ -99,7 +99,8 @@ class Run:
         for scenario in scenarios:
             rounds = scenario.rounds(self._bench.repeat)
             for number in range(rounds):
-                for server in servers:
+                # Who goes first changes, in case the first one pays for something.
+                for server in servers if number % 2 == 0 else reversed(servers):
                     if server.name in scenario.servers:
                         self._measure(scenario, server, number, rounds)
 
