@@ -84,6 +84,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.software = ""
         self.requests = 0
         self.closing = False
+        self.gone = asyncio.Event()
         self.last_active_s = loop.time()
         self.frame_since_s = 0.0
         self._dispatch = dispatch
@@ -98,6 +99,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._granted = 0
         self._reading = True
         self._write_paused = False
+        self._draining = False
         self._held: asyncio.Task[None] | None = None
         self._answers: deque[Buffers | asyncio.Future[Buffers]] = deque()
         self._on_idle: list[Callable[[], None]] = []
@@ -127,6 +129,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._give_back()
         self._dispatch.disconnected(self)
         self._became_idle()
+        self.gone.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._end :]
@@ -162,12 +165,19 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._held is not None or bool(self._answers)
 
     async def drained(self) -> None:
-        """Waits until the answers under way have left, then closes: how a broker that stops says good-bye."""
+        """Handles no further request, lets the answers under way leave, closes: how a broker says good-bye."""
+        self._draining = True
         if self.is_busy and not self.closing:
             idle = asyncio.Event()
             self._on_idle.append(idle.set)
             await idle.wait()
         self.close("broker is stopping", logging.DEBUG)
+
+    def abort(self) -> None:
+        """Closes at once; what was not sent is dropped."""
+        self.closing = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def overdue(self, now_s: float, idle_max_s: float) -> str | None:
         """Why this connection has to go, or None."""
@@ -192,7 +202,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> None:
         """Handles every whole frame in the buffer, then makes room for more or stops reading."""
         transport = self._transport
-        if transport is None or self.closing:
+        if transport is None or self.closing or self._draining:
             return
         missing = 0
         ready: list[bytes | memoryview] = []

@@ -53,10 +53,14 @@ class Connections:
 
     async def drain(self, timeout_s: float) -> None:
         """Lets the answers under way leave, then closes every connection."""
-        tasks = [asyncio.ensure_future(connection.drained()) for connection in self._open]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        leaving = [asyncio.ensure_future(self._leave(connection)) for connection in self._open]
+        if leaving:
+            _, late = await asyncio.wait(leaving, timeout=timeout_s)
             for task in late:
                 task.cancel()
         for connection in tuple(self._open):
-            connection.close("broker is stopping", logging.DEBUG)
+            connection.abort()
+
+    async def _leave(self, connection: ClientConnection) -> None:
+        await connection.drained()
+        await connection.gone.wait()

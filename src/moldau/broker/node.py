@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 METADATA_FILE = "moldau-metadata.jsonl"
 """In the first of `log.dirs`, beside the partitions it describes."""
 
+ENOUGH_BYTES = 2**31
+"""More than any fetch can wait for."""
+
 Plan = Callable[[MetadataImage], Sequence[Record]]
 T = TypeVar("T")
 
@@ -140,6 +143,11 @@ class BrokerNode:
     def topic_config(self, topic: str) -> TopicConfig:
         return TopicConfig.resolve(self.image.topic_config(topic), self.config)
 
+    def answer_waiting_fetches(self) -> None:
+        """A broker that stops need not wait for `fetch.max.wait.ms` of its readers."""
+        for partition in self._partitions.values():
+            partition.wake(ENOUGH_BYTES)
+
     # -- changing
 
     async def change_metadata(self, plan: Plan) -> MetadataImage:
@@ -182,7 +190,7 @@ class BrokerNode:
             partition = self._partitions.pop(key)
             self._partitions_by_id.pop((partition.topic_id, partition.index), None)
             self.logs.delete(*key)
-            partition.wake(2**31)
+            partition.wake(ENOUGH_BYTES)
 
     def _match_topic(self, topic: TopicImage, config: TopicConfig) -> None:
         topic_id = topic.topic_id.bytes

@@ -58,6 +58,7 @@ class Server:
         self._stopped = True
         for listener in self._listeners:
             listener.close()
+        self.node.answer_waiting_fetches()
         await self.node.connections.drain(STOP_TIMEOUT_S)
         await self.node.close()
         if self._metrics is not None:
