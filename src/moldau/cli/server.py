@@ -152,8 +152,9 @@ def _prepare_process() -> None:
             wanted = soft
     # The kernel doubles a process's table of files as they are opened, and once there are threads each doubling waits
     # for all CPUs: 10 ms in which nothing is served. One file with a high number grows it now, while it costs nothing.
-    highest = os.dup2(0, wanted - 1)
-    os.close(highest)
+    low = os.open(os.devnull, os.O_RDONLY)
+    os.close(os.dup2(low, wanted - 1))
+    os.close(low)
 
 
 def _quiet_garbage_collector() -> None:
