@@ -19,7 +19,7 @@ from moldau.errors import ConfigError
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 10
-{prog} --bootstrap-server localhost:9092 --topic orders --group billing --formatter-property print.key=true"""
+{prog} --bootstrap-server localhost:9092 --topic orders --group billing"""
 _BATCH_MAX = 500  # records a poll: enough for speed, few enough that Ctrl-C is felt at once
 _POLL_S = 0.1
 _API_TIMEOUT_MS = 60_000

@@ -1,0 +1,174 @@
+"""The doors: every command has a help with an example, a version, exit codes, and starts without heavy imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from moldau import __version__
+from moldau.cli import main as moldau_main
+from moldau.cli import run_class
+from moldau.cli.common import CommandParser, parse_key_values, run, topic_pattern
+from moldau.cli.registry import COMMANDS
+from moldau.errors import ConfigError, ErrorCode, KafkaError
+
+OURS = [command.name for command in COMMANDS if command.name not in ("start", "stop")]
+
+
+def call(argv: Sequence[str]) -> int:
+    """`moldau …`, with argparse's exits as exit codes."""
+    try:
+        return moldau_main.main(argv)
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "example:" in text
+    assert f"moldau {name} " in text
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([name, "--version"]) == 0
+    assert capsys.readouterr().out == f"moldau {__version__}\n"
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name not in ("dump-log", "run-class")])
+def test_a_command_without_a_broker_is_wrong_usage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([name]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.endswith(f"(see moldau {name} --help)\n")
+
+
+@pytest.mark.parametrize("name", ["topics --list", "configs --describe --topic t", "get-offsets"])
+def test_zookeeper_addresses_get_an_answer_with_a_way_out(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([*name.split(), "--zookeeper", "localhost:2181"]) == 2
+    assert "--bootstrap-server host:9092" in capsys.readouterr().err
+
+
+def test_moldau_alone_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([]) == 2
+    assert call(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command.name} " in text
+
+
+def test_kafkas_own_names_work_behind_moldau_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["kafka-topics.sh", "--version"]) == 0
+    assert call(["kafka-topics", "--version"]) == 0
+
+
+def test_a_misspelt_command_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["topic"]) == 2
+    assert "did you mean topics?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.tools.DumpLogSegments", "org.apache.kafka.tools.DumpLogSegments", "DumpLogSegments"]
+)
+def test_commands_are_found_by_their_java_class(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["run-class", "-name", "dump", "-loggc", name, "--help"]) == 0
+    assert "--print-data-log" in capsys.readouterr().out
+
+
+def test_an_unknown_java_class_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_class.main(["kafka.tools.MirrorMaker"]) == 2
+    assert "no command for class kafka.tools.MirrorMaker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ConfigError("bad file"), 2, "cmd: bad file\n"),
+        (KafkaError(ErrorCode.INVALID_CONFIG, "broker\nsays no"), 1, "Failed : broker says no\n"),
+        (OSError(28, "No space left on device"), 1, "Failed : [Errno 28] No space left on device\n"),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        raise error
+
+    assert run("cmd", work, prefix="Failed : ") == code
+    assert capsys.readouterr().err == line
+
+
+def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise KeyboardInterrupt
+
+    assert run("cmd", work) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_options_may_be_shortened_as_kafkas(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = CommandParser("x", "y", "z")
+    parser.add_connection(old_name="--broker-list")
+    assert parser.parse_args(["--bootstrap", "a:1"]).bootstrap_server == "a:1"
+    assert parser.parse_args(["--broker-list", "a:1"]).bootstrap_server == "a:1"
+
+
+def test_key_values_may_hold_equal_signs_and_be_empty() -> None:
+    assert parse_key_values(["a=b=c", "d=", "key.separator=="]) == {"a": "b=c", "d": "", "key.separator": "="}
+    with pytest.raises(ConfigError, match="expected key=value"):
+        parse_key_values(["alone"])
+
+
+def test_topic_arguments_are_regular_expressions_or_lists() -> None:
+    assert topic_pattern("a.*").fullmatch("abc")
+    assert topic_pattern('"orders, payments"').fullmatch("payments")
+    assert not topic_pattern("orders").fullmatch("orders2")
+    with pytest.raises(ConfigError, match="invalid regular expression"):
+        topic_pattern("(")
+
+
+@pytest.mark.parametrize("name", ["topics", "configs", "get-offsets", "delete-records", "log-dirs"])
+def test_administrators_never_pay_for_the_record_client(name: str) -> None:
+    """confluent-kafka takes 80 ms to load, the protocol classes 100: neither before it is needed."""
+    module = name.replace("-", "_")
+    script = (
+        f"import sys, moldau.cli.{module}\n"
+        "assert not {'kio', 'confluent_kafka', 'rich', 'asyncio'} & sys.modules.keys()\n"
+        "import moldau.client.admin\n"
+        "assert 'confluent_kafka' not in sys.modules\n"
+        "assert 'hypothesis' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["console_producer", "console_consumer", "producer_perf", "consumer_perf"])
+def test_help_of_the_record_commands_is_light_too(name: str) -> None:
+    script = (
+        f"import sys, moldau.cli.{name}\n"
+        "assert not {'kio', 'confluent_kafka', 'rich', 'asyncio'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    script = (
+        "import sys\n"
+        "from moldau.cli.common import run\n"
+        "def work():\n"
+        "    sys.stdin.read()\n"
+        "    print('a line' * 10000)\n"
+        "    return 0\n"
+        "sys.exit(run('x', work))\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, error = process.communicate(b"", timeout=60)
+    assert (process.returncode, error) == (0, b"")
