@@ -24,7 +24,7 @@ from moldau.broker.metrics import Metrics
 from moldau.broker.partition import Partition
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.local_store import LocalStore
@@ -152,6 +152,10 @@ class BrokerNode:
 
     async def change_metadata(self, plan: Plan) -> MetadataImage:
         """Runs `plan` on the newest image and makes its records true. A KafkaError from the plan changes nothing."""
+        # A client that goes away cancels its request, but no change may stop half-way.
+        return await asyncio.shield(self.spawn(self._change_metadata(plan)))
+
+    async def _change_metadata(self, plan: Plan) -> MetadataImage:
         async with self._changing:
             before = self.image
             records = plan(before)
@@ -180,7 +184,14 @@ class BrokerNode:
             config = self.topic_config(topic.name)
             for partition in topic.partitions:
                 if self.node_id in partition.replicas and self.logs.get(topic.name, partition.index) is None:
-                    self.logs.create(topic.name, partition.index, topic.topic_id, config)
+                    try:
+                        self.logs.create(topic.name, partition.index, topic.topic_id, config)
+                    except StorageError as error:
+                        # The topic is in the metadata already: the others of its partitions have to work.
+                        log.error(
+                            "no log for a partition",
+                            extra={"partition": f"{topic.name}-{partition.index}", "why": error.message},
+                        )
 
     def _match_logs(self, changed: Sequence[TopicImage]) -> None:
         """Partitions, configurations and log folders follow the image."""

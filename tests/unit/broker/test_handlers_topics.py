@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from offline import OfflineBroker, StartOffline, new_topic
 
 from moldau.config.describe import ConfigSource
-from moldau.errors import ErrorCode
+from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.records import PartitionRecord, TopicRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
@@ -348,8 +349,6 @@ async def test_records_that_cannot_be_deleted_stay(offline_broker: OfflineBroker
 async def test_a_full_disk_refuses_the_topics_and_nothing_else(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from moldau.errors import StorageError
-
     def full(records: list[TopicRecord | PartitionRecord]) -> None:
         raise StorageError("no space left on device")
 
@@ -359,3 +358,32 @@ async def test_a_full_disk_refuses_the_topics_and_nothing_else(
     assert (good.error_code, good.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
     assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     await offline_broker.create("t")
+
+
+async def test_a_client_that_goes_away_leaves_no_half_topic(offline_broker: OfflineBroker) -> None:
+    asked = asyncio.create_task(offline_broker.create("t", 3))
+    await asyncio.sleep(0)  # the request is on its way
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert asked.cancelled()
+    await offline_broker.create("next")  # changes are made one after the other
+    assert len(offline_broker.node.image.topics["t"].partitions) == 3
+    offline_broker.write("t", 1, partition=2)
+
+
+async def test_a_folder_that_cannot_be_made_costs_one_partition(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_log = offline_broker.node.logs.create
+
+    def failing(topic: str, partition: int, *rest: Any) -> Any:
+        if partition == 1:
+            raise StorageError("cannot create t-1")
+        return create_log(topic, partition, *rest)
+
+    monkeypatch.setattr(offline_broker.node.logs, "create", failing)
+    await offline_broker.create("t", 3)
+    offline_broker.write("t", 1, partition=2)
+    with pytest.raises(KafkaError):
+        offline_broker.write("t", 1, partition=1)
