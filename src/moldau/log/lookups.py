@@ -41,16 +41,30 @@ def _find(segment: Segment, timestamp_ms: int, start_offset: int) -> Found | Non
 
 def max_timestamp(log: PartitionLog) -> Found | None:
     try:
-        newest = max((segment for segment in log.segments if segment.size), key=_newest_timestamp, default=None)
-        if newest is None or newest.newest_timestamp() < 0:
-            return None
-        return _find(newest, newest.newest_timestamp(), log.log_start_offset)
+        by_age = sorted(log.segments, key=lambda segment: (-segment.newest_timestamp(), segment.base_offset))
+        kept: Found | None = None  # the newest of what DeleteRecords left of the first segment
+        for segment in by_age:
+            timestamp_ms = segment.newest_timestamp()
+            if timestamp_ms < 0 or (kept is not None and kept[0] >= timestamp_ms):
+                break
+            found = _find(segment, timestamp_ms, log.log_start_offset)
+            if found is not None:
+                return found
+            kept = _newest(segment, log.log_start_offset)
+        return kept
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
 
 
-def _newest_timestamp(segment: Segment) -> int:
-    return segment.newest_timestamp()
+def _newest(segment: Segment, start_offset: int) -> Found | None:
+    """The newest record from `start_offset` on, found by reading everything there."""
+    newest: Found | None = None
+    for _, header, batch in segment.batches_from(start_offset):
+        if newest is None or header.max_timestamp > newest[0]:
+            for record in decode_records(batch, 0, header):
+                if record.offset >= start_offset and (newest is None or record.timestamp_ms > newest[0]):
+                    newest = record.timestamp_ms, record.offset, header.leader_epoch
+    return newest
 
 
 def aborted_transactions(log: PartitionLog, start_offset: int, upto_offset: int) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """All logs of a broker, over one or several log directories: start, stop, checkpoints, housekeeping.
 
-One thread owns the manager and its logs; `checkpoint` and `flush_due` may run in another.
+One thread owns the manager and its logs; `checkpoint`, `flush_due` and `purge_deleted` may run in another.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +79,9 @@ class LogManager:
         }
         self._is_open = False
         self._locks: list[DirLock] = []
-        self._deleted: list[tuple[int, Path]] = []  # when, what
+        self._deleted: list[tuple[int, Path]] = []  # when it is due, what
+        self._checkpoint_lock = threading.Lock()
+        self._checkpointed: set[TopicPartition] = set()  # whom the checkpoint files speak of
 
     # -- start and stop
 
@@ -130,6 +133,7 @@ class LogManager:
         recovery_points = _read_offsets(directory / checkpoints.RECOVERY_POINT)
         start_offsets = _read_offsets(directory / checkpoints.LOG_START_OFFSET)
         high_watermarks = _read_offsets(directory / checkpoints.REPLICATION_OFFSET)
+        self._checkpointed.update(recovery_points, start_offsets, high_watermarks)
 
         def load(name: str, key: TopicPartition) -> PartitionLog | None:
             try:
@@ -218,6 +222,9 @@ class LogManager:
                     f"{existing.name} on disk is of topic id {existing.topic_id}, not {topic_id}",
                 )
             return existing
+        if (topic, partition) in self._checkpointed:
+            # An earlier partition of that name: its offsets on disk would be taken for the new one's.
+            self.checkpoint()
         context = self._contexts[self._emptiest()]
         directory = context.log_dir.path / f"{topic}-{partition}"
         try:
@@ -256,11 +263,11 @@ class LogManager:
 
     def purge_deleted(self, now_ms: int) -> None:
         """Removes the files of deleted partitions and segments whose time has come."""
-        due = [path for due_ms, path in self._deleted if due_ms <= now_ms]
-        self._deleted = [(due_ms, path) for due_ms, path in self._deleted if due_ms > now_ms]
-        for path in due:
-            shutil.rmtree(path, ignore_errors=True)
-        for log in self.logs.values():
+        for entry in list(self._deleted):
+            if entry[0] <= now_ms:
+                shutil.rmtree(entry[1], ignore_errors=True)
+                self._deleted.remove(entry)  # in place: the owner may be adding to it
+        for log in list(self.logs.values()):
             if log.deleted_files:
                 log.purge_deleted(now_ms)
 
@@ -288,35 +295,19 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Writes recovery points, log start offsets and high watermarks of every directory that works."""
-        by_directory: dict[Path, list[PartitionLog]] = {path: [] for path in self.directories}
-        for log in list(self.logs.values()):
-            by_directory[log.log_dir.path].append(log)
-        for directory, logs in by_directory.items():
-            log_dir = self._contexts[directory].log_dir
-            if log_dir.offline or not self._locks:
-                continue
-            try:
-                self._checkpoint_directory(directory, logs)
-            except OSError as error:
-                raise log_dir.storage_error("cannot write checkpoints", error) from error
-
-    def _checkpoint_directory(self, directory: Path, logs: list[PartitionLog]) -> None:
-        checkpoints.write_offsets(
-            directory / checkpoints.RECOVERY_POINT,
-            {(log.topic, log.partition): log.recovery_point for log in logs},
-        )
-        checkpoints.write_offsets(
-            directory / checkpoints.LOG_START_OFFSET,
-            {
-                (log.topic, log.partition): log.log_start_offset
-                for log in logs
-                if log.log_start_offset > log.segments[0].base_offset  # else the first file's name says it
-            },
-        )
-        checkpoints.write_offsets(
-            directory / checkpoints.REPLICATION_OFFSET,
-            {(log.topic, log.partition): log.high_watermark for log in logs},
-        )
+        with self._checkpoint_lock:
+            by_directory: dict[Path, list[PartitionLog]] = {path: [] for path in self.directories}
+            for log in list(self.logs.values()):
+                by_directory[log.log_dir.path].append(log)
+            for directory, logs in by_directory.items():
+                log_dir = self._contexts[directory].log_dir
+                if log_dir.offline or not self._locks:
+                    continue
+                try:
+                    _write_checkpoints(directory, logs)
+                except OSError as error:
+                    raise log_dir.storage_error("cannot write checkpoints", error) from error
+            self._checkpointed = {(log.topic, log.partition) for logs in by_directory.values() for log in logs}
 
     @property
     def offline_dirs(self) -> list[Path]:
@@ -335,6 +326,25 @@ class LogManager:
                 error = error or str(failure)
             descriptions.append(DirDescription(path, error, total_bytes, usable_bytes, sizes))
         return descriptions
+
+
+def _write_checkpoints(directory: Path, logs: list[PartitionLog]) -> None:
+    checkpoints.write_offsets(
+        directory / checkpoints.RECOVERY_POINT,
+        {(log.topic, log.partition): log.recovery_point for log in logs},
+    )
+    checkpoints.write_offsets(
+        directory / checkpoints.LOG_START_OFFSET,
+        {
+            (log.topic, log.partition): log.log_start_offset
+            for log in logs
+            if log.log_start_offset > log.segments[0].base_offset  # else the first file's name says it
+        },
+    )
+    checkpoints.write_offsets(
+        directory / checkpoints.REPLICATION_OFFSET,
+        {(log.topic, log.partition): log.high_watermark for log in logs},
+    )
 
 
 def _close(log: PartitionLog) -> StorageError | None:

@@ -365,14 +365,17 @@ class PartitionLog:
         self.unsynced_snapshots.append(path)
 
     def drop_segments(self, gone: list[Segment]) -> None:
-        """Takes segments out of the log; their files follow after `file.delete.delay.ms`."""
-        now_ms = self.clock()
+        """Takes some of the segments out of the log; their files follow after `file.delete.delay.ms`."""
         self.segments[:] = [segment for segment in self.segments if segment not in gone]
-        for segment in gone:
-            self.deleted_files += [(now_ms, path) for path in segment.mark_deleted()]
-        retention.delete_snapshots(self, {segment.base_offset for segment in gone})
+        self.mark_deleted(gone)
         self._sealed_bytes = sum(segment.size for segment in self.segments[:-1])
         self._hints.clear()
+
+    def mark_deleted(self, segments: list[Segment]) -> None:
+        now_ms = self.clock()
+        for segment in segments:
+            self.deleted_files += [(now_ms, path) for path in segment.mark_deleted()]
+        retention.delete_snapshots(self, {segment.base_offset for segment in segments})
 
     def set_end(self, offset: int) -> None:
         """After a truncation: the log ends at `offset`, in its last segment."""
@@ -482,7 +485,7 @@ class PartitionLog:
         return retention.enforce(self, now_ms)
 
     def purge_deleted(self, now_ms: int) -> None:
-        """Removes files that were taken out of the log at least `file.delete.delay.ms` ago."""
+        """Removes files that were taken out of the log `file.delete.delay.ms` ago. Any thread may call it."""
         retention.purge_deleted(self, now_ms)
 
     def truncate_to(self, offset: int) -> bool:

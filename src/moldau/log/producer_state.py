@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
 from moldau.log.txn_index import AbortedTxn
-from moldau.wire.batch import BatchHeader, decode_records
+from moldau.wire.batch import BatchHeader, ControlType, decode_control_record, decode_records
 
 BATCHES_KEPT = 5  # Kafka's limit on requests in flight of an idempotent producer
 NO_EPOCH = -1
@@ -36,9 +36,6 @@ _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
-_MARKER_KEY = struct.Struct(">hh")
-_MARKER_VALUE = struct.Struct(">hi")
-_ABORT, _COMMIT = 0, 1
 
 
 class AppendOrigin(IntEnum):
@@ -80,14 +77,10 @@ def read_marker(batch: bytes | bytearray | memoryview, header: BatchHeader) -> E
     """The commit or abort marker in a control batch; None for an empty one, or another kind of record."""
     if not header.count:
         return None
-    record = decode_records(batch, 0, header)[0]
-    if record.key is None or record.value is None:
+    control = decode_control_record(decode_records(batch, 0, header)[0])
+    if control.type not in (ControlType.ABORT, ControlType.COMMIT):
         return None
-    if len(record.key) < _MARKER_KEY.size or len(record.value) < _MARKER_VALUE.size:
-        return None
-    _, kind = _MARKER_KEY.unpack_from(record.key)
-    _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
-    return EndTxnMarker(kind == _ABORT, coordinator_epoch) if kind in (_ABORT, _COMMIT) else None
+    return EndTxnMarker(control.type == ControlType.ABORT, control.coordinator_epoch)
 
 
 class ProducerEntry:

@@ -125,8 +125,8 @@ def delete_snapshots(log: PartitionLog, offsets: set[int]) -> None:
 
 
 def purge_deleted(log: PartitionLog, now_ms: int) -> None:
-    delay_ms = log.config.file_delete_delay_ms
-    for since_ms, path in log.deleted_files:
-        if now_ms - since_ms >= delay_ms:
+    for entry in list(log.deleted_files):
+        since_ms, path = entry
+        if now_ms - since_ms >= log.config.file_delete_delay_ms:
             remove_file(path)
-    log.deleted_files = [entry for entry in log.deleted_files if now_ms - entry[0] < delay_ms]
+            log.deleted_files.remove(entry)  # in place: the owner may be adding to it

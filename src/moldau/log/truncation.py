@@ -43,9 +43,8 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
 def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
     try:
         lower_recovery_point(log, offset)
-        gone = list(log.segments)
-        log.drop_segments(gone)
-        log.segments.append(Segment.create(str(log.directory), offset, log.pool, log.clock()))
+        log.mark_deleted(log.segments)
+        log.segments[:] = [Segment.create(str(log.directory), offset, log.pool, log.clock())]
         log.set_end(offset)
         log.epochs.clear()
         delete_snapshots(log, set(log.snapshots))

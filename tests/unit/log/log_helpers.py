@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import struct
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +16,17 @@ from moldau.log.files import FilePool, LogDir
 from moldau.log.partition_log import AppendInfo, LogContext, PartitionLog
 from moldau.log.producer_state import AppendOrigin
 from moldau.log.recovery import create_log, load_log
-from moldau.wire.batch import BatchHeader, check_batch, encode_batch, iter_headers
+from moldau.wire.batch import (
+    BatchHeader,
+    ControlType,
+    check_batch,
+    encode_batch,
+    encode_end_txn_marker,
+    iter_headers,
+)
 
 # A machine that is busy with something else is no failure.
-properties = settings(deadline=None)
+properties = settings(deadline=None, max_examples=60)
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("6f1a0b9e-5b53-4a3c-9f57-52ac8b5f3d10")
@@ -90,15 +96,13 @@ def batch(
 
 
 def marker(producer_id: int, *, abort: bool, producer_epoch: int = 0, coordinator_epoch: int = 0) -> bytearray:
-    key = struct.pack(">hh", 0, 0 if abort else 1)
-    value = struct.pack(">hi", 0, coordinator_epoch)
     return bytearray(
-        encode_batch(
-            [(key, value, NOW_MS, ())],
+        encode_end_txn_marker(
+            ControlType.ABORT if abort else ControlType.COMMIT,
+            coordinator_epoch=coordinator_epoch,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            is_transactional=True,
-            is_control=True,
+            timestamp_ms=NOW_MS,
         )
     )
 

@@ -29,9 +29,7 @@ def test_a_timestamp_leads_to_the_first_record_that_is_not_older(
     left = [(time, offset, 0) for offset, time in enumerate(flat) if offset >= log.log_start_offset]
     expected = next((found for found in left if found[0] >= NOW_MS + wanted), None)
     assert log.offset_for_timestamp(NOW_MS + wanted) == expected
-    newest = log.max_timestamp()
-    if left and max(flat) == max(time for time, _, _ in left):
-        assert newest == min((found for found in left if found[0] == max(flat)), key=lambda found: found[1])
+    assert log.max_timestamp() == min(left, key=lambda found: (-found[0], found[1]), default=None)
     log.close_files()
 
 

@@ -260,6 +260,26 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(tmp_path: Path) -> No
     manager.close()
 
 
+@pytest.mark.parametrize("crash_between", [False, True])
+def test_a_new_topic_of_an_old_name_does_not_inherit_its_offsets(tmp_path: Path, crash_between: bool) -> None:
+    manager = opened(tmp_path)
+    log = manager.create("t", 0, TOPIC_ID)
+    append(log, batch(20))
+    log.delete_records(15)
+    manager.checkpoint()
+    manager.delete("t", 0)
+    if crash_between:
+        crashed(manager)
+        manager = opened(tmp_path)
+    append(manager.create("t", 0, uuid.uuid4()))
+    crashed(manager)
+    manager = opened(tmp_path)
+    log = log_of(manager)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 1, 0)
+    assert offsets_of(log) == [0]
+    manager.close()
+
+
 def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.create("n" * 249, 0, TOPIC_ID)
