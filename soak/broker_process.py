@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -138,10 +139,19 @@ class BrokerProcess:
     def rss_bytes(self) -> int:
         return int(psutil.Process(self.pid).memory_info().rss)
 
+    def _scrape(self) -> str:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{_HOST}:{self.metrics_port}/metrics", timeout=10) as answer:
+                    return str(answer.read(), "utf-8")
+            except urllib.error.URLError:
+                # The endpoint opens a moment after the broker's own port.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
     def metrics(self) -> dict[str, float]:
         """Name, with labels, to value."""
-        with urllib.request.urlopen(f"http://{_HOST}:{self.metrics_port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        return {
-            name: float(value) for name, value in re.findall(r"^([^#\s][^ ]*(?:\{.*\})?) (\S+)$", text, re.M)
-        }
+        text = self._scrape()
+        return {name: float(value) for name, value in re.findall(r"^([^#\s][^ ]*(?:\{.*\})?) (\S+)$", text, re.M)}

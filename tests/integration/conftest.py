@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,18 @@ def cluster_at(bootstrap: str) -> Cluster:
     return Cluster(ClientConfig(parse_servers(bootstrap)))
 
 
+def make_topic(bootstrap: str, partitions: int = 1, *, name: str | None = None, **configs: object) -> str:
+    name = name or f"topic-{uuid.uuid4().hex[:12]}"
+    with cluster_at(bootstrap) as cluster:
+        create_topic(
+            cluster,
+            name,
+            partitions=partitions,
+            configs={key: str(value) for key, value in configs.items()},
+        )
+    return name
+
+
 @pytest.fixture
 def bootstrap(kafka_broker: Broker) -> str:
     """Where the session's broker is."""
@@ -31,18 +44,7 @@ def bootstrap(kafka_broker: Broker) -> str:
 def new_topic(bootstrap: str) -> NewTopic:
     """`new_topic(partitions=1, **{"segment.bytes": 1000})` makes a topic and returns its name."""
 
-    def make(partitions: int = 1, **configs: object) -> str:
-        name = f"topic-{uuid.uuid4().hex[:12]}"
-        with cluster_at(bootstrap) as cluster:
-            create_topic(
-                cluster,
-                name,
-                partitions=partitions,
-                configs={key: str(value) for key, value in configs.items()},
-            )
-        return name
-
-    return make
+    return partial(make_topic, bootstrap)
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""Runs the rounds, prints the figures; exit code 1 when something acknowledged was lost, doubled or disordered."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from soak.broker_process import BrokerProcess
+from soak.rounds import Round, run_rounds
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m soak", description="Hard kills under load, round after round.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="of the moments of the kills; default: a new one")
+    arguments = parser.parse_args(argv)
+    seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}")
+    for client in ("kafka", "aiokafka"):
+        # That a broker is away now and then is the point; what a client gives up on is counted.
+        logging.getLogger(client).setLevel(logging.CRITICAL)
+    with (
+        tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
+        BrokerProcess(Path(folder), log_level="WARNING") as broker,
+    ):
+        result = run_rounds(broker, rounds=arguments.rounds, seed=seed, report=_print_round)
+        broker.stop()
+        output = broker.output()
+    for client, count in result.acked.items():
+        print(f"{client:>16}: {count:>10,} acknowledged")
+    print(f"{result.findings.records:,} records read back, {len(result.findings.problems)} problems")
+    for problem in result.findings.problems[:50]:
+        print(f"  {problem}")
+    if "Traceback" in output:
+        print(output[-10_000:], file=sys.stderr)
+    return 1 if result.findings.problems or "Traceback" in output else 0
+
+
+def _print_round(done: Round) -> None:
+    print(
+        f"round {done.number:>4}: {done.acked:>10,} acknowledged, restart {done.restart_s * 1000:>5.0f} ms, "
+        f"longest gap {done.longest_gap_s:.2f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
