@@ -32,7 +32,7 @@ class EpochCache:
         cache = cls(directory)
         for entry in read_checkpoint(cache._path, fields=2):
             try:
-                cache._insert(int(entry[0]), int(entry[1]))
+                cache._set(cache._with(int(entry[0]), int(entry[1])))
             except ValueError as error:
                 raise CorruptCheckpointError(f"{cache._path}: {error}") from error
         return cache
@@ -44,17 +44,14 @@ class EpochCache:
         """Notes that `epoch` begins at `start_offset`, unless it is known to begin there or before."""
         if epoch < 0 or (epoch == self.latest and start_offset >= self._starts[-1]):
             return
-        self._insert(epoch, start_offset)
-        self._write()
+        self._replace(self._with(epoch, start_offset))
 
-    def _insert(self, epoch: int, start_offset: int) -> None:
+    def _with(self, epoch: int, start_offset: int) -> list[tuple[int, int]]:
+        entries = self.entries()
         # Entries that the new one contradicts were written by a leader that has lost its place.
-        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
-        self.latest = epoch
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        return [*entries, (epoch, start_offset)]
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch`, and where it ended; (-1, -1) when that cannot be said."""
@@ -74,29 +71,17 @@ class EpochCache:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forgets the epochs that began at or after `end_offset`."""
-        if not self._starts or self._starts[-1] < end_offset:
-            return
-        while self._starts and self._starts[-1] >= end_offset:
-            self._starts.pop()
-            self._epochs.pop()
-        self.latest = self._epochs[-1] if self._epochs else -1
-        self._write()
+        if self._starts and self._starts[-1] >= end_offset:
+            self._replace([entry for entry in self.entries() if entry[1] < end_offset])
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forgets the epochs that ended before `start_offset`; the one in force there now begins there."""
         slot = bisect_right(self._starts, start_offset)
-        if not slot or (slot == 1 and self._starts[0] == start_offset):
-            return
-        del self._epochs[: slot - 1]
-        del self._starts[: slot - 1]
-        self._starts[0] = start_offset
-        self._write()
+        if slot > 1 or (slot == 1 and self._starts[0] < start_offset):
+            self._replace([(self._epochs[slot - 1], start_offset), *self.entries()[slot:]])
 
     def clear(self) -> None:
-        self._epochs.clear()
-        self._starts.clear()
-        self.latest = -1
-        self._write()
+        self._replace([])
 
     def flush(self) -> None:
         """Forces the file to disk if it changed since. Any thread may call it."""
@@ -104,7 +89,14 @@ class EpochCache:
             self._dirty = False
             fsync_path(self._path)
 
-    def _write(self) -> None:
-        lines = (f"{epoch} {start}" for epoch, start in self.entries())
+    def _replace(self, entries: list[tuple[int, int]]) -> None:
+        """First on disk, then in memory: what the disk does not take did not happen."""
+        lines = (f"{epoch} {start}" for epoch, start in entries)
         replace_file(self._path, format_checkpoint(lines), sync=False)
         self._dirty = True
+        self._set(entries)
+
+    def _set(self, entries: list[tuple[int, int]]) -> None:
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.latest = self._epochs[-1] if entries else -1

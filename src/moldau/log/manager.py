@@ -272,12 +272,12 @@ class LogManager:
                 log.purge_deleted(now_ms)
 
     def enforce_retention(self, now_ms: int) -> list[Segment]:
-        """Applies every topic's retention; a log whose disk fails does not keep the others from theirs."""
+        """Applies every topic's retention; a log whose disk fails does not keep others from theirs."""
         deleted = []
         for log in list(self.logs.values()):
             try:
                 deleted += log.enforce_retention(now_ms)
-            except StorageError as error:
+            except KafkaError as error:
                 logger.error("%s", error.message)
         return deleted
 

@@ -366,7 +366,8 @@ class PartitionLog:
 
     def drop_segments(self, gone: list[Segment]) -> None:
         """Takes some of the segments out of the log; their files follow after `file.delete.delay.ms`."""
-        self.segments[:] = [segment for segment in self.segments if segment not in gone]
+        names = set(gone)
+        self.segments[:] = [segment for segment in self.segments if segment not in names]
         self.mark_deleted(gone)
         self._sealed_bytes = sum(segment.size for segment in self.segments[:-1])
         self._hints.clear()

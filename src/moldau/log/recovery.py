@@ -321,17 +321,23 @@ def _finish_swaps(directory: Path, swaps: list[str], found: _Found) -> None:
     for path in swaps:
         final = path.removesuffix(SWAP_SUFFIX)
         if final.endswith(LOG_SUFFIX):
-            size = os.stat(path).st_size
             base_offset = int(Path(final).stem)
-            end_offset = base_offset
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                for _, header, _ in scan(fd, 0, size):
-                    end_offset = header.next_offset
-            finally:
-                os.close(fd)
+            end_offset = _end_of(path, base_offset)
             for covered in [base for base in found.sizes if base_offset <= base < end_offset]:
                 for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
                     remove_file(directory / file_name(covered, suffix))
     for path in swaps:
         os.replace(path, path.removesuffix(SWAP_SUFFIX))
+
+
+def _end_of(path: str, base_offset: int) -> int:
+    """The offset after the last batch of a segment file that no log has taken in yet."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _, header, _ in scan(fd, 0, os.fstat(fd).st_size):
+            base_offset = header.next_offset
+    except CorruptRecordError as error:
+        logger.warning("%s: %s", path, error.message)
+    finally:
+        os.close(fd)
+    return base_offset

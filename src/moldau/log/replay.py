@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from moldau.errors import KafkaError
 from moldau.log.files import SNAPSHOT_SUFFIX, file_name, read_file, remove_file
 from moldau.log.producer_state import CorruptSnapshotError, ProducerState, decode_snapshot, read_marker
 from moldau.log.segment import Segment
@@ -49,10 +50,14 @@ def _replay(state: ProducerState, segments: Sequence[Segment], upto_offset: int)
             break
         if number + 1 < len(segments) and segments[number + 1].base_offset <= state.end_offset:
             continue
-        for _, header, batch in segment.batches_from(max(segment.base_offset, state.end_offset)):
-            if header.base_offset >= upto_offset:
-                break
-            replay_batch(state, header, batch)
+        try:
+            for _, header, batch in segment.batches_from(max(segment.base_offset, state.end_offset)):
+                if header.base_offset >= upto_offset:
+                    break
+                replay_batch(state, header, batch)
+        except KafkaError as error:
+            # Damage below the recovery point: readers will meet it, the rest of the log can be served.
+            logger.error("%s: %s; its later producers are not remembered", segment.path, error.message)
     state.end_offset = upto_offset
 
 

@@ -347,6 +347,8 @@ class Segment:
         if not self.offset_index.loaded:
             self.load_indexes()
         at = max(0, self.offset_index.last_position_upto(position + max_bytes) - position)
+        if at and not self._is_header(data, at):
+            at = 0  # a damaged index: walk from the first batch instead
         next_offset = -1
         while at + _HOP.size <= len(data):
             base, length, delta = _HOP.unpack_from(data, at)
@@ -358,6 +360,13 @@ class Segment:
             at += length + LOG_OVERHEAD
             next_offset = base + delta + 1
         return (memoryview(data)[:at], next_offset) if at else (b"", -1)
+
+    def _is_header(self, data: bytes, at: int) -> bool:
+        """Whether a batch of this segment can begin there, as far as `data` reaches."""
+        if at + _HOP.size > len(data):
+            return at <= len(data)
+        base, length, delta = _HOP.unpack_from(data, at)
+        return bool(length >= _MIN_LENGTH and delta >= 0 and self.base_offset <= base <= self.offset_limit - delta)
 
     def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         return scan(self.open(), self.position_of(offset), self.size)

@@ -49,7 +49,7 @@ class TxnIndex:
         """All entries; CorruptIndexError when the file is torn, of a newer version, or not this segment's."""
         if not self._size:
             return []
-        data = read_file(self.path)
+        data = read_file(self.path)[: self._size]  # behind that lies at most a write that failed
         if len(data) % ENTRY_SIZE:
             raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
         result = []

@@ -122,19 +122,37 @@ def test_a_crash_in_the_middle_of_a_failed_roll_loses_nothing(tmp_path: Path, di
     assert offsets_of(restart(log)) == [0, 1]
 
 
-def test_an_abort_that_cannot_be_indexed_is_taken_back(tmp_path: Path, disk: Callable[[Pwrite], None]) -> None:
+@pytest.mark.parametrize("written", [0, 10])
+def test_an_abort_that_cannot_be_indexed_is_taken_back(
+    tmp_path: Path, disk: Callable[[Pwrite], None], written: int
+) -> None:
     log = new_log(tmp_path)
+    append(log, batch(producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True))
+    end_transaction(log, 2, abort=True)
     append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
-    disk(fail_on(".txnindex", errno.ENOSPC))
+    disk(fail_on(".txnindex", errno.ENOSPC, after_bytes=written))
     with pytest.raises(StorageError):
         end_transaction(log, 1, abort=True)
-    assert (log.log_end_offset, log.last_stable_offset) == (1, 0)
+    assert (log.log_end_offset, log.last_stable_offset) == (3, 2)
     disk(real_pwrite)
-    assert end_transaction(log, 1, abort=True).base_offset == 1
-    assert log.aborted_transactions(0, 2) == [(1, 0)]
-    assert log.last_stable_offset == 2
+    assert end_transaction(log, 1, abort=True).base_offset == 3
+    assert log.aborted_transactions(0, 4) == [(2, 0), (1, 2)]
+    assert log.last_stable_offset == 4
     log = crash(log)
-    assert log.aborted_transactions(0, 2) == [(1, 0)]
+    assert log.aborted_transactions(0, 4) == [(2, 0), (1, 2)]
+
+
+def test_an_epoch_that_could_not_be_written_is_written_with_the_next_batch(
+    tmp_path: Path, disk: Callable[[Pwrite], None]
+) -> None:
+    log = new_log(tmp_path)
+    append(log, leader_epoch=1)
+    disk(fail_on("leader-epoch-checkpoint.tmp", errno.ENOSPC))
+    with pytest.raises(StorageError, match="full"):
+        append(log, leader_epoch=2)
+    disk(real_pwrite)
+    append(log, leader_epoch=2)
+    assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
 
 
 def test_a_broken_disk_takes_its_directory_offline_and_reads_go_on(

@@ -167,6 +167,22 @@ def test_an_index_that_points_between_batches_is_built_again(tmp_path: Path) -> 
         assert found == [(offset, offset)]
 
 
+def test_an_index_that_points_between_batches_never_cuts_one(tmp_path: Path) -> None:
+    log = new_log(tmp_path, segment_bytes=5000)
+    for _ in range(20):
+        append(log)
+    expected = [spans(log.read(0, size, upto_offset=20, min_one=False)) for size in range(0, 1500, 50)]
+    log.close()
+    path = log.directory / f"{0:020d}.index"
+    entries = bytearray(path.read_bytes())
+    for position in range(7, len(entries) - 8, 8):
+        entries[position] ^= 0x04
+    path.write_bytes(entries)
+    log = restart(log)
+    found = [spans(log.read(0, size, upto_offset=20, min_one=False)) for size in range(0, 1500, 50)]
+    assert found == expected
+
+
 def test_a_segment_that_is_garbage_gives_an_error_not_garbage(tmp_path: Path) -> None:
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(6):

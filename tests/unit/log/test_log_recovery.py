@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from log_helpers import (
     NOW_MS,
     append,
@@ -23,6 +24,7 @@ from log_helpers import (
     restart,
 )
 
+from moldau.errors import CorruptRecordError
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader
 
@@ -225,6 +227,22 @@ def test_a_damaged_snapshot_costs_a_scan_and_nothing_else(tmp_path: Path) -> Non
         path.write_bytes(b"\0\1garbage")
     log = load(log, clean=True)
     assert state_of(log) == expected
+
+
+def test_damage_in_a_flushed_segment_does_not_keep_the_rest_from_being_served(tmp_path: Path) -> None:
+    log = new_log(tmp_path, segment_bytes=300)
+    for number in range(9):
+        append(log, batch(size=50, producer_id=1, producer_epoch=0, base_sequence=number))
+    log.close()
+    first = Path(log.segments[0].path)
+    first.write_bytes(b"\xee" * first.stat().st_size)
+    for path in log.directory.glob("*.snapshot"):
+        path.write_bytes(b"")
+    log = load(log, clean=True)
+    with pytest.raises(CorruptRecordError):
+        log.read(0, 1000, upto_offset=9, min_one=True)
+    assert log.read(4, 1000, upto_offset=9, min_one=True)
+    assert log.producers.producers[1].last_sequence == 8
 
 
 def test_a_damaged_epoch_file_is_built_again_from_the_batches(tmp_path: Path) -> None:
