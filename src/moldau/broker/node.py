@@ -131,13 +131,14 @@ class BrokerNode:
         if topic_id is not None:
             partition = self._partitions_by_id.get((topic_id, index))
             if partition is None:
-                if self.image.topic_by_id(topic_id) is None:
+                image = self.image.topic_by_id(topic_id)
+                if image is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "this server hosts no topic of that id")
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {index}")
+                raise _not_here(image, image.name, index)
             return partition
         partition = self._partitions.get((topic or "", index))
         if partition is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this server does not host {topic}-{index}")
+            raise _not_here(self.image.topics.get(topic or ""), topic, index)
         return partition
 
     def topic_config(self, topic: str) -> TopicConfig:
@@ -250,6 +251,13 @@ class BrokerNode:
         if records:
             log.info("adopting the topics found in the data folder", extra={"topics": len(topics)})
             self.image = self._store.append(records)
+
+
+def _not_here(topic: TopicImage | None, name: str | None, index: int) -> KafkaError:
+    if topic is not None and 0 <= index < len(topic.partitions):
+        # Its folder could not be made or loaded. "Unknown" would make clients believe that it was deleted.
+        return StorageError(f"{name}-{index} has no log here: its log directory is full or failed")
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this server does not host {name}-{index}")
 
 
 def _holds(image: MetadataImage, partition: Partition) -> bool:
