@@ -1,0 +1,156 @@
+"""A disk that really is full: the writer is told, readers go on, freed space is used, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.client.admin import delete_records, delete_topics
+from moldau.errors import ErrorCode, KafkaError
+from soak.broker_process import BrokerProcess
+from tests.integration.clients import CLIENTS
+from tests.integration.conftest import cluster_at, make_topic
+from tests.integration.raw import RawClient, batch_of, records_in
+from tests.integration.waiting import eventually
+
+DISK_MB = 8
+VALUE = bytes(range(256)) * 400  # 100 KB
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def broker(small_disk: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
+    properties = {"log.dirs": small_disk / "data", "log.segment.bytes": 1 << 20, "log.segment.delete.delay.ms": 0}
+    with BrokerProcess(tmp_path / "broker", properties) as process:
+        yield process
+
+
+def fill(client: RawClient, topic: str) -> int:
+    """Writes until the disk is full; how many records were acknowledged."""
+    for count in range(1000):
+        answer = client.produce(topic, batch_of(VALUE))
+        if answer.error_code:
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "No space left on device" in answer.error_message
+            assert topic in answer.error_message
+            return count
+        assert answer.base_offset == count
+    raise AssertionError("the disk never was full")
+
+
+def values(client: RawClient, topic: str, start: int = 0) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while True:
+        partition = client.fetch(topic, start)
+        assert partition.error_code == ErrorCode.NONE
+        records = records_in(bytes(partition.records or b""))
+        if not records:
+            return found
+        found += [record.value for record in records]
+        start = records[-1].offset + 1
+
+
+def test_a_full_disk_is_told_to_writers_and_readers_go_on(broker: BrokerProcess) -> None:
+    topic = make_topic(broker.bootstrap)
+    with RawClient(broker.bootstrap) as client:
+        count = fill(client, topic)
+        assert count > 20
+        assert values(client, topic) == [VALUE] * count
+        for reader in CLIENTS:
+            assert len(reader.read(broker.bootstrap, topic, count=count)) == count
+        for _ in range(5):  # still refused, still not half written
+            assert client.produce(topic, batch_of(VALUE)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.fetch(topic, 0).high_watermark == count
+        # A smaller record may still fit; it gets the next offset.
+        answer = client.produce(topic, batch_of(b"small"))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR or answer.base_offset == count
+        assert broker.metrics()['moldau_produce_errors_total{error="KAFKA_STORAGE_ERROR"}'] >= 6
+    assert "Traceback" not in broker.output()
+
+
+def test_after_records_are_deleted_writing_goes_on(broker: BrokerProcess) -> None:
+    topic = make_topic(broker.bootstrap)
+    with RawClient(broker.bootstrap) as client:
+        count = fill(client, topic)
+        with cluster_at(broker.bootstrap) as cluster:
+            assert delete_records(cluster, {(topic, 0): count - 5}) == {(topic, 0): count - 5}
+        eventually(lambda: client.produce(topic, batch_of(b"again")).error_code == 0, "writing goes on")
+        found = values(client, topic, start=count - 5)
+        assert found[:5] == [VALUE] * 5
+        assert found[5] == b"again"
+
+
+def test_after_a_topic_is_deleted_writing_goes_on(broker: BrokerProcess) -> None:
+    kept, doomed = make_topic(broker.bootstrap), make_topic(broker.bootstrap)
+    with RawClient(broker.bootstrap) as client:
+        assert client.produce(kept, batch_of(b"first")).base_offset == 0
+        fill(client, doomed)
+        with cluster_at(broker.bootstrap) as cluster:
+            delete_topics(cluster, [doomed])
+        eventually(lambda: client.produce(kept, batch_of(VALUE)).error_code == 0, "writing goes on")
+        found = values(client, kept)
+        assert found[0] == b"first"
+        assert found[-1] == VALUE
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_nothing_acknowledged_is_lost_by_a_restart_on_a_full_disk(broker: BrokerProcess, end: str) -> None:
+    topic = make_topic(broker.bootstrap)
+    with RawClient(broker.bootstrap) as client:
+        count = fill(client, topic)
+    getattr(broker, end)()
+    broker.start()
+    with RawClient(broker.bootstrap) as client:
+        assert values(client, topic) == [VALUE] * count
+        with cluster_at(broker.bootstrap) as cluster:
+            delete_records(cluster, {(topic, 0): count - 5})
+        eventually(lambda: client.produce(topic, batch_of(b"again")).error_code == 0, "writing goes on")
+        assert values(client, topic, start=count - 5)[:6] == [*[VALUE] * 5, b"again"]
+
+
+def fill_up(path: Path) -> None:
+    """Not even a small file fits afterwards."""
+    with path.open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(512))
+
+
+def test_a_topic_made_on_a_full_disk_has_no_log_until_there_is_space(broker: BrokerProcess, small_disk: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        fill_up(small_disk / "ballast")
+    with contextlib.suppress(KafkaError):  # or it is not made at all
+        make_topic(broker.bootstrap, 3, name="early")
+    with RawClient(broker.bootstrap) as client, cluster_at(broker.bootstrap) as cluster:
+        answer = client.produce("early", batch_of(b"v"), 2)
+        if "early" in cluster.metadata().topics:
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert client.fetch("early", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (small_disk / "ballast").unlink()
+    broker.stop()
+    broker.start()
+    with RawClient(broker.bootstrap) as client, cluster_at(broker.bootstrap) as cluster:
+        if "early" not in cluster.metadata().topics:
+            make_topic(broker.bootstrap, 3, name="early")
+        assert client.produce("early", batch_of(b"v"), 2).base_offset == 0
+    assert "Traceback" not in broker.output()
