@@ -218,9 +218,7 @@ def stamp_log_append_time(buf: bytearray | memoryview, pos: int, timestamp_ms: i
     _CRC.pack_into(buf, pos + _CRC_POS, crc)
 
 
-def decode_records(
-    buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX
-) -> list[Record]:
+def decode_records(buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX) -> list[Record]:
     """The records of one batch, with absolute offsets; INVALID_RECORD when they do not fit the header."""
     data = _records_data(buf, pos, header, max_size)
     append_time = header.max_timestamp if header.is_log_append_time else None
@@ -251,9 +249,7 @@ def _read_record(
     end = pos + size
     if size < 0 or end > len(data):
         raise ProtocolError(f"record of {size} bytes where {len(data) - pos} remain")
-    timestamp_delta, pos = read_varlong(
-        data, pos + 1
-    )  # after the record's attributes, which Kafka never uses
+    timestamp_delta, pos = read_varlong(data, pos + 1)  # after the record's attributes, which Kafka never uses
     offset_delta, pos = read_varlong(data, pos)
     key, pos = _read_nullable(data, pos, end)
     value, pos = _read_nullable(data, pos, end)

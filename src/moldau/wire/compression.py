@@ -27,9 +27,7 @@ _SWELL_GUESS = 8
 _GUESS_SIZE_MIN = 64 * 1024
 _GUESS_GROWTH = 8
 
-_LZ4_DEFAULT_LEVEL = (
-    9  # in Kafka's counting; there too it means the fast compressor, the others the thorough one
-)
+_LZ4_DEFAULT_LEVEL = 9  # in Kafka's counting; there too it means the fast compressor, the others the thorough one
 _LZ4_FAST = 1
 
 
@@ -137,6 +135,4 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _too_large(codec: Codec, max_size: int) -> KafkaError:
-    return KafkaError(
-        ErrorCode.INVALID_RECORD, f"{codec.name.lower()} data swells to more than {max_size} bytes"
-    )
+    return KafkaError(ErrorCode.INVALID_RECORD, f"{codec.name.lower()} data swells to more than {max_size} bytes")

@@ -201,9 +201,7 @@ def entity_reader(entity_type: Any) -> Reader:
         read_field = _field_reader(field, flexible)
         if "tag" in field.metadata:
             if field.default is dataclasses.MISSING:
-                raise NotImplementedError(
-                    f"tagged field {field.name} has no default"
-                )  # KRaft's own APIs only
+                raise NotImplementedError(f"tagged field {field.name} has no default")  # KRaft's own APIs only
             tagged.append((field.metadata["tag"], assign, read_field, field.default))
         else:
             plain.append((assign, read_field))

@@ -23,14 +23,23 @@ from moldau.wire.entity_reader import Reader, entity_reader
 from moldau.wire.primitives import MALFORMED, skip_tags, write_string
 
 
-def _import_kio() -> tuple[Any, Any, Any, Any]:
+class _Kio(NamedTuple):
+    index: Any
+    serial: Any
+    errors: Any
+    schema: Any
+
+
+@cache
+def _kio() -> _Kio:
+    """kio's modules, imported when the first message needs them: they are a third of a broker's start."""
     # Where hypothesis is installed, kio imports it to register test strategies, and that alone takes seconds.
     # A None in sys.modules makes that import fail, which kio allows for.
     hide = "hypothesis" not in sys.modules
     if hide:
         sys.modules["hypothesis"] = None  # type: ignore[assignment]
     try:
-        return (
+        return _Kio(
             importlib.import_module("kio.index"),
             importlib.import_module("kio.serial"),
             importlib.import_module("kio.schema.errors"),
@@ -38,10 +47,8 @@ def _import_kio() -> tuple[Any, Any, Any, Any]:
         )
     finally:
         if hide:
-            del sys.modules["hypothesis"]
+            sys.modules.pop("hypothesis", None)
 
-
-_index, _serial, _errors, _schema_index = _import_kio()
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _FRAME_START = struct.Struct(">ii")
@@ -183,7 +190,7 @@ def response_schema(api_key: int, version: int) -> Schema:
 
 def error(code: ErrorCode | int) -> Any:
     """kio's error enum for one of ours, as its entities hold when they are read back."""
-    return _errors.ErrorCode(int(code))
+    return _kio().errors.ErrorCode(int(code))
 
 
 def ms(milliseconds: int) -> datetime.timedelta:
@@ -201,30 +208,31 @@ def _schema(api_key: int, version: int, kind: str) -> Schema:
 
     def other_versions() -> Any:
         # Newest first, and lazily: it has nearly every field, and loading a schema takes milliseconds.
-        return (module_of(other) for other in sorted(_schema_index.schema_name_map[name], reverse=True))
+        return (module_of(other) for other in sorted(names.schema_name_map[name], reverse=True))
 
-    if api_key not in _schema_index.api_key_map:
+    names = _kio().schema
+    if api_key not in names.api_key_map:
         raise ProtocolError(f"unknown API key {api_key}")
-    name = _schema_index.api_key_map[api_key]
-    if version not in _schema_index.schema_name_map[name]:
+    name = names.api_key_map[api_key]
+    if version not in names.schema_name_map[name]:
         raise ProtocolError(f"{name} has no version {version}")
     return Schema(module_of(version), other_versions)
 
 
 @cache
 def _request_reader(api_key: int, version: int) -> Reader:
-    return _reader(_index.load_request_schema, api_key, version)
+    return _reader(_kio().index.load_request_schema, api_key, version)
 
 
 @cache
 def _response_reader(api_key: int, version: int) -> Reader:
-    return _reader(_index.load_response_schema, api_key, version)
+    return _reader(_kio().index.load_response_schema, api_key, version)
 
 
 def _reader(load: Any, api_key: int, version: int) -> Reader:
     try:
         return entity_reader(load(api_key, version))
-    except _index.KioIndexError as error:
+    except _kio().index.KioIndexError as error:
         raise ProtocolError(str(error)) from error
 
 
@@ -240,7 +248,7 @@ def _decode(read: Reader, body: bytes | memoryview, pos: int, leftover: int = 0)
 
 @cache
 def _writer(entity_type: Any) -> Any:
-    return _serial.entity_writer(entity_type)
+    return _kio().serial.entity_writer(entity_type)
 
 
 def _framed(buffer: io.BytesIO, correlation_id: int) -> bytes:

@@ -218,14 +218,10 @@ def _encode_one_legacy(
     return _ONE_LEGACY_START.pack(size, correlation_id, 1, len(topic)) + topic + end
 
 
-def _encode_one_flexible(
-    correlation_id: int, topic: bytes, result: ProducePartitionResult, throttle_ms: int
-) -> bytes:
+def _encode_one_flexible(correlation_id: int, topic: bytes, result: ProducePartitionResult, throttle_ms: int) -> bytes:
     index, error_code, base_offset, append_time, log_start, *_ = result
     start = _ONE_FLEXIBLE_START.pack(_ONE_FLEXIBLE_SIZE + len(topic), correlation_id, 0, 2)
-    end = _ONE_FLEXIBLE_END.pack(
-        2, index, error_code, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_ms, 0
-    )
+    end = _ONE_FLEXIBLE_END.pack(2, index, error_code, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_ms, 0)
     return start + topic + end
 
 

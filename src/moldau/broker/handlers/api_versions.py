@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING
 
 from moldau.errors import ErrorCode
-from moldau.wire.apis import ApiKey
-from moldau.wire.messages import Schema, encode_response, error, ms, response_schema
+from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_SINCE = 3
 
-def handle_api_versions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    if context.version >= 3:
-        context.connection.software = f"{request.client_software_name} {request.client_software_version}"
-    return _response(context.schema, ErrorCode.NONE)
+
+def handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryview) -> bytes:
+    from moldau.broker.dispatch import SERVED  # the table imports this handler
+
+    name, software_version = parse_api_versions_request(context.version, body)
+    if context.version >= _SOFTWARE_SINCE:
+        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
+            return encode_api_versions_response(context.version, context.correlation_id, (), ErrorCode.INVALID_REQUEST)
+        context.connection.software = f"{name} {software_version}"
+    return encode_api_versions_response(context.version, context.correlation_id, SERVED.values())
 
 
 def unsupported_version(context: RequestContext) -> bytes:
     """A newer client's first question: answered in version 0 with the whole table, so that it can ask again."""
-    return encode_response(
-        context.correlation_id, _response(response_schema(ApiKey.API_VERSIONS, 0), ErrorCode.UNSUPPORTED_VERSION)
-    )
+    from moldau.broker.dispatch import SERVED
 
-
-def _response(schema: Schema, code: ErrorCode) -> Any:
-    from moldau.broker.dispatch import SERVED  # the table imports this handler
-
-    return schema.ApiVersionsResponse(
-        error_code=error(code),
-        api_keys=tuple(
-            schema.ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
-            for api in SERVED.values()
-        ),
-        throttle_time=ms(0),
-    )
+    return encode_api_versions_response(0, context.correlation_id, SERVED.values(), ErrorCode.UNSUPPORTED_VERSION)
