@@ -59,12 +59,12 @@ MessageHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, Any], Any]"
 RAW_HANDLERS: dict[int, RawHandler] = {
     ApiKey.PRODUCE: handle_produce,
     ApiKey.FETCH: handle_fetch,
+    ApiKey.API_VERSIONS: api_versions.handle_api_versions,
 }
 
 HANDLERS: dict[int, MessageHandler] = {
     ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
     ApiKey.METADATA: metadata.handle_metadata,
-    ApiKey.API_VERSIONS: api_versions.handle_api_versions,
     ApiKey.CREATE_TOPICS: topics.handle_create_topics,
     ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
     ApiKey.DELETE_RECORDS: topics.handle_delete_records,
