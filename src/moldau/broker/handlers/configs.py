@@ -81,7 +81,7 @@ def _describe_all(node: BrokerNode, schema: Schema, request: Any) -> Any:
         results.append(
             schema.DescribeConfigsResult(
                 error_code=error(refusal.code if refusal else ErrorCode.NONE),
-                error_message=refusal.message if refusal else None,
+                error_message=refusal.message if refusal else "",
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
                 configs=tuple(

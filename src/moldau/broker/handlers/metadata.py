@@ -271,7 +271,7 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
         if endpoint_type == _CONTROLLERS:
             code, message = (
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                "This is an endpoint of brokers, not of controllers.",
+                "The request was sent to an endpoint of brokers, but it is meant for one of controllers.",
             )
         else:
             code, message = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {endpoint_type}"
