@@ -102,6 +102,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._draining = False
         self._held: asyncio.Task[None] | None = None
         self._answers: deque[Buffers | asyncio.Future[Buffers]] = deque()
+        self._unwritten_bytes = 0
         self._on_idle: list[Callable[[], None]] = []
 
     # -- transport callbacks
@@ -207,7 +208,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         missing = 0
         ready: list[bytes | memoryview] = []
         try:
-            while self._held is None and not self._write_paused and len(self._answers) < PIPELINE_MAX:
+            while self._held is None and not self._write_paused and not self._is_full:
                 start = self._start
                 available = self._end - start
                 if available < 4:
@@ -222,6 +223,10 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self.requests += 1
                 answer = self._dispatch.handle(self, self._view[start + 4 : start + 4 + size])
                 self._take_answer(answer, ready)
+                if self._unwritten_bytes >= WRITE_HIGH_WATER_BYTES:
+                    # A buffer full of small requests may ask for gigabytes: the client has to listen before more are read.
+                    self._write(ready)
+                    ready = []
         except ProtocolError as error:
             self._write(ready)
             self.close(str(error))
@@ -230,10 +235,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self.closing:
             self._make_room(missing)
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether enough answers wait behind one that is not ready."""
+        return len(self._answers) >= PIPELINE_MAX or self._unwritten_bytes >= WRITE_HIGH_WATER_BYTES
+
     def _take_answer(self, answer: Answer, ready: list[bytes | memoryview]) -> None:
         if answer is None:
             return
         if isinstance(answer, bytes | list):
+            self._unwritten_bytes += _size(answer)
             if self._answers:
                 self._answers.append(answer)
             elif isinstance(answer, bytes):
@@ -260,6 +271,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.closing:
             return
         if buffers is not None:
+            self._unwritten_bytes += _size(buffers)
             self._answers.append(buffers)
             self._write_answers()
         self._became_idle()
@@ -271,7 +283,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if (error := future.exception()) is not None:
             self.close(str(error))
             return
-        full = len(self._answers) >= PIPELINE_MAX
+        full = self._is_full
+        self._unwritten_bytes += _size(future.result())
         self._write_answers()
         self._became_idle()
         if full:
@@ -294,7 +307,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write(ready)
 
     def _write(self, ready: list[bytes | memoryview]) -> None:
-        if not ready or self._transport is None or self._transport.is_closing():
+        if not ready:
+            return
+        self._unwritten_bytes -= sum(map(len, ready))
+        if self._transport is None or self._transport.is_closing():
             return
         if len(ready) == 1:
             self._transport.write(ready[0])
@@ -367,3 +383,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._reading and self._transport is not None:
             self._reading = False
             self._transport.pause_reading()
+
+
+def _size(answer: Buffers) -> int:
+    return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))
