@@ -224,7 +224,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 answer = self._dispatch.handle(self, self._view[start + 4 : start + 4 + size])
                 self._take_answer(answer, ready)
                 if self._unwritten_bytes >= WRITE_HIGH_WATER_BYTES:
-                    # A buffer full of small requests may ask for gigabytes: the client has to listen before more are read.
+                    # Small requests may ask for gigabytes: the client has to listen before more of them are handled.
                     self._write(ready)
                     ready = []
         except ProtocolError as error:

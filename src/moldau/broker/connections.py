@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
+import sys
 from collections import Counter
 
 from moldau.broker.budget import ByteBudget
@@ -16,13 +17,20 @@ SWEEP_INTERVAL_S = 5.0
 
 class Connections:
     def __init__(self, config: BrokerConfig) -> None:
-        self._max = config.max_connections
-        self._max_per_ip = config.max_connections_per_ip
-        self._idle_max_s = config.connections_max_idle_ms / 1000
         self._open: set[ClientConnection] = set()
         self._per_ip: Counter[str] = Counter()
-        self.receive_budget = ByteBudget(config.queued_max_request_bytes)
+        budget_bytes = config.queued_max_request_bytes
+        self.receive_budget = ByteBudget(budget_bytes if budget_bytes > 0 else sys.maxsize)
         self.refused = 0
+        self.configure(config)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes the limits in force; those who are connected already stay."""
+        self._max = config.max_connections
+        self._max_per_ip = config.max_connections_per_ip
+        self._limits_by_ip = config.connection_limits_by_ip
+        idle_ms = config.connections_max_idle_ms
+        self._idle_max_s = idle_ms / 1000 if idle_ms >= 0 else math.inf
 
     def __len__(self) -> int:
         return len(self._open)
@@ -30,8 +38,9 @@ class Connections:
     def admit(self, connection: ClientConnection) -> bool:
         """Counts a new connection in; False when it is one too many and has to be closed."""
         self._open.add(connection)
-        self._per_ip[connection.peer_host] += 1
-        if len(self._open) > self._max or self._per_ip[connection.peer_host] > self._max_per_ip:
+        host = connection.peer_host
+        self._per_ip[host] += 1
+        if len(self._open) > self._max or self._per_ip[host] > self._limits_by_ip.get(host, self._max_per_ip):
             self.refused += 1
             return False
         return True

@@ -226,6 +226,7 @@ class BrokerNode:
         if self.config.dynamic == own and self.config.dynamic_default == everyone:
             return False
         self.config = self.config.with_overrides(own, everyone)
+        self.connections.configure(self.config)
         return True
 
     def _delete_strays(self) -> None:
