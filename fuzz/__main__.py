@@ -10,16 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from soak.broker_process import BrokerProcess
-
 from fuzz.attack import Attack
 from fuzz.target import prepare, served_versions
+from soak.broker_process import BrokerProcess
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fuzz", description="Mutated frames against a live broker."
-    )
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Mutated frames against a live broker.")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="to repeat a run; default: a new one, printed")
     parser.add_argument("--connections", type=int, default=48)

@@ -73,9 +73,7 @@ class _Link(asyncio.Protocol):
 class Attack:
     """`outcomes` counts what became of the frames: answered, closed, silent."""
 
-    def __init__(
-        self, bootstrap: str, target: Target, versions: Sequence[tuple[int, int]], seed: int
-    ) -> None:
+    def __init__(self, bootstrap: str, target: Target, versions: Sequence[tuple[int, int]], seed: int) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._address = (host, int(port))
         self._rng = random.Random(seed)

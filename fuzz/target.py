@@ -22,10 +22,7 @@ def prepare(bootstrap: str) -> Target:
     with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
         create_topic(cluster, "fuzz-doomed")
         return Target(
-            [
-                (name, create_topic(cluster, name, partitions=3, configs=configs))
-                for name, configs in _TOPICS.items()
-            ],
+            [(name, create_topic(cluster, name, partitions=3, configs=configs)) for name, configs in _TOPICS.items()],
             "fuzz-doomed",
         )
 

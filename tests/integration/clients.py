@@ -60,9 +60,7 @@ class Client(Protocol):
     ) -> list[Place]:
         """Sends all, waits for all; where each landed. With acks=0 a client does not know the offset."""
 
-    def read(
-        self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int
-    ) -> list[Received]:
+    def read(self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int) -> list[Received]:
         """`count` records from `start` on; raises when they do not come in time."""
 
     def offset_for_time(self, bootstrap: str, topic: str, timestamp_ms: int) -> int | None:
@@ -136,9 +134,7 @@ class Confluent:
         assert not failures, failures
         return places
 
-    def read(
-        self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int
-    ) -> list[Received]:
+    def read(self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int) -> list[Received]:
         consumer = self._consumer(bootstrap)
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
@@ -172,9 +168,7 @@ class Confluent:
     def first_and_end_offset(self, bootstrap: str, topic: str) -> Place:
         consumer = self._consumer(bootstrap)
         try:
-            first, end = consumer.get_watermark_offsets(
-                confluent_kafka.TopicPartition(topic, 0), timeout=DEADLINE_S
-            )
+            first, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=DEADLINE_S)
             return first, end
         finally:
             consumer.close()
@@ -235,9 +229,7 @@ class KafkaPython:
         finally:
             producer.close()
 
-    def read(
-        self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int
-    ) -> list[Received]:
+    def read(self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int) -> list[Received]:
         consumer = self._consumer(bootstrap)
         try:
             where = kafka.TopicPartition(topic, partition)
@@ -320,9 +312,7 @@ class AioKafka:
 
         return asyncio.run(work())
 
-    def read(
-        self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int
-    ) -> list[Received]:
+    def read(self, bootstrap: str, topic: str, partition: int = 0, *, start: int = 0, count: int) -> list[Received]:
         async def work() -> list[Received]:
             consumer = self._consumer(bootstrap)
             await consumer.start()

@@ -43,9 +43,7 @@ def test_fetch_works_in_every_version(connect: Connect, new_topic: NewTopic, ver
 # -- long polls
 
 
-def test_a_waiting_fetch_is_answered_by_the_append_that_completes_it(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_a_waiting_fetch_is_answered_by_the_append_that_completes_it(connect: Connect, new_topic: NewTopic) -> None:
     reader, writer = connect(), connect()
     topic = new_topic()
     batch = batch_of(bytes(1000))
@@ -76,9 +74,7 @@ def test_a_waiting_fetch_is_answered_by_any_of_its_partitions(connect: Connect, 
         read_upto[partition] = 1
 
 
-def test_a_fetch_with_nothing_to_read_is_answered_after_its_wait(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_a_fetch_with_nothing_to_read_is_answered_after_its_wait(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     topic = new_topic()
     started = time.monotonic()
@@ -168,9 +164,7 @@ def test_reading_goes_on_over_segment_borders(connect: Connect, new_topic: NewTo
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 2**62])
-def test_an_offset_outside_the_log_is_out_of_range(
-    connect: Connect, new_topic: NewTopic, offset: int
-) -> None:
+def test_an_offset_outside_the_log_is_out_of_range(connect: Connect, new_topic: NewTopic, offset: int) -> None:
     client = connect()
     topic = new_topic()
     client.produce(topic, batch_of(b"a", b"b", b"c"))
@@ -180,9 +174,7 @@ def test_an_offset_outside_the_log_is_out_of_range(
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_offsets_are_listed_by_time_in_every_version(
-    connect: Connect, new_topic: NewTopic, version: int
-) -> None:
+def test_offsets_are_listed_by_time_in_every_version(connect: Connect, new_topic: NewTopic, version: int) -> None:
     client = connect()
     topic = new_topic()
     for number in range(5):
@@ -236,9 +228,7 @@ def test_the_end_of_a_leader_epoch_is_told(connect: Connect, new_topic: NewTopic
 # -- topics by id
 
 
-def test_a_topic_is_fetched_by_its_id_and_an_unknown_id_is_told(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_a_topic_is_fetched_by_its_id_and_an_unknown_id_is_told(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     topic = new_topic()
     client.produce(topic, batch_of(b"v"))
@@ -268,9 +258,7 @@ def test_a_session_answers_only_what_is_new(connect: Connect, new_topic: NewTopi
     assert partitions_of(first) == {0: [], 1: [], 2: []}
 
     def go_on(epoch: int, changes: Any = (), **options: Any) -> dict[int, list[int]]:
-        answer = client.ask(
-            fetch_request(changes, version=version, session_id=session, session_epoch=epoch, **options)
-        )
+        answer = client.ask(fetch_request(changes, version=version, session_id=session, session_epoch=epoch, **options))
         assert (answer.error_code, answer.session_id) == (ErrorCode.NONE, session)
         return partitions_of(answer)
 

@@ -31,9 +31,7 @@ def test_every_client_reads_what_any_client_wrote_with_any_codec(
         pytest.skip(f"{writer.name} has no {codec} library here")
     topic = new_topic()
     messages = [
-        Message(
-            b"value %d " % number * 20, b"key %d" % (number % 7), (("n", b"%d" % number),), NOW_MS + number, 0
-        )
+        Message(b"value %d " % number * 20, b"key %d" % (number % 7), (("n", b"%d" % number),), NOW_MS + number, 0)
         for number in range(200)
     ]
     places = writer.produce(bootstrap, topic, messages, codec=codec)
@@ -124,9 +122,7 @@ def test_order_within_each_partition_is_the_order_of_sending(
     client.produce(bootstrap, topic, messages, linger_ms=0)
     for partition in range(3):
         found = client.read(bootstrap, topic, partition, count=1000)
-        assert [record.value for record in found] == [
-            b"%06d" % number for number in range(partition, 3000, 3)
-        ]
+        assert [record.value for record in found] == [b"%06d" % number for number in range(partition, 3000, 3)]
         assert [record.offset for record in found] == list(range(1000))
 
 
@@ -148,9 +144,7 @@ def test_reading_starts_at_the_beginning_the_end_an_offset_or_a_time(
     bootstrap: str, new_topic: NewTopic, client: Client
 ) -> None:
     topic = new_topic()
-    messages = [
-        Message(b"%d" % number, timestamp_ms=NOW_MS + 10 * number, partition=0) for number in range(300)
-    ]
+    messages = [Message(b"%d" % number, timestamp_ms=NOW_MS + 10 * number, partition=0) for number in range(300)]
     client.produce(bootstrap, topic, messages)
     first, end = client.first_and_end_offset(bootstrap, topic)
     assert (first, end) == (0, 300)
@@ -168,9 +162,7 @@ def test_reading_starts_at_the_beginning_the_end_an_offset_or_a_time(
 def test_many_readers_read_at_their_own_pace(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(**{"segment.bytes": 1 << 20})
     confluent, kafka_python, aiokafka = CLIENTS
-    confluent.produce(
-        bootstrap, topic, [Message(b"%05d" % n + bytes(1000), partition=0) for n in range(5000)]
-    )
+    confluent.produce(bootstrap, topic, [Message(b"%05d" % n + bytes(1000), partition=0) for n in range(5000)])
     for start in (4999, 0, 2500, 1):
         for reader in (kafka_python, aiokafka, confluent):
             found = reader.read(bootstrap, topic, start=start, count=min(50, 5000 - start))

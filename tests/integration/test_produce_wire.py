@@ -39,9 +39,7 @@ def test_produce_works_in_every_version(connect: Connect, new_topic: NewTopic, v
     assert values(client, topic) == [b"v0", b"v1", b"v2"]
 
 
-def test_offset_and_leader_epoch_are_stamped_and_the_rest_is_untouched(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_offset_and_leader_epoch_are_stamped_and_the_rest_is_untouched(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     topic = new_topic()
     first, second = batch_of(b"a", b"b"), batch_of(b"c", headers=[("h", b"x")])
@@ -74,9 +72,7 @@ def test_a_gap_in_an_idempotent_producers_sequence_is_refused(connect: Connect, 
     client = connect()
     topic = new_topic()
     producer_id, epoch = client.init_producer_id()
-    assert (
-        client.produce(topic, batch_of(b"0", producer=(producer_id, epoch, 0))).error_code == ErrorCode.NONE
-    )
+    assert client.produce(topic, batch_of(b"0", producer=(producer_id, epoch, 0))).error_code == ErrorCode.NONE
     for sequence in (2, 5, 2**31 - 1):
         answer = client.produce(topic, batch_of(b"gap", producer=(producer_id, epoch, sequence)))
         assert answer.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -84,10 +80,7 @@ def test_a_gap_in_an_idempotent_producers_sequence_is_refused(connect: Connect, 
     assert client.produce(topic, batch_of(b"x", producer=(producer_id, epoch + 1, 1))).error_code == (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     )
-    assert (
-        client.produce(topic, batch_of(b"1", producer=(producer_id, epoch + 1, 0))).error_code
-        == ErrorCode.NONE
-    )
+    assert client.produce(topic, batch_of(b"1", producer=(producer_id, epoch + 1, 0))).error_code == ErrorCode.NONE
     answer = client.produce(topic, batch_of(b"fenced", producer=(producer_id, epoch, 1)))
     assert answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert values(client, topic) == [b"0", b"1"]
@@ -98,9 +91,7 @@ def test_sequences_wrap_around_after_the_largest_int(connect: Connect, new_topic
     topic = new_topic()
     producer_id, epoch = client.init_producer_id()
     # A producer unknown to the partition may begin anywhere, as one whose state has expired.
-    assert (
-        client.produce(topic, batch_of(b"a", b"b", producer=(producer_id, epoch, 2**31 - 2))).error_code == 0
-    )
+    assert client.produce(topic, batch_of(b"a", b"b", producer=(producer_id, epoch, 2**31 - 2))).error_code == 0
     assert client.produce(topic, batch_of(b"c", producer=(producer_id, epoch, 0))).error_code == 0
     assert client.produce(topic, batch_of(b"c", producer=(producer_id, epoch, 0))).base_offset == 2
     assert values(client, topic) == [b"a", b"b", b"c"]
@@ -193,18 +184,14 @@ def test_a_batch_over_the_topics_limit_is_refused_and_one_at_the_limit_taken(
     assert client.produce(topic, fitting).error_code == ErrorCode.NONE
 
 
-def test_one_bad_partition_does_not_spoil_the_others_of_its_request(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_one_bad_partition_does_not_spoil_the_others_of_its_request(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     topic = new_topic(partitions=2)
     schema_request = produce_request(topic, batch_of(b"good"), 0)
     bad = produce_request(topic, damaged(flip_crc), 1)
     elsewhere = produce_request("no-such-topic", batch_of(b"lost"), 0)
     topics = (*schema_request.topic_data, *bad.topic_data, *elsewhere.topic_data)
-    request = type(schema_request)(
-        transactional_id=None, acks=-1, timeout=schema_request.timeout, topic_data=topics
-    )
+    request = type(schema_request)(transactional_id=None, acks=-1, timeout=schema_request.timeout, topic_data=topics)
     answer = client.ask(request)
     codes = [part.error_code for one in answer.responses for part in one.partition_responses]
     assert codes == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -218,9 +205,7 @@ def test_acks_that_do_not_exist_are_refused(connect: Connect, new_topic: NewTopi
     assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_acks_0_gets_no_answer_and_a_failed_one_closes_the_connection(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_acks_0_gets_no_answer_and_a_failed_one_closes_the_connection(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     topic = new_topic()
     client.send(produce_request(topic, batch_of(b"silent"), acks=0))
@@ -233,9 +218,7 @@ def test_acks_0_gets_no_answer_and_a_failed_one_closes_the_connection(
     assert other.is_closed()
 
 
-def test_the_brokers_clock_stamps_records_of_a_log_append_time_topic(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_the_brokers_clock_stamps_records_of_a_log_append_time_topic(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     topic = new_topic(**{"message.timestamp.type": "LogAppendTime"})
     before_ms = time.time_ns() // 1_000_000
@@ -254,14 +237,10 @@ def test_records_are_stored_in_the_topics_compression(
 ) -> None:
     client = connect()
     topic = new_topic(**{"compression.type": wanted})
-    answer = client.produce(
-        topic, batch_of(b"a" * 500, b"b" * 500, key=b"k", headers=[("h", None)], codec=sent)
-    )
+    answer = client.produce(topic, batch_of(b"a" * 500, b"b" * 500, key=b"k", headers=[("h", None)], codec=sent))
     assert answer.error_code == ErrorCode.NONE
     head = read_header(stored(client, topic))
-    expected = (
-        sent if wanted == "producer" else Codec.NONE if wanted == "uncompressed" else Codec[wanted.upper()]
-    )
+    expected = sent if wanted == "producer" else Codec.NONE if wanted == "uncompressed" else Codec[wanted.upper()]
     assert head.codec == expected
     assert [(record.key, record.value, record.headers) for record in records_in(stored(client, topic))] == [
         (b"k", b"a" * 500, (("h", None),)),
@@ -287,9 +266,7 @@ def test_a_decompression_bomb_is_refused(connect: Connect, new_topic: NewTopic, 
     assert client.produce(topic, batch_of(b"good")).base_offset == 0
 
 
-def test_a_transactional_produce_is_refused_without_a_coordinator(
-    connect: Connect, new_topic: NewTopic
-) -> None:
+def test_a_transactional_produce_is_refused_without_a_coordinator(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
     answer: Any = client.produce(new_topic(), batch_of(b"v", is_transactional=True), transactional_id="t")
     assert answer.error_code == ErrorCode.INVALID_TXN_STATE

@@ -7,13 +7,13 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from fuzz.requests import RequestMaker, Target
-from soak.broker_process import BrokerProcess
 
+from fuzz.requests import RequestMaker, Target
 from moldau import Broker
 from moldau.errors import ErrorCode
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import decode_response, encode_request
+from soak.broker_process import BrokerProcess
 from tests.integration.conftest import NewTopic
 from tests.integration.raw import (
     RawClient,
@@ -30,9 +30,7 @@ Connect = Callable[..., RawClient]
 
 
 def served(client: RawClient) -> dict[int, tuple[int, int]]:
-    return {
-        api.api_key: (api.min_version, api.max_version) for api in client.ask(api_versions_request()).api_keys
-    }
+    return {api.api_key: (api.min_version, api.max_version) for api in client.ask(api_versions_request()).api_keys}
 
 
 def test_every_served_api_answers_in_every_version(connect: Connect, new_topic: NewTopic) -> None:
@@ -86,9 +84,7 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_0_with_the_ta
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 14])
-def test_produce_in_a_version_that_is_not_served_closes_the_connection(
-    connect: Connect, version: int
-) -> None:
+def test_produce_in_a_version_that_is_not_served_closes_the_connection(connect: Connect, version: int) -> None:
     client = connect()
     client.send_bytes(frame(header(ApiKey.PRODUCE, version) + bytes(10)))
     assert client.is_closed()
@@ -186,9 +182,7 @@ def giant_lengths() -> dict[str, bytes]:
         "produce topics": frame(produce_3 + int32),
         "produce topic name": frame(produce_3 + struct.pack(">i", 1) + int16),
         "produce partitions": frame(produce_3 + struct.pack(">ih", 1, 1) + b"t" + int32),
-        "produce records": frame(
-            produce_3 + struct.pack(">ih", 1, 1) + b"t" + struct.pack(">ii", 1, 0) + int32
-        ),
+        "produce records": frame(produce_3 + struct.pack(">ih", 1, 1) + b"t" + struct.pack(">ii", 1, 0) + int32),
         "compact produce topics": frame(produce_9 + compact),
         "compact produce name": frame(produce_9 + b"\x02" + compact),
         "compact produce partitions": frame(produce_9 + b"\x02\x02t" + compact),
