@@ -19,7 +19,7 @@ from moldau.broker.connections import Connections
 from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.handlers.metadata import PackedMetadata
-from moldau.broker.handlers.producer_ids import ProducerIds
+from moldau.broker.handlers.producer_ids import BLOCK_SIZE, ProducerIds
 from moldau.broker.metrics import Metrics
 from moldau.broker.partition import Partition
 from moldau.config.broker import BrokerConfig
@@ -28,7 +28,7 @@ from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.local_store import LocalStore
-from moldau.metadata.records import PartitionRecord, Record, TopicRecord
+from moldau.metadata.records import PartitionRecord, ProducerIdsRecord, Record, TopicRecord
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,9 @@ class BrokerNode:
         assert self._store is not None
         records: list[Record] = []
         topics: set[str] = set()
+        newest_producer_id = -1
         for (name, index), partition_log in sorted(self.logs.logs.items()):
+            newest_producer_id = max(newest_producer_id, *partition_log.producers.producers, -1)
             if name not in topics:
                 topics.add(name)
                 records.append(TopicRecord(name=name, topic_id=partition_log.topic_id))
@@ -250,6 +252,9 @@ class BrokerNode:
                 PartitionRecord(partition_log.topic_id, index, (self.node_id,), (self.node_id,), self.node_id)
             )
         if records:
+            # An id given twice would make a new producer's first batch look like a stray of an old one's.
+            next_block = (newest_producer_id // BLOCK_SIZE + 1) * BLOCK_SIZE
+            records.append(ProducerIdsRecord(next_producer_id=next_block))
             log.info("adopting the topics found in the data folder", extra={"topics": len(topics)})
             self.image = self._store.append(records)
 
