@@ -6,10 +6,13 @@ No coordinator is asked, no offset is committed: a look into a topic leaves no t
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import topic_pattern, warn
 from moldau.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from moldau.cli.confluent import Interruption
 
 _MISSING_RETRY_S = 0.1  # how often to look for a topic that is not there yet
 
@@ -39,12 +42,12 @@ class Assignment:
         self._next_look = 0.0
         self._said_missing = False
 
-    def refresh(self) -> None:
+    def refresh(self, interruption: Interruption) -> None:
         """Call before every poll; it asks for metadata only when it is time to."""
         now = time.monotonic()
         if now < self._next_look:
             return
-        new = self._wanted() - self._assigned
+        new = self._wanted(interruption) - self._assigned
         if new:
             from confluent_kafka import TopicPartition
 
@@ -57,10 +60,10 @@ class Assignment:
             warn(f"WARN no topic matches {self._topic or (self._pattern and self._pattern.pattern)} yet")
         self._next_look = now + (self._max_age_s if self._assigned else _MISSING_RETRY_S)
 
-    def _wanted(self) -> set[tuple[str, int]]:
+    def _wanted(self, interruption: Interruption) -> set[tuple[str, int]]:
         from moldau.cli.confluent import cluster_metadata
 
-        metadata = cluster_metadata(self._consumer, self._topic, self._api_timeout_ms)
+        metadata = cluster_metadata(self._consumer, self._topic, self._api_timeout_ms, interruption)
         wanted = {
             (name, partition)
             for name, topic in metadata.topics.items()

@@ -85,7 +85,7 @@ def readable_errors() -> Iterator[None]:
         raise ClientError(error.args[0].str()) from error
 
 
-def cluster_metadata(client: Any, topic: str | None, timeout_ms: int) -> Any:
+def cluster_metadata(client: Any, topic: str | None, timeout_ms: int, interruption: Interruption) -> Any:
     """Metadata of one topic or of all, waiting for a broker to appear as long as the timeout allows."""
     from confluent_kafka import KafkaException
 
@@ -98,6 +98,7 @@ def cluster_metadata(client: Any, topic: str | None, timeout_ms: int) -> Any:
                 _check_topic(metadata.topics[topic])
             return metadata
         except KafkaException as error:
+            interruption.check()
             client.poll(0)  # serves the error callback: "Connection refused" is seen at once
             if remaining <= 0:
                 raise KafkaError(
@@ -124,7 +125,44 @@ def milliseconds(props: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def interrupt_on_sigterm() -> None:
-    """End on SIGTERM as on Ctrl-C: what was read is sent, what was consumed is counted."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+class Interruption:
+    """SIGINT and SIGTERM as a flag: an exception out of nowhere could strike inside librdkafka's callbacks.
+
+    The first signal asks the command to finish in order, the second ends it there and then.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._may_raise = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self.requested:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.requested = True
+        if self._may_raise:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """Inside, a signal breaks off what blocks (reading a terminal), as it does in any Python program."""
+        self._may_raise = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._may_raise = False

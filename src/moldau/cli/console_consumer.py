@@ -10,12 +10,15 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moldau.cli.assignment import Assignment
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, topic_pattern, warn
 from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
 from moldau.errors import ConfigError
+
+if TYPE_CHECKING:
+    from moldau.cli.confluent import Interruption
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 10
@@ -153,27 +156,26 @@ def _consume(args: argparse.Namespace) -> int:
     formatter = _formatter(args)
     props = consumer_properties(args)
     config = confluent.client_config(props, args.bootstrap_server, "console-consumer")
-    keep_up: Callable[[], None]
+    assignment: Assignment | None = None
     if "group.id" in props:
         consumer = confluent.consumer(config)
         consumer.subscribe([args.topic or f"^({topic_pattern(args.include).pattern})$"])
-        keep_up = _nothing
     else:
         # librdkafka wants a group id even from those who will never join or commit.
         consumer = confluent.consumer(config | {"group.id": "console-consumer", "enable.auto.commit": "false"})
-        keep_up = _assignment(consumer, args, props).refresh
-    confluent.interrupt_on_sigterm()
+        assignment = _assignment(consumer, args, props)
     printer = Printer(formatter, skip_errors=args.skip_message_on_error, warn_once=config["error_cb"])
-    try:
-        _poll(consumer, args, keep_up, printer)
-    except KeyboardInterrupt:
-        pass  # the usual way to end it
-    except BrokenPipeError:
-        warn("Unable to write to standard out, closing consumer.")
-        raise
-    finally:
-        consumer.close()
-        warn(f"Processed a total of {printer.count} messages")
+    with confluent.Interruption() as interruption:
+        try:
+            _poll(consumer, args, assignment, printer, interruption)
+        except KeyboardInterrupt:
+            pass  # the usual way to end it
+        except BrokenPipeError:
+            warn("Unable to write to standard out, closing consumer.")
+            raise
+        finally:
+            consumer.close()
+            warn(f"Processed a total of {printer.count} messages")
     return 0
 
 
@@ -194,10 +196,18 @@ def _assignment(consumer: Any, args: argparse.Namespace, props: dict[str, str]) 
     )
 
 
-def _poll(consumer: Any, args: argparse.Namespace, keep_up: Callable[[], None], printer: Printer) -> None:
+def _poll(
+    consumer: Any,
+    args: argparse.Namespace,
+    assignment: Assignment | None,
+    printer: Printer,
+    interruption: Interruption,
+) -> None:
     last_record = time.monotonic()
     while args.max_messages is None or args.max_messages < 0 or printer.count < args.max_messages:
-        keep_up()
+        interruption.check()
+        if assignment is not None:
+            assignment.refresh(interruption)
         remaining = _BATCH_MAX
         if args.max_messages is not None and args.max_messages >= 0:
             # Never more than will be printed: what is handed out counts as consumed when the group commits.
@@ -208,10 +218,6 @@ def _poll(consumer: Any, args: argparse.Namespace, keep_up: Callable[[], None], 
             last_record = time.monotonic()
         elif args.timeout_ms is not None and 0 <= args.timeout_ms <= (time.monotonic() - last_record) * 1000:
             return
-
-
-def _nothing() -> None:
-    """A group's coordinator keeps the assignment up to date."""
 
 
 class Printer:

@@ -6,11 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, warn
 from moldau.cli.line_reader import LineReader, LineRecord
 from moldau.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from moldau.cli.confluent import Interruption
 
 _EXAMPLE = """\
 echo hello | {prog} --bootstrap-server localhost:9092 --topic greetings
@@ -64,9 +67,7 @@ def _parser(prog: str) -> CommandParser:
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         help="how to compress (default: none; gzip when the option stands alone)",
     )
-    parser.add_argument(
-        "--request-required-acks", "--acks", metavar="N", help="0, 1 or all (-1), the default"
-    )
+    parser.add_argument("--request-required-acks", "--acks", metavar="N", help="0, 1 or all (-1), the default")
     parser.add_argument("--timeout", metavar="MS", type=int, help="linger.ms: how long a batch waits to fill")
     for name, text in (
         ("--batch-size", "batch.size in bytes"),
@@ -122,30 +123,30 @@ def _produce(args: argparse.Namespace) -> int:
     props = producer_properties(args)
     config = confluent.client_config(props, args.bootstrap_server, "console-producer")
     producer = confluent.producer(config)
-    confluent.interrupt_on_sigterm()
+    max_block_ms = confluent.milliseconds(props, "max.block.ms", _MAX_BLOCK_MS)
     deliveries = Deliveries(as_json=args.json)
-    try:
-        confluent.cluster_metadata(
-            producer, args.topic, confluent.milliseconds(props, "max.block.ms", _MAX_BLOCK_MS)
-        )
-        for line in _lines(sys.stdin.buffer):
-            _send(producer, args.topic, reader.parse(line), deliveries)
-            if args.sync:
-                _flush(producer)
-                deliveries.raise_if_failed()
-    except KeyboardInterrupt:
-        pass  # Ctrl-C is how people end it: send what was typed, then go
-    finally:
-        _flush(producer)
+    with confluent.Interruption() as interruption:
+        try:
+            confluent.cluster_metadata(producer, args.topic, max_block_ms, interruption)
+            for line in _lines(sys.stdin.buffer, interruption):
+                _send(producer, args.topic, reader.parse(line), deliveries)
+                if args.sync:
+                    producer.flush()
+                    deliveries.raise_if_failed()
+        except KeyboardInterrupt:
+            pass  # the usual way to end it: send what was typed, then go
+        finally:
+            producer.flush()
     return 1 if deliveries.failed else 0
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
+def _lines(stream: BinaryIO, interruption: Interruption) -> Iterator[bytes]:
     prompt = sys.stdin.isatty() and sys.stdout.isatty()
     while True:
         if prompt:
             print(">", end="", flush=True)
-        line = stream.readline()
+        with interruption.breaking():
+            line = stream.readline()
         if not line:
             return
         yield line.removesuffix(b"\n").removesuffix(b"\r")
@@ -166,12 +167,6 @@ def _send(producer: Any, topic: str, record: LineRecord, deliveries: Deliveries)
             deliveries.failure(error.args[0], topic, record.key, record.value)
             break
     producer.poll(0)
-
-
-def _flush(producer: Any) -> None:
-    # In slices, because a pending Ctrl-C is only seen between calls into librdkafka.
-    while len(producer):
-        producer.flush(0.2)
 
 
 class Deliveries:
@@ -210,5 +205,6 @@ def _print_delivery(message: Any) -> None:
                 "offset": message.offset(),
                 "timestamp": timestamp_ms,
             }
-        )
+        ),
+        flush=True,
     )

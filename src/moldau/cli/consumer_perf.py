@@ -10,7 +10,7 @@ import datetime
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moldau.cli.assignment import Assignment
 from moldau.cli.common import (
@@ -22,6 +22,9 @@ from moldau.cli.common import (
     topic_pattern,
     warn,
 )
+
+if TYPE_CHECKING:
+    from moldau.cli.confluent import Interruption
 
 _EXAMPLE = "{prog} --bootstrap-server localhost:9092 --topic load --num-records 1000000"
 _BATCH_MAX = 10_000
@@ -63,12 +66,8 @@ def _parser(prog: str) -> CommandParser:
     parser.add_argument("--include", metavar="REGEX", help="topics to read, in place of --topic")
     parser.add_argument("--num-records", "--messages", metavar="N", type=int, help="how many")
     parser.add_argument("--group", metavar="ID", help="read as a member of this consumer group")
-    parser.add_argument(
-        "--fetch-size", metavar="BYTES", type=int, default=_MB, help="most from one partition"
-    )
-    parser.add_argument(
-        "--socket-buffer-size", metavar="BYTES", type=int, default=2 * _MB, help="of the socket"
-    )
+    parser.add_argument("--fetch-size", metavar="BYTES", type=int, default=_MB, help="most from one partition")
+    parser.add_argument("--socket-buffer-size", metavar="BYTES", type=int, default=2 * _MB, help="of the socket")
     parser.add_flag("--from-latest", "start at the end where the group has no offset yet")
     parser.add_argument(
         "--timeout",
@@ -86,12 +85,8 @@ def _parser(prog: str) -> CommandParser:
         "--command-config", "--consumer.config", metavar="FILE", help="properties file for the consumer"
     )
     parser.add_flag("--show-detailed-stats", "a line for every reporting interval, no summary")
-    parser.add_argument(
-        "--reporting-interval", metavar="MS", type=int, default=5000, help="between two lines"
-    )
-    parser.add_argument(
-        "--date-format", metavar="FORMAT", default="yyyy-MM-dd HH:mm:ss:SSS", help="of the times"
-    )
+    parser.add_argument("--reporting-interval", metavar="MS", type=int, default=5000, help="between two lines")
+    parser.add_argument("--date-format", metavar="FORMAT", default="yyyy-MM-dd HH:mm:ss:SSS", help="of the times")
     parser.add_flag("--hide-header", "leave out the line with the names of the columns")
     for name in ("--threads", "--num-fetch-threads"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
@@ -129,17 +124,18 @@ def _measure(args: argparse.Namespace) -> int:
         warn("WARN --print-metrics has no effect here")
     if group is None:
         props["enable.auto.commit"] = "false"
-    consumer = confluent.consumer(
-        confluent.client_config(props, args.bootstrap_server, "perf-consumer-client")
-    )
-    try:
-        return Run(args, consumer, in_group=group is not None).measure(props["auto.offset.reset"])
-    finally:
-        consumer.close()
+    consumer = confluent.consumer(confluent.client_config(props, args.bootstrap_server, "perf-consumer-client"))
+    with confluent.Interruption() as interruption:
+        try:
+            measured = Run(args, consumer, interruption, in_group=group is not None)
+            return measured.measure(props["auto.offset.reset"])
+        finally:
+            consumer.close()
 
 
 class Run:
-    def __init__(self, args: argparse.Namespace, consumer: Any, *, in_group: bool) -> None:
+    def __init__(self, args: argparse.Namespace, consumer: Any, interruption: Interruption, *, in_group: bool) -> None:
+        self._interruption = interruption
         self._args = args
         self._consumer = consumer
         self._in_group = in_group
@@ -154,14 +150,9 @@ class Run:
         if not args.hide_header and not args.json:
             print(("time, threadId, " if args.show_detailed_stats else "start.time, end.time, ") + _COLUMNS)
         began_at, began = time.time(), time.perf_counter()
-        refresh = self._start(start_at)
-        interrupted = False
-        try:
-            self._consume(refresh)
-        except KeyboardInterrupt:
-            interrupted = True
+        self._consume(self._start(start_at))
         elapsed = time.perf_counter() - began
-        if self.records < args.num_records and not interrupted:
+        if self.records < args.num_records and not self._interruption.requested:
             warn(
                 "WARNING: Exiting before consuming the expected number of records: timeout "
                 f"({args.timeout} ms) exceeded. You can use the --timeout option to increase the timeout."
@@ -173,7 +164,7 @@ class Run:
             print(", ".join([*times, *_cells(self._numbers(elapsed))]))
         return 0
 
-    def _start(self, start_at: str) -> Any:
+    def _start(self, start_at: str) -> Assignment | None:
         if self._in_group:
             topic = self._args.topic or f"^({topic_pattern(self._args.include).pattern})$"
             self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
@@ -185,7 +176,7 @@ class Run:
             start=start_at,
             api_timeout_ms=_METADATA_TIMEOUT_MS,
             max_age_ms=_METADATA_MAX_AGE_MS,
-        ).refresh
+        )
 
     def _on_assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
         joined_s = time.perf_counter() - self._join_started
@@ -195,13 +186,13 @@ class Run:
     def _on_revoke(self, consumer: Any, partitions: Sequence[Any]) -> None:
         self._join_started = time.perf_counter()
 
-    def _consume(self, refresh: Any) -> None:
+    def _consume(self, assignment: Assignment | None) -> None:
         args = self._args
         window_start = last_record = time.perf_counter()
         window_records = window_bytes = 0
-        while self.records < args.num_records:
-            if refresh is not None:
-                refresh()
+        while self.records < args.num_records and not self._interruption.requested:
+            if assignment is not None:
+                assignment.refresh(self._interruption)
             batch = self._consumer.consume(min(_BATCH_MAX, args.num_records - self.records), _POLL_S)
             now = time.perf_counter()
             for message in batch:
@@ -214,9 +205,7 @@ class Run:
                 return
             if (now - window_start) * 1000 >= args.reporting_interval:
                 if args.show_detailed_stats and not args.json:
-                    self._print_window(
-                        now - window_start, self.records - window_records, self.bytes - window_bytes
-                    )
+                    self._print_window(now - window_start, self.records - window_records, self.bytes - window_bytes)
                 window_start, window_records, window_bytes = now, self.records, self.bytes
                 self._window_join_s = 0.0
 

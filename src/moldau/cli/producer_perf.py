@@ -6,10 +6,14 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, print_json, run, warn
 from moldau.errors import ConfigError
+
+if TYPE_CHECKING:
+    from moldau.cli.confluent import Interruption
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic load \\
@@ -69,9 +73,7 @@ def _parser(prog: str) -> CommandParser:
         default=0,
         help="leave the first ones out of a second summary",
     )
-    parser.add_argument(
-        "--reporting-interval", metavar="MS", type=int, default=5000, help="between two lines"
-    )
+    parser.add_argument("--reporting-interval", metavar="MS", type=int, default=5000, help="between two lines")
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
     parser.add_flag("--json", "only the summary, in JSON")
     return parser
@@ -203,21 +205,16 @@ def _measure(args: argparse.Namespace) -> int:
 
     props = load_properties(args.command_config) | parse_key_values(args.command_property)
     if args.transactional_id or args.transaction_duration_ms:
-        props["transactional.id"] = (
-            args.transactional_id or f"performance-producer-{random.getrandbits(64):x}"
-        )
+        props["transactional.id"] = args.transactional_id or f"performance-producer-{random.getrandbits(64):x}"
     if args.print_metrics:
         warn("WARN --print-metrics has no effect here")
     config = confluent.client_config(props, args.bootstrap_server, "perf-producer-client")
     producer = confluent.producer(config)
-    confluent.cluster_metadata(producer, args.topic, _METADATA_TIMEOUT_MS)
-    load = Load(args, producer, in_transactions="transactional.id" in props)
-    try:
-        load.run()
-    except KeyboardInterrupt:
-        producer.purge()
-    while len(producer):
-        producer.flush(0.2)
+    with confluent.Interruption() as interruption:
+        confluent.cluster_metadata(producer, args.topic, _METADATA_TIMEOUT_MS, interruption)
+        load = Load(args, producer, in_transactions="transactional.id" in props)
+        load.run(interruption)
+        producer.flush()
     load.print_summary()
     return 1 if load.failed else 0
 
@@ -233,10 +230,10 @@ class Load:
         self.failed = 0
 
     def _new_stats(self, expected: int, label: str = "") -> Stats:
-        report = None if self._args.json else print
+        report = None if self._args.json else partial(print, flush=True)
         return Stats(expected, self._args.reporting_interval, label=label, report=report)
 
-    def run(self) -> None:
+    def run(self, interruption: Interruption) -> None:
         producer, topic = self._producer, self._args.topic
         produce, poll, on_delivery = producer.produce, producer.poll, self._on_delivery
         limit = self._args.throughput if self._args.throughput > 0 else None
@@ -259,6 +256,8 @@ class Load:
                 producer.commit_transaction()
                 producer.begin_transaction()
                 transaction_started = time.perf_counter()
+            if interruption.requested:
+                break
             if limit is not None:
                 while (number + 1) / limit > time.perf_counter() - started:
                     poll(_THROTTLE_SLEEP_S)

@@ -1,0 +1,201 @@
+"""Console producer and consumer: what goes in as lines comes out as lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Commands
+
+NewTopic = Callable[..., str]
+PARSE = ("--property", "parse.key=true", "--property", "key.separator=:")
+
+
+def _read(commands: Commands, topic: str, count: int, *args: str) -> list[str]:
+    out = commands.ok("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", str(count), *args)
+    return out.splitlines()
+
+
+def test_lines_come_out_in_the_order_they_went_in(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--partitions", "1")
+    lines = [f"line {number}" for number in range(2000)]
+    assert commands.ok("console-producer", "--topic", topic, stdin="\n".join(lines)) == ""
+    result = commands("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "2000")
+    assert result.out.splitlines() == lines
+    assert result.err == "Processed a total of 2000 messages\n"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_makes_the_way(commands: Commands, new_topic: NewTopic, codec: str) -> None:
+    topic = new_topic("--partitions", "1")
+    lines = [f"squeeze me {number}" for number in range(50)]
+    commands.ok("console-producer", "--topic", topic, "--compression-codec", codec, stdin="\n".join(lines))
+    assert _read(commands, topic, 50) == lines
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_acknowledgement_makes_the_way(commands: Commands, new_topic: NewTopic, acks: str) -> None:
+    topic = new_topic("--partitions", "1")
+    commands.ok("console-producer", "--topic", topic, "--request-required-acks", acks, "--sync", stdin="a\nb\n")
+    assert _read(commands, topic, 2) == ["a", "b"]
+
+
+def test_keys_headers_and_nulls_make_the_way(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--partitions", "1")
+    commands.ok(
+        "console-producer", "--topic", topic, "--reader-property", "parse.key=true",
+        "--reader-property", "parse.headers=true", "--reader-property", "null.marker=NULL",
+        stdin="h1:v1,h2:NULL\tkey\tvalue\nNULL\tNULL\tNULL\n",
+    )  # fmt: skip
+    shown = ("print.key", "print.headers", "print.offset", "print.partition")
+    lines = _read(commands, topic, 2, *(arg for name in shown for arg in ("--property", f"{name}=true")))
+    assert lines == [
+        "Partition:0\tOffset:0\th1:v1,h2:null\tkey\tvalue",
+        "Partition:0\tOffset:1\tNO_HEADERS\tnull\tnull",
+    ]
+    first, second = (json.loads(line) for line in _read(commands, topic, 2, "--json"))
+    assert (first["key"], first["value"], first["timestampType"]) == ("key", "value", "CreateTime")
+    assert first["headers"] == [{"key": "h1", "value": "v1"}, {"key": "h2", "value": None}]
+    assert (second["key"], second["value"], second["offset"]) == (None, None, 1)
+
+
+def test_a_key_goes_to_the_partition_a_java_producer_would_choose(commands: Commands, new_topic: NewTopic) -> None:
+    from kafka.partitioner import murmur2
+
+    topic = new_topic("--partitions", "7")
+    keys = [f"user-{number}" for number in range(50)]
+    out = commands.ok(
+        "console-producer", "--topic", topic, *PARSE, "--json", stdin="".join(f"{key}:v\n" for key in keys)
+    )
+    assert len(out.splitlines()) == 50
+    lines = _read(commands, topic, 50, "--property", "print.partition=true", "--property", "print.key=true")
+    placed = {key: int(place.removeprefix("Partition:")) for place, key, _ in (line.split("\t") for line in lines)}
+    assert placed == {key: (murmur2(key.encode()) & 0x7FFFFFFF) % 7 for key in keys}
+
+
+def test_reading_starts_where_it_is_told_to(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--partitions", "1")
+    commands.ok("console-producer", "--topic", topic, stdin="0\n1\n2\n3\n")
+    at = ("console-consumer", "--topic", topic, "--partition", "0")
+    assert commands.ok(*at, "--offset", "2", "--max-messages", "2").split() == ["2", "3"]
+    assert commands.ok(*at, "--offset", "earliest", "--max-messages", "1").split() == ["0"]
+    assert commands.ok(*at, "--from-beginning", "--max-messages", "1").split() == ["0"]
+    assert commands.ok(*at, "--offset", "latest", "--timeout-ms", "2000") == ""
+    missing = commands("console-consumer", "--topic", topic, "--partition", "5", "--offset", "0")
+    assert missing.code == 1
+    assert "has no partition 5" in missing.err
+
+
+def test_reading_ends_when_nothing_comes(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--partitions", "2")
+    commands.ok("console-producer", "--topic", topic, stdin="a\nb\n")
+    result = commands("console-consumer", "--topic", topic, "--from-beginning", "--timeout-ms", "3000")
+    assert (result.code, sorted(result.out.split())) == (0, ["a", "b"])
+    assert result.err == "Processed a total of 2 messages\n"
+
+
+def test_topics_are_read_by_regular_expression(commands: Commands, new_topic: NewTopic) -> None:
+    first, second, third = new_topic(), new_topic(), new_topic()
+    for topic in (first, second, third):
+        commands.ok("console-producer", "--topic", topic, stdin=f"{topic}\n")
+    out = commands.ok("console-consumer", "--include", f"{first}|{second}", "--from-beginning", "--max-messages", "2")
+    assert sorted(out.split()) == sorted([first, second])
+
+
+def test_a_topic_is_created_by_the_first_line_sent_to_it(commands: Commands) -> None:
+    topic = f"cli-{uuid.uuid4().hex[:12]}"
+    commands.ok("console-producer", "--topic", topic, stdin="first\n")
+    assert _read(commands, topic, 1) == ["first"]
+    commands.ok("topics", "--delete", "--topic", topic)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_consumer_with_its_count(commands: Commands, new_topic: NewTopic, how: signal.Signals) -> None:
+    topic = new_topic("--partitions", "1")
+    commands.ok("console-producer", "--topic", topic, stdin="a\nb\n")
+    with commands.start("console-consumer", "--topic", topic, "--from-beginning") as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"a\n", b"b\n"]
+        process.send_signal(how)
+        out, err = process.communicate(timeout=30)
+    assert (out, err, process.returncode) == (b"", b"Processed a total of 2 messages\n", 0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_producer_after_everything_was_sent(
+    commands: Commands, new_topic: NewTopic, how: signal.Signals
+) -> None:
+    topic = new_topic("--partitions", "1")
+    with commands.start("console-producer", "--topic", topic, "--sync", "--json") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"typed\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["offset"] == 0
+        process.send_signal(how)
+        process.wait(30)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert _read(commands, topic, 1) == ["typed"]
+
+
+def test_a_reader_that_has_seen_enough_ends_the_consumer(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--partitions", "1")
+    commands.ok("console-producer", "--topic", topic, stdin="x" * 100 + "\n" + "y\n" * 100_000)
+    with commands.start("console-consumer", "--topic", topic, "--from-beginning") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        errors = process.stderr.read().decode()
+        assert process.wait(30) == 0
+    assert errors.startswith("Unable to write to standard out, closing consumer.\nProcessed a total of ")
+
+
+def test_a_line_without_its_key_stops_the_producer_but_keeps_what_came_before(
+    commands: Commands, new_topic: NewTopic
+) -> None:
+    topic = new_topic("--partitions", "1")
+    result = commands("console-producer", "--topic", topic, *PARSE, stdin="k:v\nnokey\nk:w\n")
+    assert result.code == 1
+    assert "No key separator found on line number 2: 'nokey'" in result.err
+    assert _read(commands, topic, 1, "--timeout-ms", "5000") == ["v"]
+
+
+def test_a_record_that_is_too_large_is_told_and_the_rest_is_sent(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--partitions", "1", "--config", "max.message.bytes=1000")
+    result = commands("console-producer", "--topic", topic, "--sync", stdin="x" * 5000 + "\n")
+    assert result.code == 1
+    assert "Error when sending message" in result.err
+    assert "too large" in result.err
+    result = commands("console-producer", "--topic", topic, stdin="x" * 2_000_000 + "\nsmall\n")
+    assert result.code == 1
+    assert _read(commands, topic, 1) == ["small"]
+
+
+def test_a_bad_topic_name_is_refused_before_anything_is_sent(commands: Commands) -> None:
+    result = commands("console-producer", "--topic", "bad!name", stdin="a\n")
+    assert result.code == 1
+    assert "bad!name" in result.err
+
+
+def test_no_broker_is_a_failure_in_time(nowhere: Commands) -> None:
+    result = nowhere("console-producer", "--topic", "t", "--max-block-ms", "300", stdin="a\n")
+    assert result.code == 1
+    assert "no broker answered within 300 ms" in result.err
+    result = nowhere("console-consumer", "--topic", "t", "--timeout-ms", "300")
+    assert result.code == 1
+    assert "no broker answered within 300 ms" in result.err
+
+
+def test_a_property_librdkafka_refuses_is_wrong_usage(commands: Commands) -> None:
+    result = commands("console-consumer", "--topic", "t", "--consumer-property", "no.such.property=1")
+    assert result.code == 2
+    assert "no.such.property" in result.err
