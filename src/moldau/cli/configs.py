@@ -153,9 +153,7 @@ def _alter(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: s
     deleted = [key.strip() for keys in args.delete_config for key in keys.split(",")]
     resource = _resource(entity_type, name)
     if deleted:
-        present = {
-            entry.name for entry in _dynamic(resource, admin.describe_configs(cluster, [resource])[resource])
-        }
+        present = {entry.name for entry in _dynamic(resource, admin.describe_configs(cluster, [resource])[resource])}
         missing = [key for key in deleted if key not in present]
         if missing:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Invalid config(s): {','.join(missing)}")
@@ -171,9 +169,7 @@ def _alter(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: s
 def _describe(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: str | None) -> None:
     from moldau.client import admin
 
-    known = (
-        sorted(cluster.metadata().topics) if entity_type == "topics" else [str(i) for i in cluster.brokers()]
-    )
+    known = sorted(cluster.metadata().topics) if entity_type == "topics" else [str(i) for i in cluster.brokers()]
     if name and name not in known:
         message = f"The {entity_type[:-1]} '{name}' doesn't exist and doesn't have dynamic config."
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, message)
@@ -242,9 +238,7 @@ def _as_json(entity_type: str, resource: Resource, entries: list[ConfigEntry]) -
                 "source": entry.source.name,
                 "sensitive": entry.is_sensitive,
                 "readOnly": entry.read_only,
-                "synonyms": [
-                    {"name": s.name, "value": s.value, "source": s.source.name} for s in entry.synonyms
-                ],
+                "synonyms": [{"name": s.name, "value": s.value, "source": s.source.name} for s in entry.synonyms],
             }
             for entry in entries
         ],

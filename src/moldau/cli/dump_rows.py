@@ -78,9 +78,7 @@ def log_rows(path: Path, options: Options) -> Iterator[Row]:
     previous: int | None = None
     for position, header in iter_headers(data):
         if header.magic != MAGIC:
-            yield problem(
-                f"magic {header.magic} at position {position}: the format before Kafka 0.11 is not read here"
-            )
+            yield problem(f"magic {header.magic} at position {position}: the format before Kafka 0.11 is not read here")
             return
         is_valid = _is_valid(data, position, header)
         yield Row("batch", _batch_fields(header, position, is_valid))

@@ -143,9 +143,7 @@ class JsonFormatter:
             "timestampType": _TIMESTAMP_TYPES.get(kind),
             **_json_bytes("key", record.key()),
             **_json_bytes("value", record.value()),
-            "headers": [
-                {"key": name, **_json_bytes("value", value)} for name, value in record.headers() or ()
-            ],
+            "headers": [{"key": name, **_json_bytes("value", value)} for name, value in record.headers() or ()],
         }
         return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
@@ -167,9 +165,7 @@ def _deserializer(props: Mapping[str, str], name: str) -> Deserializer | None:
 
 def _timestamp(record: Any) -> bytes:
     kind, timestamp_ms = record.timestamp()
-    return (
-        f"{_TIMESTAMP_TYPES[kind]}:{timestamp_ms}".encode() if kind in _TIMESTAMP_TYPES else b"NO_TIMESTAMP"
-    )
+    return f"{_TIMESTAMP_TYPES[kind]}:{timestamp_ms}".encode() if kind in _TIMESTAMP_TYPES else b"NO_TIMESTAMP"
 
 
 def _partition(record: Any) -> bytes:

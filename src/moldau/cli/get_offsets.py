@@ -72,9 +72,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-get-offsets") -> 
     return run(prog, work, prefix="Error occurred: ")
 
 
-def _print_offsets(
-    cluster: Cluster, args: argparse.Namespace, timestamp: int, is_wanted: PartitionFilter
-) -> int:
+def _print_offsets(cluster: Cluster, args: argparse.Namespace, timestamp: int, is_wanted: PartitionFilter) -> int:
     from moldau.client import admin
 
     wanted = {

@@ -98,9 +98,7 @@ class LineReader:
         if not found:
             if self._ignore_error:
                 return name, None
-            raise BadLineError(
-                f"No header key separator found in pair '{name}' on line number {self._line_number}"
-            )
+            raise BadLineError(f"No header key separator found in pair '{name}' on line number {self._line_number}")
         if key == self._null_marker:
             raise BadLineError(f"Header keys should not be equal to the null marker '{name}'")
         return name, None if value == self._null_marker else value

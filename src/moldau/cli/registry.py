@@ -25,9 +25,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("start", f"{_SERVER}:start_main", "start a broker", "Kafka"),
     Command("stop", f"{_SERVER}:stop_main", "stop a broker"),
-    Command(
-        "topics", "moldau.cli.topics:main", "create, list, describe, alter, delete topics", "TopicCommand"
-    ),
+    Command("topics", "moldau.cli.topics:main", "create, list, describe, alter, delete topics", "TopicCommand"),
     Command("configs", "moldau.cli.configs:main", "describe and alter configurations", "ConfigCommand"),
     Command(
         "console-producer",
@@ -40,12 +38,8 @@ COMMANDS = (
     Command("delete-records", "moldau.cli.delete_records:main", "forget old records", "DeleteRecordsCommand"),
     Command("log-dirs", "moldau.cli.log_dirs:main", "sizes of log directories", "LogDirsCommand"),
     Command("dump-log", "moldau.cli.dump_log:main", "print log segments and indexes", "DumpLogSegments"),
-    Command(
-        "producer-perf-test", "moldau.cli.producer_perf:main", "measure producing", "ProducerPerformance"
-    ),
-    Command(
-        "consumer-perf-test", "moldau.cli.consumer_perf:main", "measure consuming", "ConsumerPerformance"
-    ),
+    Command("producer-perf-test", "moldau.cli.producer_perf:main", "measure producing", "ProducerPerformance"),
+    Command("consumer-perf-test", "moldau.cli.consumer_perf:main", "measure consuming", "ConsumerPerformance"),
     Command(
         "broker-api-versions",
         "moldau.cli.api_versions:main",

@@ -228,9 +228,7 @@ def _matching(cluster: Cluster, args: argparse.Namespace) -> list[str]:
 def _existing(cluster: Cluster, args: argparse.Namespace) -> list[str]:
     names = _matching(cluster, args)
     if args.topic and not names and not args.if_exists:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{args.topic}' does not exist as expected"
-        )
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{args.topic}' does not exist as expected")
     return names
 
 
@@ -254,9 +252,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
     topics = []
     configs = {}
     if names:
-        topics = admin.describe_topics(
-            cluster, names, partitions_per_answer=args.partition_size_limit_per_response
-        )
+        topics = admin.describe_topics(cluster, names, partitions_per_answer=args.partition_size_limit_per_response)
         resources = [admin.Resource(admin.ResourceType.TOPIC, name) for name in names]
         configs = {r.name: entries for r, entries in admin.describe_configs(cluster, resources).items()}
     live = set(cluster.brokers())
@@ -334,9 +330,7 @@ def _replication_factor(topic: TopicMetadata) -> int:
     return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def _as_json(
-    topic: TopicMetadata, shown: list[PartitionMetadata], overrides: dict[str, str | None]
-) -> dict[str, Any]:
+def _as_json(topic: TopicMetadata, shown: list[PartitionMetadata], overrides: dict[str, str | None]) -> dict[str, Any]:
     from moldau.wire.uuids import uuid_to_text
 
     return {

@@ -115,9 +115,7 @@ def create_topic(
                 schema.CreatableReplicaAssignment(partition_index=index, broker_ids=tuple(brokers))
                 for index, brokers in (assignments or {}).items()
             ),
-            configs=tuple(
-                schema.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
-            ),
+            configs=tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()),
         )
         return schema.CreateTopicsRequest(topics=(topic,), timeout=_timeout(cluster), validate_only=False)
 
@@ -163,9 +161,7 @@ def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
             return schema.DeleteTopicsRequest(topics=topics, timeout=_timeout(cluster))
         return schema.DeleteTopicsRequest(topic_names=tuple(names), timeout=_timeout(cluster))
 
-    answer = cluster.at_controller(
-        ApiKey.DELETE_TOPICS, build, lambda a: (result.error_code for result in a.responses)
-    )
+    answer = cluster.at_controller(ApiKey.DELETE_TOPICS, build, lambda a: (result.error_code for result in a.responses))
     for result in answer.responses:
         raise_error(result.error_code, getattr(result, "error_message", None))
 
@@ -202,9 +198,7 @@ def _describe_topic_partitions(cluster: Cluster, names: Sequence[str], limit: in
         cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
 
 
-def _describe_request(
-    schema: Schema, *, names: Sequence[str], limit: int, cursor: tuple[str, int] | None
-) -> Any:
+def _describe_request(schema: Schema, *, names: Sequence[str], limit: int, cursor: tuple[str, int] | None) -> Any:
     start = None if cursor is None else schema.Cursor(topic_name=cursor[0], partition_index=cursor[1])
     return schema.DescribeTopicPartitionsRequest(
         topics=tuple(schema.TopicRequest(name=name) for name in names),
@@ -290,17 +284,12 @@ def alter_configs(
         raise_error(result.error_code, result.error_message)
 
 
-def _by_connection(
-    cluster: Cluster, resources: Sequence[Resource]
-) -> list[tuple[Connection, list[Resource]]]:
+def _by_connection(cluster: Cluster, resources: Sequence[Resource]) -> list[tuple[Connection, list[Resource]]]:
     groups: dict[int | None, list[Resource]] = {}
     for resource in resources:
         is_one_broker = resource.type is ResourceType.BROKER and resource.name != ""
         groups.setdefault(int(resource.name) if is_one_broker else None, []).append(resource)
-    return [
-        (cluster.any_broker() if node is None else cluster.broker(node), group)
-        for node, group in groups.items()
-    ]
+    return [(cluster.any_broker() if node is None else cluster.broker(node), group) for node, group in groups.items()]
 
 
 def _config_entry(entry: Any) -> ConfigEntry:
@@ -355,14 +344,10 @@ def list_offsets(
     return cluster.at_leaders(timestamps, call)
 
 
-def delete_records(
-    cluster: Cluster, offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int | KafkaError]:
+def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
     """Forget the records before each offset (-1: all of them); answers the new low watermarks."""
 
-    def call(
-        connection: Connection, part: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | KafkaError]:
+    def call(connection: Connection, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
         answer = connection.send(
             ApiKey.DELETE_RECORDS,
             lambda schema: schema.DeleteRecordsRequest(

@@ -131,9 +131,7 @@ class Cluster:
         self._metadata = Metadata(
             cluster_id=getattr(answer, "cluster_id", None),
             controller_id=getattr(answer, "controller_id", -1),
-            brokers={
-                b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers
-            },
+            brokers={b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
             topics={topic.name: _topic(topic) for topic in answer.topics},
         )
         return self._metadata

@@ -95,9 +95,7 @@ class Connection:
         if len(frame) >= 6 and _INT16.unpack_from(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
             # An older broker answers in version 0, with the versions it does know.
             known = self._decode(ApiKey.API_VERSIONS, 0, frame)
-            version = max(
-                (api.max_version for api in known.api_keys if api.api_key == ApiKey.API_VERSIONS), default=0
-            )
+            version = max((api.max_version for api in known.api_keys if api.api_key == ApiKey.API_VERSIONS), default=0)
             frame = self._exchange(ApiKey.API_VERSIONS, version, _api_versions_request)
         answer = self._decode(ApiKey.API_VERSIONS, version, frame)
         raise_error(answer.error_code, f"ApiVersions refused by {self.address}")
@@ -113,9 +111,7 @@ class Connection:
             handshake.error_code,
             f"The broker does not offer {security.mechanism}; it offers {', '.join(handshake.mechanisms)}",
         )
-        answer = self.send(
-            ApiKey.SASL_AUTHENTICATE, lambda schema: schema.SaslAuthenticateRequest(auth_bytes=token)
-        )
+        answer = self.send(ApiKey.SASL_AUTHENTICATE, lambda schema: schema.SaslAuthenticateRequest(auth_bytes=token))
         raise_error(answer.error_code, answer.error_message)
 
     def _exchange(self, api_key: int, version: int, build: Build) -> bytes:
@@ -131,8 +127,7 @@ class Connection:
         except TimeoutError as error:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"no answer to {APIS[api_key].name} from {self.address}"
-                f" within {self._config.request_timeout_ms} ms",
+                f"no answer to {APIS[api_key].name} from {self.address} within {self._config.request_timeout_ms} ms",
             ) from error
         except OSError as error:
             raise KafkaError(
