@@ -266,6 +266,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             # The client went away, or the loop is closing: nobody waits for this answer.
             return
+        except Exception as error:
+            log.exception("a request failed inside the broker", extra={"peer": self.peer})
+            self.close(f"failed inside the broker: {error!r}")
+            return
         finally:
             self._held = None
         if self.closing:

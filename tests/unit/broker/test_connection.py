@@ -33,7 +33,6 @@ class Steered:
         self.seen: list[bytes] = []
         self.connections: list[ClientConnection] = []
         self.gone = asyncio.Event()
-        self.arrived = asyncio.Condition()
 
     def connected(self, connection: ClientConnection) -> bool:
         self.connections.append(connection)
@@ -276,3 +275,15 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind() -> No
         await dispatch.gone.wait()
         while not held.cancelled():
             await asyncio.sleep(0)
+
+
+async def test_an_unexpected_failure_of_an_answer_closes_its_connection() -> None:
+    loop = asyncio.get_running_loop()
+    held: asyncio.Future[bytes | list[bytes | memoryview] | None] = loop.create_future()
+    dispatch = Steered(lambda payload: held)
+    async with served(dispatch) as [(reader, writer)]:
+        writer.write(frame(b"held"))
+        while not dispatch.seen:
+            await asyncio.sleep(0)
+        held.set_exception(RuntimeError("a bug"))
+        assert await reader.read() == b""
