@@ -15,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from moldau.broker import adoption
 from moldau.broker.connections import Connections
 from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.handlers.metadata import PackedMetadata
-from moldau.broker.handlers.producer_ids import BLOCK_SIZE, ProducerIds
+from moldau.broker.handlers.producer_ids import ProducerIds
 from moldau.broker.metrics import Metrics
 from moldau.broker.partition import Partition
 from moldau.config.broker import BrokerConfig
@@ -28,13 +29,15 @@ from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.local_store import LocalStore
-from moldau.metadata.records import PartitionRecord, ProducerIdsRecord, Record, TopicRecord
+from moldau.metadata.records import Record
+from moldau.wire.uuids import ZERO_UUID
 
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "moldau-metadata.jsonl"
 """In the first of `log.dirs`, beside the partitions it describes."""
 
+PROGRESS_INTERVAL_S = 2.0
 ENOUGH_BYTES = 2**31
 """More than any fetch can wait for."""
 
@@ -92,10 +95,11 @@ class BrokerNode:
         self._store = store
         self._apply_broker_overrides()
         is_new = self.image.version == 0
-        self.logs.open(self.topic_config)
-        if is_new:
-            self._adopt_logs()
-        self._delete_strays()
+        self.logs.open(self.topic_config, progress=_log_progress())
+        if is_new and (records := adoption.records_of(self.logs.logs, self.node_id)):
+            log.info("adopting the topics found in the data folder", extra={"partitions": len(self.logs.logs)})
+            self.image = store.append(records)
+        self._set_strays_aside()
         topics = list(self.image.topics.values())
         self._create_logs(topics)
         self._match_logs(topics)
@@ -229,34 +233,32 @@ class BrokerNode:
         self.connections.configure(self.config)
         return True
 
-    def _delete_strays(self) -> None:
-        """Folders of a topic that was deleted just before a crash, or of an earlier topic of the same name."""
+    def _set_strays_aside(self) -> None:
+        """Logs that no topic of the metadata owns: of a topic deleted just before a crash, or copied in by hand."""
         for (name, index), partition_log in list(self.logs.logs.items()):
             topic = self.image.topics.get(name)
-            if topic is None or topic.topic_id != partition_log.topic_id or index >= len(topic.partitions):
-                log.warning("deleting a log no topic knows", extra={"partition": f"{name}-{index}"})
-                self.logs.delete(name, index)
-
-    def _adopt_logs(self) -> None:
-        """A data folder with partitions but no metadata of ours, as Apache Kafka leaves one: its topics become ours."""
-        assert self._store is not None
-        records: list[Record] = []
-        topics: set[str] = set()
-        newest_producer_id = -1
-        for (name, index), partition_log in sorted(self.logs.logs.items()):
-            newest_producer_id = max(newest_producer_id, *partition_log.producers.producers, -1)
-            if name not in topics:
-                topics.add(name)
-                records.append(TopicRecord(name=name, topic_id=partition_log.topic_id))
-            records.append(
-                PartitionRecord(partition_log.topic_id, index, (self.node_id,), (self.node_id,), self.node_id)
+            if topic is not None and index < len(topic.partitions):
+                if partition_log.topic_id == ZERO_UUID:
+                    partition_log.assign_topic_id(topic.topic_id)
+                if partition_log.topic_id == topic.topic_id:
+                    continue
+            folder = self.logs.set_aside(name, index)
+            log.warning(
+                "a log that no topic owns was set aside", extra={"partition": f"{name}-{index}", "folder": folder}
             )
-        if records:
-            # An id given twice would make a new producer's first batch look like a stray of an old one's.
-            next_block = (newest_producer_id // BLOCK_SIZE + 1) * BLOCK_SIZE
-            records.append(ProducerIdsRecord(next_producer_id=next_block))
-            log.info("adopting the topics found in the data folder", extra={"topics": len(topics)})
-            self.image = self._store.append(records)
+
+
+def _log_progress() -> Callable[[int, int], None]:
+    """Says every two seconds how far the loading of logs is; nothing when it is quick."""
+    last_s = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= PROGRESS_INTERVAL_S:
+            last_s = time.monotonic()
+            log.info("loading logs", extra={"done": done, "of": total})
+
+    return progress
 
 
 def _not_here(topic: TopicImage | None, name: str | None, index: int) -> KafkaError:

@@ -32,6 +32,7 @@ from moldau.wire.uuids import ZERO_UUID
 logger = logging.getLogger(__name__)
 
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _METADATA_TOPIC = "__cluster_metadata"
 _NAME_MAX = 255
@@ -248,16 +249,24 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Takes a log out of service at once; `purge_deleted` removes its files later."""
         log = self.logs.pop((topic, partition), None)
-        if log is None:
-            return
+        if log is not None:
+            renamed = self._rename(log, DELETE_SUFFIX)
+            self._deleted.append((self._clock() + log.config.file_delete_delay_ms, renamed))
+
+    def set_aside(self, topic: str, partition: int) -> Path:
+        """Takes a log that belongs to no known topic out of service; its files stay, for a person to decide."""
+        return self._rename(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+
+    @staticmethod
+    def _rename(log: PartitionLog, ending: str) -> Path:
         log.close_files()
-        suffix = f"-{partition}.{uuid.uuid4().hex}{DELETE_SUFFIX}"
-        renamed = log.directory.with_name(topic[: _NAME_MAX - len(suffix)] + suffix)
+        suffix = f"-{log.partition}.{uuid.uuid4().hex}{ending}"
+        renamed = log.directory.with_name(log.topic[: _NAME_MAX - len(suffix)] + suffix)
         try:
             os.rename(log.directory, renamed)
         except OSError as error:
-            raise log.log_dir.storage_error(f"cannot delete {log.name}", error) from error
-        self._deleted.append((self._clock() + log.config.file_delete_delay_ms, renamed))
+            raise log.log_dir.storage_error(f"cannot rename {log.name}", error) from error
+        return renamed
 
     # -- housekeeping
 

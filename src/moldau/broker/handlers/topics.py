@@ -262,9 +262,9 @@ def _duplicate_name() -> KafkaError:
 # -- DeleteRecords
 
 
-def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    return schema.DeleteRecordsResponse(
+    response = schema.DeleteRecordsResponse(
         throttle_time=ms(0),
         topics=tuple(
             schema.DeleteRecordsTopicResult(
@@ -277,6 +277,9 @@ def handle_delete_records(node: BrokerNode, context: RequestContext, request: An
             for topic in request.topics
         ),
     )
+    # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
+    await node.in_thread(node.logs.checkpoint)
+    return response
 
 
 def _deleted_records(node: BrokerNode, schema: Schema, topic: str, index: int, offset: int) -> Any:

@@ -1,0 +1,47 @@
+"""A data folder with partitions but no metadata of ours, as Apache Kafka leaves one: its topics become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from moldau.broker.handlers.producer_ids import BLOCK_SIZE
+from moldau.errors import StorageError
+from moldau.log.partition_log import PartitionLog
+from moldau.metadata.records import PartitionRecord, ProducerIdsRecord, Record, TopicRecord
+from moldau.wire.uuids import ZERO_UUID, random_uuid
+
+
+def records_of(logs: Mapping[tuple[str, int], PartitionLog], node_id: int) -> list[Record]:
+    """What the metadata would hold, had these logs been created here."""
+    records: list[Record] = []
+    newest_producer_id = -1
+    by_topic: dict[str, list[PartitionLog]] = {}
+    for (name, _), log in sorted(logs.items()):
+        by_topic.setdefault(name, []).append(log)
+        newest_producer_id = max(newest_producer_id, *log.producers.producers, -1)
+    for name, partitions in by_topic.items():
+        records += _topic_records(name, partitions, node_id)
+    if records:
+        # An id given twice would make a new producer's first batch look like a stray of an old one's.
+        records.append(ProducerIdsRecord((newest_producer_id // BLOCK_SIZE + 1) * BLOCK_SIZE))
+    return records
+
+
+def _topic_records(name: str, partitions: list[PartitionLog], node_id: int) -> list[Record]:
+    found = [log.partition for log in partitions]
+    if found != list(range(len(partitions))):
+        raise StorageError(
+            f"cannot adopt topic {name}: of its partitions only {found} are in log.dirs. "
+            "A broker of a larger cluster holds a part of the data; only the folders of a single broker can move in."
+        )
+    topic_id = next((log.topic_id for log in partitions if log.topic_id != ZERO_UUID), None) or random_uuid()
+    # A leader epoch that the log has not seen: what we append is told from what the former leader wrote.
+    return [
+        TopicRecord(name, topic_id),
+        *(
+            PartitionRecord(
+                topic_id, log.partition, (node_id,), (node_id,), node_id, leader_epoch=log.epochs.latest + 1
+            )
+            for log in partitions
+        ),
+    ]

@@ -1,0 +1,99 @@
+"""A node opens what it finds on disk, and never deletes what it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from moldau.broker.node import METADATA_FILE, BrokerNode
+from moldau.config.broker import BrokerConfig
+from moldau.errors import StorageError
+from moldau.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from moldau.wire.batch import encode_batch
+from moldau.wire.uuids import random_uuid
+
+
+def open_node(folder: Path) -> BrokerNode:
+    config, _ = BrokerConfig.from_properties({"log.dirs": str(folder)})
+    node = BrokerNode(config, asyncio.get_running_loop())
+    node.open()
+    return node
+
+
+async def node_with_topic(folder: Path, name: str, partitions: int = 1) -> BrokerNode:
+    node = open_node(folder)
+    topic_id = random_uuid()
+    records: list[Record] = [TopicRecord(name, topic_id)]
+    records += [PartitionRecord(topic_id, index, (1,), (1,), 1) for index in range(partitions)]
+    await node.change_metadata(lambda image: records)
+    return node
+
+
+def append(node: BrokerNode, topic: str, value: bytes) -> int:
+    batch = bytearray(encode_batch([(None, value, 1_700_000_000_000, ())]))
+    return node.find_partition(topic, None, 0).append(memoryview(batch), 1_700_000_000_000).base_offset
+
+
+def folders(path: Path, ending: str = "") -> list[str]:
+    return sorted(each.name for each in path.iterdir() if each.is_dir() and each.name.endswith(ending))
+
+
+async def test_a_log_that_no_topic_owns_is_set_aside_not_deleted(tmp_path: Path) -> None:
+    node = await node_with_topic(tmp_path, "known")
+    await node.close()
+    shutil.copytree(tmp_path / "known-0", tmp_path / "copied-0")
+    node = open_node(tmp_path)
+    assert list(node.logs.logs) == [("known", 0)]
+    await node.close()
+    (stray,) = folders(tmp_path, "-stray")
+    assert stray.startswith("copied-0.")
+    assert list((tmp_path / stray).glob("*.log"))
+
+
+async def test_a_lost_partition_metadata_file_does_not_cost_the_log(tmp_path: Path) -> None:
+    node = await node_with_topic(tmp_path, "orders")
+    append(node, "orders", b"kept")
+    topic_id = node.image.topics["orders"].topic_id
+    await node.close()
+    (tmp_path / "orders-0" / "partition.metadata").unlink()
+    node = open_node(tmp_path)
+    log = node.find_partition("orders", None, 0).log
+    assert (log.log_end_offset, log.topic_id) == (1, topic_id)
+    await node.close()
+
+
+async def test_topics_without_metadata_are_adopted_with_their_ids_and_a_new_leader_epoch(tmp_path: Path) -> None:
+    node = await node_with_topic(tmp_path, "orders", partitions=2)
+    append(node, "orders", b"old")
+    topic_id = node.image.topics["orders"].topic_id
+    await node.close()
+    (tmp_path / METADATA_FILE).unlink()
+    node = open_node(tmp_path)
+    topic = node.image.topics["orders"]
+    assert (topic.topic_id, len(topic.partitions), topic.partitions[0].leader_epoch) == (topic_id, 2, 1)
+    assert append(node, "orders", b"new") == 1
+    await node.close()
+
+
+async def test_half_a_topic_is_not_adopted(tmp_path: Path) -> None:
+    node = await node_with_topic(tmp_path, "orders", partitions=2)
+    await node.close()
+    (tmp_path / METADATA_FILE).unlink()
+    shutil.rmtree(tmp_path / "orders-0")
+    with pytest.raises(StorageError, match="cannot adopt topic orders"):
+        open_node(tmp_path)
+
+
+async def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_starts_empty(tmp_path: Path) -> None:
+    node = await node_with_topic(tmp_path, "orders")
+    append(node, "orders", b"old")
+    topic_id = node.image.topics["orders"].topic_id
+    await node.change_metadata(lambda image: [RemoveTopicRecord(topic_id)])
+    assert ("orders", 0) not in node.logs.logs
+    await node.close()
+    node = await node_with_topic(tmp_path, "orders")
+    assert append(node, "orders", b"new") == 0
+    await node.close()
