@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from moldau.version import __version__
 from moldau.errors import ConfigError, MoldauError
+from moldau.version import __version__
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from moldau.version import __version__
 from moldau.cli.registry import BY_NAME, COMMANDS
+from moldau.version import __version__
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "moldau") -> int:

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-
 _SERVER = "moldau.cli.server"  # its commands name themselves in their help
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from moldau.version import __version__
 from moldau.cli.registry import BY_JAVA_CLASS
+from moldau.version import __version__
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-run-class") -> int:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from moldau.version import __version__
 from moldau.client.config import RESPONSE_BYTES_MAX, ClientConfig
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.version import __version__
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
 
