@@ -1,0 +1,58 @@
+"""Every example of the README runs as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from soak.broker_process import BrokerProcess
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README.read_text(), flags=re.MULTILINE | re.DOTALL)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+SHELL = [code for language, code in BLOCKS if language == "sh"]
+
+
+def run(command: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("code", [code for code in PYTHON if "def test_" in code])
+def test_a_test_of_the_readme_passes(code: str, tmp_path: Path) -> None:
+    (tmp_path / "test_readme_example.py").write_text(code)
+    done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("code", [code for code in PYTHON if "def test_" not in code])
+def test_a_script_of_the_readme_runs(code: str, tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text(code)
+    done = run([sys.executable, "example.py"], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "b'ahoj'\n"), done.stderr
+
+
+def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path) -> None:
+    (script,) = SHELL
+    with BrokerProcess(tmp_path, {"log.dirs": tmp_path / "moldau-data"}) as broker:
+        code = "set -eo pipefail\n" + script.replace("localhost:9092", broker.bootstrap)
+        done = run(["bash", "-c", code], tmp_path, **broker.environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Created topic orders." in done.stdout
+        assert "\nhello\n" in done.stdout
+        assert "payload: hello" in done.stdout
+        assert broker.wait() == 0
