@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moldau.client.admin import Resource, ResourceType, alter_configs, delete_topics, describe_configs
+from moldau.client.admin import (
+    Resource,
+    ResourceType,
+    alter_configs,
+    create_topic,
+    delete_topics,
+    describe_configs,
+)
 from moldau.client.cluster import Cluster
+from moldau.errors import ErrorCode, KafkaError
 from soak.broker_process import BrokerProcess, command, free_port
 from tests.integration.clients import CLIENTS, Message
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient, api_versions_request, batch_of, fetch_request
+from tests.integration.waiting import eventually
 
 CONFLUENT = CLIENTS[0]
 CLEAN_MARK = ".kafka_cleanshutdown"
@@ -107,6 +119,34 @@ def test_topics_configs_and_ids_survive_a_restart(tmp_path: Path, end: str) -> N
         broker.start()
         with cluster_at(broker.bootstrap) as cluster:
             assert seen(cluster) == before
+
+
+def test_every_acknowledged_topic_survives_kill_minus_nine(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+
+    def create_until_the_broker_is_gone(bootstrap: str, round_number: int) -> None:
+        with contextlib.suppress(KafkaError), cluster_at(bootstrap) as cluster:
+            for number in itertools.count():
+                name = f"round-{round_number}-{number}"
+                create_topic(cluster, name, partitions=2)
+                acknowledged.append(name)
+
+    with BrokerProcess(tmp_path) as broker:
+        for round_number in range(3):
+            wanted = len(acknowledged) + 30
+            creator = threading.Thread(target=create_until_the_broker_is_gone, args=(broker.bootstrap, round_number))
+            creator.start()
+            eventually(lambda wanted=wanted: len(acknowledged) >= wanted, "topics are being made")
+            broker.kill()
+            creator.join()
+            broker.start()
+            with cluster_at(broker.bootstrap) as cluster:
+                topics = cluster.metadata().topics
+            assert set(acknowledged) <= set(topics)
+            assert len(topics) <= len(acknowledged) + round_number + 1, "one unanswered request a round, at most"
+            with RawClient(broker.bootstrap) as client:
+                for name in topics:
+                    assert client.produce(name, batch_of(b"v"), 1).error_code == ErrorCode.NONE
 
 
 def test_producer_ids_are_never_given_twice_even_after_a_kill(tmp_path: Path) -> None:
