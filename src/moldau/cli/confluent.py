@@ -5,6 +5,7 @@ Imported by those commands only, and confluent-kafka inside functions only: it t
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +29,11 @@ class ErrorLines:
         self._seen: set[str] = set()
 
     def __call__(self, error: Any) -> None:
-        text = error.str()
-        if text not in self._seen:
+        from confluent_kafka import KafkaError as Codes
+
+        # Without how long it took, which differs every time; that all are down follows from the lines before.
+        text = re.sub(r" \(after \d+ms in state \w+[^)]*\)", "", error.str())
+        if text not in self._seen and error.code() != Codes._ALL_BROKERS_DOWN:
             self._seen.add(text)
             warn(f"WARN {text}")
 

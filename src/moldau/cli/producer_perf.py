@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ _LETTERS = bytes(65 + i % 26 for i in range(256))  # any byte to one of A to Z
 _SAMPLES_MAX = 500_000  # latencies kept for the percentiles
 _TRANSACTION_MS = 3_000
 _METADATA_TIMEOUT_MS = 60_000
+_PRODUCER_ID_TIMEOUT_S = 5.0
 _THROTTLE_SLEEP_S = 0.002  # shorter sleeps are inexact, and the target is approximate anyway
 
 
@@ -209,14 +211,38 @@ def _measure(args: argparse.Namespace) -> int:
     if args.print_metrics:
         warn("WARN --print-metrics has no effect here")
     config = confluent.client_config(props, args.bootstrap_server, "perf-producer-client")
-    producer = confluent.producer(config)
+    producer_id = ProducerIdWait()
+    producer = confluent.producer(config | producer_id.config())
     with confluent.Interruption() as interruption:
         confluent.cluster_metadata(producer, args.topic, _METADATA_TIMEOUT_MS, interruption)
+        producer_id.wait(producer, interruption)
         load = Load(args, producer, in_transactions="transactional.id" in props)
         load.run(interruption)
         producer.flush()
     load.print_summary()
     return 1 if load.failed else 0
+
+
+class ProducerIdWait:
+    """librdkafka asks for an idempotent producer's id every half second only: the clock starts once it has one."""
+
+    def __init__(self) -> None:
+        self._is_ready = False
+
+    def config(self) -> dict[str, Any]:
+        return {"statistics.interval.ms": 50, "stats_cb": self._on_statistics}
+
+    def _on_statistics(self, text: str) -> None:
+        # Called again and again during the measurement: then it must cost nothing.
+        if not self._is_ready:
+            state = json.loads(text).get("eos", {}).get("idemp_state")
+            # None: not idempotent. Init: transactional, where init_transactions does the waiting.
+            self._is_ready = state in (None, "Init", "Assigned")
+
+    def wait(self, producer: Any, interruption: Interruption) -> None:
+        deadline = time.perf_counter() + _PRODUCER_ID_TIMEOUT_S
+        while not self._is_ready and not interruption.requested and time.perf_counter() < deadline:
+            producer.poll(0.05)
 
 
 class Load:

@@ -79,9 +79,13 @@ class Connection:
 
     def _open(self) -> socket.socket:
         try:
-            sock = socket.create_connection((self.host, self.port), self._config.connection_timeout_ms / 1000)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock = self._config.security.wrap(sock, self.host)
+            plain = socket.create_connection((self.host, self.port), self._config.connection_timeout_ms / 1000)
+            try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock = self._config.security.wrap(plain, self.host)
+            except BaseException:
+                plain.close()
+                raise
         except OSError as error:
             raise KafkaError(
                 ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {self.address}: {_reason(error)}"
