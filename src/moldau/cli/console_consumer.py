@@ -90,7 +90,8 @@ def _parser(prog: str) -> CommandParser:
         "--command-config", "--consumer.config", metavar="FILE", help="properties file for the consumer"
     )
     parser.add_flag("--skip-message-on-error", "go on after a record that cannot be printed")
-    parser.add_argument("--enable-systest-events", action="store_true", help=argparse.SUPPRESS)
+    for old in ("--enable-systest-events", "--new-consumer"):
+        parser.add_argument(old, action="store_true", help=argparse.SUPPRESS)
     parser.add_flag("--json", "print each record as one JSON object a line")
     return parser
 
