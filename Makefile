@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Without bytecode every start compiles the source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint unit integration bench bench-quick fuzz soak docs lock clean
 

@@ -1,7 +1,7 @@
 """Moldau: Apache Kafka's commit log in Python, over Kafka's wire protocol, in Kafka's files.
 
-    with moldau.Broker() as broker:
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+with moldau.Broker() as broker:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A byte budget shared by all connections, so that many clients cannot grow the process together.
+"""Byte budgets shared by all connections, so that many clients cannot grow the process together.
 
-What counts: receive buffers beyond each connection's first small one. A connection that cannot have the
+One is for what comes in: receive buffers beyond each connection's first small one. A connection that cannot have the
 bytes it needs stops reading its socket, and TCP tells its client to wait; it is called again when bytes return.
+The other is for what goes out: answers that clients are slow to read. They are there already, so they are charged, not
+asked for; what is left limits the next fetches.
 """
 
 from __future__ import annotations
@@ -24,6 +26,14 @@ class ByteBudget:
             return False
         self.used += count
         return True
+
+    @property
+    def left(self) -> int:
+        return max(self.limit - self.used, 0)
+
+    def charge(self, count: int) -> None:
+        """For bytes that exist already: they count, whether there is room or not."""
+        self.used += count
 
     def give_back(self, count: int) -> None:
         self.used -= count

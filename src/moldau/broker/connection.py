@@ -77,6 +77,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         loop: asyncio.AbstractEventLoop,
         request_max_bytes: int,
         budget: ByteBudget,
+        send_budget: ByteBudget,
     ) -> None:
         self.listener = listener
         self.peer = "?"
@@ -90,6 +91,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._dispatch = dispatch
         self._loop = loop
         self._budget = budget
+        self._send_budget = send_budget
+        self._unsent_bytes = 0
         self._request_max_bytes = request_max_bytes
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
@@ -128,6 +131,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._give_back()
+        self._sent()
         self._dispatch.disconnected(self)
         self._became_idle()
         self.gone.set()
@@ -145,10 +149,18 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        if self._transport is not None:
+            self._unsent_bytes = self._transport.get_write_buffer_size()
+            self._send_budget.charge(self._unsent_bytes)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._sent()
         self._handle_frames()
+
+    def _sent(self) -> None:
+        count, self._unsent_bytes = self._unsent_bytes, 0
+        self._send_budget.give_back(count)
 
     # -- what the broker asks of a connection
 

@@ -14,6 +14,10 @@ from moldau.config.broker import BrokerConfig
 SWEEP_INTERVAL_S = 5.0
 """How often idle and too slow connections are looked for; each is so closed at most this much late."""
 
+UNSENT_MAX_BYTES = 256 * 1024 * 1024
+"""Answers in memory that clients do not read. Beyond it a fetch gets one batch at a time, whatever it asks for:
+forty clients that ask for 55 MB each and never read would otherwise cost 2 GB."""
+
 
 class Connections:
     def __init__(self, config: BrokerConfig) -> None:
@@ -21,6 +25,7 @@ class Connections:
         self._per_ip: Counter[str] = Counter()
         budget_bytes = config.queued_max_request_bytes
         self.receive_budget = ByteBudget(budget_bytes if budget_bytes > 0 else sys.maxsize)
+        self.send_budget = ByteBudget(UNSENT_MAX_BYTES)
         self.refused = 0
         self.configure(config)
 

@@ -15,7 +15,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from moldau.broker.connection import Answer, Buffers, ClientConnection
-from moldau.broker.handlers import api_versions, configs, log_dirs, metadata, offsets, producer_ids, topics
+from moldau.broker.handlers import (
+    api_versions,
+    configs,
+    coordinators,
+    log_dirs,
+    metadata,
+    offsets,
+    producer_ids,
+    topics,
+)
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
 from moldau.errors import ProtocolError
@@ -65,6 +74,7 @@ RAW_HANDLERS: dict[int, RawHandler] = {
 HANDLERS: dict[int, MessageHandler] = {
     ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
     ApiKey.METADATA: metadata.handle_metadata,
+    ApiKey.FIND_COORDINATOR: coordinators.handle_find_coordinator,
     ApiKey.CREATE_TOPICS: topics.handle_create_topics,
     ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
     ApiKey.DELETE_RECORDS: topics.handle_delete_records,

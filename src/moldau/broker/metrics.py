@@ -27,5 +27,7 @@ class Metrics:
         self.loop_pause_max_ms = 0.0
         self.produce_errors: Counter[ErrorCode] = Counter()
 
-    def produce_failed(self, code: ErrorCode) -> None:
+    def produce_failed(self, code: ErrorCode) -> int:
+        """Counts a refused batch; returns how many of its kind there were."""
         self.produce_errors[code] += 1
+        return self.produce_errors[code]

@@ -74,6 +74,7 @@ class BrokerNode:
         self._store: LocalStore | None = None
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        self._topics_without_logs: set[str] = set()
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.logs = LogManager(
@@ -192,11 +193,22 @@ class BrokerNode:
                     try:
                         self.logs.create(topic.name, partition.index, topic.topic_id, config)
                     except StorageError as error:
+                        self._topics_without_logs.add(topic.name)
                         # The topic is in the metadata already: the others of its partitions have to work.
                         log.error(
                             "no log for a partition",
                             extra={"partition": f"{topic.name}-{partition.index}", "why": error.message},
                         )
+
+    async def retry_logs(self) -> None:
+        """Tries again for partitions that got no folder, because the disk was full perhaps."""
+        if not self._topics_without_logs:
+            return
+        async with self._changing:
+            names, self._topics_without_logs = self._topics_without_logs, set()
+            topics = [self.image.topics[name] for name in names if name in self.image.topics]
+            await self.in_thread(self._create_logs, topics)
+            self._match_logs(topics)
 
     def _match_logs(self, changed: Sequence[TopicImage]) -> None:
         """Partitions, configurations and log folders follow the image."""

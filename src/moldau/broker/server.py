@@ -101,6 +101,7 @@ class Server:
                 loop=self._loop,
                 request_max_bytes=self.config.socket_request_max_bytes,
                 budget=self.node.connections.receive_budget,
+                send_budget=self.node.connections.send_budget,
             )
 
         try:
@@ -149,3 +150,4 @@ class Server:
 
     async def _purge(self) -> None:
         await self.node.in_thread(self.node.logs.purge_deleted, self.node.clock())
+        await self.node.retry_logs()

@@ -48,9 +48,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
     def __post_init__(self) -> None:
         if not self.advertised_listeners:
             # Nobody can connect to "every interface": an empty host asks for the machine's own name.
-            told = tuple(
-                each._replace(host="") if each.host in ("0.0.0.0", "::") else each for each in self.listeners
-            )
+            told = tuple(each._replace(host="") if each.host in ("0.0.0.0", "::") else each for each in self.listeners)
             object.__setattr__(self, "advertised_listeners", told)
 
     @classmethod
@@ -68,9 +66,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
             )
         return config, warnings
 
-    def with_overrides(
-        self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str] = _NOTHING
-    ) -> BrokerConfig:
+    def with_overrides(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str] = _NOTHING) -> BrokerConfig:
         """This configuration under dynamic values; ConfigError where one is not dynamic or not valid."""
         if dynamic == self.dynamic and dynamic_default == self.dynamic_default:
             return self
@@ -96,9 +92,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
     ) -> BrokerConfig:
         texts = {**originals, **dynamic_default, **dynamic}
         values: dict[str, Any] = {
-            declared.attribute: declared.parse(texts[name])
-            for name, declared in BROKER_KEYS.items()
-            if name in texts
+            declared.attribute: declared.parse(texts[name]) for name, declared in BROKER_KEYS.items() if name in texts
         }
         _settle_node_id(values)
         if "log_dirs" not in values and "log_dir" in values:
@@ -194,9 +188,7 @@ def _check(config: BrokerConfig) -> None:
         )
     limits_by_ip = config.connection_limits_by_ip  # read in any case: here a malformed one is refused
     if config.max_connections_per_ip == 0 and not limits_by_ip:
-        raise ConfigError(
-            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides is set"
-        )
+        raise ConfigError("max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides is set")
     longest_wait_ms = min(config.replica_socket_timeout_ms, config.replica_lag_time_max_ms)
     if config.replica_fetch_wait_max_ms > longest_wait_ms:
         raise ConfigError(
@@ -241,9 +233,7 @@ def _check_log_times(config: BrokerConfig) -> None:
     if config.get(in_force) == 0:
         raise ConfigError(f"{in_force} (0) must be -1 for no limit, or at least 1")
     if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
-        raise ConfigError(
-            "log.cleaner.min.compaction.lag.ms must not be more than log.cleaner.max.compaction.lag.ms"
-        )
+        raise ConfigError("log.cleaner.min.compaction.lag.ms must not be more than log.cleaner.max.compaction.lag.ms")
 
 
 def _connection_limits(text: str) -> dict[str, int]:

@@ -10,69 +10,121 @@ class ClusterKeys(Configuration):
     __slots__ = ()
 
     default_replication_factor: int = key(
-        "default.replication.factor", Kind.INT, 1, "Replicas of a topic that is created without a number.",
+        "default.replication.factor",
+        Kind.INT,
+        1,
+        "Replicas of a topic that is created without a number.",
     )
     min_insync_replicas: int = key(
-        "min.insync.replicas", Kind.INT, 1, "Replicas that must have a record before acks=all is answered.",
-        AtLeast(1), dynamic=True,
+        "min.insync.replicas",
+        Kind.INT,
+        1,
+        "Replicas that must have a record before acks=all is answered.",
+        AtLeast(1),
+        dynamic=True,
     )
     unclean_leader_election_enable: bool = key(
-        "unclean.leader.election.enable", Kind.BOOLEAN, False,
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        False,
         "Whether a replica that may lack acked records can become leader when no other is left.",
         dynamic=True,
     )
     auto_leader_rebalance_enable: bool = key(
-        "auto.leader.rebalance.enable", Kind.BOOLEAN, True,
+        "auto.leader.rebalance.enable",
+        Kind.BOOLEAN,
+        True,
         "Whether leadership moves back to the preferred replicas by itself.",
     )
     leader_imbalance_check_interval_seconds: int = key(
-        "leader.imbalance.check.interval.seconds", Kind.LONG, 300,
+        "leader.imbalance.check.interval.seconds",
+        Kind.LONG,
+        300,
         "How often the controller looks for moved leaders.",
         AtLeast(1),
     )
     controlled_shutdown_enable: bool = key(
-        "controlled.shutdown.enable", Kind.BOOLEAN, True,
+        "controlled.shutdown.enable",
+        Kind.BOOLEAN,
+        True,
         "Whether a stopping broker hands its leaderships over first.",
     )
     broker_heartbeat_interval_ms: int = key(
-        "broker.heartbeat.interval.ms", Kind.INT, 2_000, "How often a broker reports to the controller.",
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        2_000,
+        "How often a broker reports to the controller.",
         AtLeast(1),
     )
     broker_session_timeout_ms: int = key(
-        "broker.session.timeout.ms", Kind.INT, 9_000, "Silence after which the controller fences a broker.",
+        "broker.session.timeout.ms",
+        Kind.INT,
+        9_000,
+        "Silence after which the controller fences a broker.",
         AtLeast(1),
     )
     replica_lag_time_max_ms: int = key(
-        "replica.lag.time.max.ms", Kind.LONG, 30_000,
+        "replica.lag.time.max.ms",
+        Kind.LONG,
+        30_000,
         "A follower behind for longer than this leaves the in-sync set.",
     )
     replica_fetch_max_bytes: int = key(
-        "replica.fetch.max.bytes", Kind.INT, 1_048_576, "Bytes a follower asks for per partition.",
+        "replica.fetch.max.bytes",
+        Kind.INT,
+        1_048_576,
+        "Bytes a follower asks for per partition.",
         AtLeast(0),
     )
     replica_fetch_response_max_bytes: int = key(
-        "replica.fetch.response.max.bytes", Kind.INT, 10_485_760, "Bytes a follower asks for in one fetch.",
+        "replica.fetch.response.max.bytes",
+        Kind.INT,
+        10_485_760,
+        "Bytes a follower asks for in one fetch.",
         AtLeast(0),
     )
     replica_fetch_min_bytes: int = key(
-        "replica.fetch.min.bytes", Kind.INT, 1, "Bytes the leader waits for before it answers a follower.",
+        "replica.fetch.min.bytes",
+        Kind.INT,
+        1,
+        "Bytes the leader waits for before it answers a follower.",
     )
     replica_fetch_wait_max_ms: int = key(
-        "replica.fetch.wait.max.ms", Kind.INT, 500, "How long the leader may hold a follower's fetch.",
+        "replica.fetch.wait.max.ms",
+        Kind.INT,
+        500,
+        "How long the leader may hold a follower's fetch.",
     )
     replica_fetch_backoff_ms: int = key(
-        "replica.fetch.backoff.ms", Kind.INT, 1_000, "Wait after a failed fetch.", AtLeast(0),
+        "replica.fetch.backoff.ms",
+        Kind.INT,
+        1_000,
+        "Wait after a failed fetch.",
+        AtLeast(0),
     )
     replica_socket_timeout_ms: int = key(
-        "replica.socket.timeout.ms", Kind.INT, 30_000, "Network timeout of a follower's fetch.",
+        "replica.socket.timeout.ms",
+        Kind.INT,
+        30_000,
+        "Network timeout of a follower's fetch.",
     )
     replica_socket_receive_buffer_bytes: int = key(
-        "replica.socket.receive.buffer.bytes", Kind.INT, 65_536, "SO_RCVBUF of a follower's connection.",
+        "replica.socket.receive.buffer.bytes",
+        Kind.INT,
+        65_536,
+        "SO_RCVBUF of a follower's connection.",
     )
     replica_high_watermark_checkpoint_interval_ms: int = key(
-        "replica.high.watermark.checkpoint.interval.ms", Kind.LONG, 5_000,
+        "replica.high.watermark.checkpoint.interval.ms",
+        Kind.LONG,
+        5_000,
         "How often high watermarks are written to disk.",
     )
     num_replica_fetchers: int = key(
-        "num.replica.fetchers", Kind.INT, 1, "Fetchers per source broker.", AtLeast(1), dynamic=True,
+        "num.replica.fetchers",
+        Kind.INT,
+        1,
+        "Fetchers per source broker.",
+        AtLeast(1),
+        dynamic=True,
     )

@@ -22,174 +22,270 @@ class CoordinatorKeys(Configuration):
     __slots__ = ()
 
     group_coordinator_rebalance_protocols: tuple[str, ...] = key(
-        "group.coordinator.rebalance.protocols", Kind.LIST, ("classic", "consumer", "streams"),
+        "group.coordinator.rebalance.protocols",
+        Kind.LIST,
+        ("classic", "consumer", "streams"),
         "Group protocols that the broker offers; classic is always among them.",
         ListOf(("consumer", "classic", "share", "streams"), empty_ok=False),
     )
     group_initial_rebalance_delay_ms: int = key(
-        "group.initial.rebalance.delay.ms", Kind.INT, 0,
+        "group.initial.rebalance.delay.ms",
+        Kind.INT,
+        0,
         "Wait for more members before the first rebalance of an empty group.",
-        AtLeast(0), kafka_default="3000",
+        AtLeast(0),
+        kafka_default="3000",
     )
     group_min_session_timeout_ms: int = key(
-        "group.min.session.timeout.ms", Kind.INT, 6_000,
+        "group.min.session.timeout.ms",
+        Kind.INT,
+        6_000,
         "The shortest session timeout a classic member may ask for.",
     )
     group_max_session_timeout_ms: int = key(
-        "group.max.session.timeout.ms", Kind.INT, 1_800_000,
+        "group.max.session.timeout.ms",
+        Kind.INT,
+        1_800_000,
         "The longest session timeout a classic member may ask for.",
     )
     group_max_size: int = key(
-        "group.max.size", Kind.INT, INT_MAX, "Members of one classic group.", AtLeast(1),
+        "group.max.size",
+        Kind.INT,
+        INT_MAX,
+        "Members of one classic group.",
+        AtLeast(1),
     )
     group_consumer_session_timeout_ms: int = key(
-        "group.consumer.session.timeout.ms", Kind.INT, 45_000,
+        "group.consumer.session.timeout.ms",
+        Kind.INT,
+        45_000,
         "Silence after which a member of a consumer group is out.",
         AtLeast(1),
     )
     group_consumer_min_session_timeout_ms: int = key(
-        "group.consumer.min.session.timeout.ms", Kind.INT, 45_000,
+        "group.consumer.min.session.timeout.ms",
+        Kind.INT,
+        45_000,
         "The least session timeout that a group may be given.",
         AtLeast(1),
     )
     group_consumer_max_session_timeout_ms: int = key(
-        "group.consumer.max.session.timeout.ms", Kind.INT, 60_000,
+        "group.consumer.max.session.timeout.ms",
+        Kind.INT,
+        60_000,
         "The most session timeout that a group may be given.",
         AtLeast(1),
     )
     group_consumer_heartbeat_interval_ms: int = key(
-        "group.consumer.heartbeat.interval.ms", Kind.INT, 5_000,
+        "group.consumer.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
         "Heartbeat interval told to members of consumer groups.",
         AtLeast(1),
     )
     group_consumer_min_heartbeat_interval_ms: int = key(
-        "group.consumer.min.heartbeat.interval.ms", Kind.INT, 5_000,
+        "group.consumer.min.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
         "The least heartbeat interval that a group may be given.",
         AtLeast(1),
     )
     group_consumer_max_heartbeat_interval_ms: int = key(
-        "group.consumer.max.heartbeat.interval.ms", Kind.INT, 15_000,
+        "group.consumer.max.heartbeat.interval.ms",
+        Kind.INT,
+        15_000,
         "The most heartbeat interval that a group may be given.",
         AtLeast(1),
     )
     group_consumer_max_size: int = key(
-        "group.consumer.max.size", Kind.INT, INT_MAX, "Members of one consumer group.", AtLeast(1),
+        "group.consumer.max.size",
+        Kind.INT,
+        INT_MAX,
+        "Members of one consumer group.",
+        AtLeast(1),
     )
     group_consumer_assignors: tuple[str, ...] = key(
-        "group.consumer.assignors", Kind.LIST, ("uniform", "range"),
+        "group.consumer.assignors",
+        Kind.LIST,
+        ("uniform", "range"),
         "Server-side assignors; the first is the default.",
         ListOf(empty_ok=False),
     )
     group_consumer_migration_policy: str = key(
-        "group.consumer.migration.policy", Kind.STRING, "bidirectional",
+        "group.consumer.migration.policy",
+        Kind.STRING,
+        "bidirectional",
         "Whether groups may change between the classic and the consumer protocol.",
         OneOf(("bidirectional", "upgrade", "downgrade", "disabled"), ignore_case=True),
     )
     group_share_session_timeout_ms: int = key(
-        "group.share.session.timeout.ms", Kind.INT, 45_000,
+        "group.share.session.timeout.ms",
+        Kind.INT,
+        45_000,
         "Silence after which a member of a share group is out.",
         AtLeast(1),
     )
     group_share_heartbeat_interval_ms: int = key(
-        "group.share.heartbeat.interval.ms", Kind.INT, 5_000,
+        "group.share.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
         "Heartbeat interval told to members of share groups.",
         AtLeast(1),
     )
     group_share_max_size: int = key(
-        "group.share.max.size", Kind.INT, 200, "Members of one share group.", Between(1, 1_000),
+        "group.share.max.size",
+        Kind.INT,
+        200,
+        "Members of one share group.",
+        Between(1, 1_000),
     )
     offset_metadata_max_bytes: int = key(
-        "offset.metadata.max.bytes", Kind.INT, 4_096, "The longest metadata text beside a committed offset.",
+        "offset.metadata.max.bytes",
+        Kind.INT,
+        4_096,
+        "The longest metadata text beside a committed offset.",
     )
     offsets_commit_timeout_ms: int = key(
-        "offsets.commit.timeout.ms", Kind.INT, 5_000, "How long a commit may wait for the offsets topic.",
+        "offsets.commit.timeout.ms",
+        Kind.INT,
+        5_000,
+        "How long a commit may wait for the offsets topic.",
         AtLeast(1),
     )
     offsets_load_buffer_size: int = key(
-        "offsets.load.buffer.size", Kind.INT, 5 * _MIB, "Bytes read at a time when offsets are loaded.",
+        "offsets.load.buffer.size",
+        Kind.INT,
+        5 * _MIB,
+        "Bytes read at a time when offsets are loaded.",
         AtLeast(1),
     )
     offsets_retention_minutes: int = key(
-        "offsets.retention.minutes", Kind.INT, 10_080,
+        "offsets.retention.minutes",
+        Kind.INT,
+        10_080,
         "How long the offsets of a group without members are kept.",
         AtLeast(1),
     )
     offsets_retention_check_interval_ms: int = key(
-        "offsets.retention.check.interval.ms", Kind.LONG, 600_000,
+        "offsets.retention.check.interval.ms",
+        Kind.LONG,
+        600_000,
         "How often the broker looks for expired offsets.",
         AtLeast(1),
     )
     offsets_topic_num_partitions: int = key(
-        "offsets.topic.num.partitions", Kind.INT, 50,
+        "offsets.topic.num.partitions",
+        Kind.INT,
+        50,
         "Partitions of `__consumer_offsets`; not to be changed afterwards.",
         AtLeast(1),
     )
     offsets_topic_replication_factor: int = key(
-        "offsets.topic.replication.factor", Kind.SHORT, 1, "Replicas of `__consumer_offsets`.",
-        AtLeast(1), kafka_default="3",
+        "offsets.topic.replication.factor",
+        Kind.SHORT,
+        1,
+        "Replicas of `__consumer_offsets`.",
+        AtLeast(1),
+        kafka_default="3",
     )
     offsets_topic_segment_bytes: int = key(
-        "offsets.topic.segment.bytes", Kind.INT, 100 * _MIB, "Segment size of `__consumer_offsets`.",
+        "offsets.topic.segment.bytes",
+        Kind.INT,
+        100 * _MIB,
+        "Segment size of `__consumer_offsets`.",
         AtLeast(1),
     )
     offsets_topic_compression_codec: int = key(
-        "offsets.topic.compression.codec", Kind.INT, 0,
+        "offsets.topic.compression.codec",
+        Kind.INT,
+        0,
         "Codec of `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )
     transaction_state_log_num_partitions: int = key(
-        "transaction.state.log.num.partitions", Kind.INT, 50,
+        "transaction.state.log.num.partitions",
+        Kind.INT,
+        50,
         "Partitions of `__transaction_state`; not to be changed afterwards.",
         AtLeast(1),
     )
     transaction_state_log_replication_factor: int = key(
-        "transaction.state.log.replication.factor", Kind.SHORT, 1, "Replicas of `__transaction_state`.",
-        AtLeast(1), kafka_default="3",
+        "transaction.state.log.replication.factor",
+        Kind.SHORT,
+        1,
+        "Replicas of `__transaction_state`.",
+        AtLeast(1),
+        kafka_default="3",
     )
     transaction_state_log_min_isr: int = key(
-        "transaction.state.log.min.isr", Kind.INT, 1, "`min.insync.replicas` of `__transaction_state`.",
-        AtLeast(1), kafka_default="2",
+        "transaction.state.log.min.isr",
+        Kind.INT,
+        1,
+        "`min.insync.replicas` of `__transaction_state`.",
+        AtLeast(1),
+        kafka_default="2",
     )
     transaction_state_log_segment_bytes: int = key(
-        "transaction.state.log.segment.bytes", Kind.INT, 100 * _MIB, "Segment size of `__transaction_state`.",
+        "transaction.state.log.segment.bytes",
+        Kind.INT,
+        100 * _MIB,
+        "Segment size of `__transaction_state`.",
         AtLeast(1),
     )
     transaction_state_log_load_buffer_size: int = key(
-        "transaction.state.log.load.buffer.size", Kind.INT, 5 * _MIB,
+        "transaction.state.log.load.buffer.size",
+        Kind.INT,
+        5 * _MIB,
         "Bytes read at a time when transactions are loaded.",
         AtLeast(1),
     )
     transaction_max_timeout_ms: int = key(
-        "transaction.max.timeout.ms", Kind.INT, 900_000,
+        "transaction.max.timeout.ms",
+        Kind.INT,
+        900_000,
         "The longest transaction timeout a producer may ask for.",
         AtLeast(1),
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = key(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, 10_000,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        Kind.INT,
+        10_000,
         "How often transactions past their timeout are aborted.",
         AtLeast(1),
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
-        "transaction.remove.expired.transaction.cleanup.interval.ms", Kind.INT, 3_600_000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        Kind.INT,
+        3_600_000,
         "How often expired transactional ids are removed.",
         AtLeast(1),
     )
     transaction_partition_verification_enable: bool = key(
-        "transaction.partition.verification.enable", Kind.BOOLEAN, True,
+        "transaction.partition.verification.enable",
+        Kind.BOOLEAN,
+        True,
         "Whether a transactional append is checked against an open transaction.",
         dynamic=True,
     )
     transactional_id_expiration_ms: int = key(
-        "transactional.id.expiration.ms", Kind.INT, 604_800_000,
+        "transactional.id.expiration.ms",
+        Kind.INT,
+        604_800_000,
         "Idle time after which a transactional id is forgotten.",
         AtLeast(1),
     )
     producer_id_expiration_ms: int = key(
-        "producer.id.expiration.ms", Kind.INT, 86_400_000,
+        "producer.id.expiration.ms",
+        Kind.INT,
+        86_400_000,
         "Idle time after which a partition forgets an idempotent producer.",
-        AtLeast(1), dynamic=True,
+        AtLeast(1),
+        dynamic=True,
     )
     producer_id_expiration_check_interval_ms: int = key(
-        "producer.id.expiration.check.interval.ms", Kind.INT, 600_000,
+        "producer.id.expiration.check.interval.ms",
+        Kind.INT,
+        600_000,
         "How often idle producers are looked for.",
-        AtLeast(1), internal=True,
+        AtLeast(1),
+        internal=True,
     )

@@ -71,9 +71,7 @@ def describe_broker_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
     entries = []
     for name in sorted(broker.dynamic_default):
         entry = _broker_entry(name, broker)
-        synonyms = tuple(
-            each for each in entry.synonyms if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        )
+        synonyms = tuple(each for each in entry.synonyms if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
         value = None if entry.is_sensitive else broker.dynamic_default[name]
         entries.append(entry._replace(value=value, synonyms=synonyms, source=synonyms[0].source))
     return entries
@@ -103,9 +101,7 @@ def _broker_entry(name: str, broker: BrokerConfig) -> ConfigEntry:
     hidden = declared.sensitive or (name in _SHOWN_AS_SET and not synonyms)
     value = None if hidden else value_text(broker.get(name))
     source, read_only = _first(synonyms), not declared.dynamic
-    return ConfigEntry(
-        name, value, source, declared.sensitive, read_only, synonyms, declared.kind, declared.doc
-    )
+    return ConfigEntry(name, value, source, declared.sensitive, read_only, synonyms, declared.kind, declared.doc)
 
 
 def _first(synonyms: Sequence[ConfigSynonym]) -> ConfigSource:

@@ -245,9 +245,7 @@ class Configuration:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{name}={value!r}"
-            for name, default in self._defaults.items()
-            if (value := getattr(self, name)) != default
+            f"{name}={value!r}" for name, default in self._defaults.items() if (value := getattr(self, name)) != default
         )
         return f"{type(self).__name__}({shown})"
 

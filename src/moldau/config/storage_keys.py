@@ -29,205 +29,351 @@ class StorageKeys(Configuration):
     __slots__ = ()
 
     log_dirs: tuple[str, ...] = key(
-        "log.dirs", Kind.LIST, None, "The directories that hold the data. Unset: `log.dir`.",
-        ListOf(empty_ok=False), value=("./moldau-data",),
+        "log.dirs",
+        Kind.LIST,
+        None,
+        "The directories that hold the data. Unset: `log.dir`.",
+        ListOf(empty_ok=False),
+        value=("./moldau-data",),
     )
     log_dir: tuple[str, ...] = key(
-        "log.dir", Kind.LIST, ("./moldau-data",), "The data directory where `log.dirs` is not set.",
-        ListOf(empty_ok=False), kafka_default="/tmp/kafka-logs",
+        "log.dir",
+        Kind.LIST,
+        ("./moldau-data",),
+        "The data directory where `log.dirs` is not set.",
+        ListOf(empty_ok=False),
+        kafka_default="/tmp/kafka-logs",
     )
     num_partitions: int = key(
-        "num.partitions", Kind.INT, 1, "Partitions of a topic that is created without a number.", AtLeast(1),
+        "num.partitions",
+        Kind.INT,
+        1,
+        "Partitions of a topic that is created without a number.",
+        AtLeast(1),
     )
     auto_create_topics_enable: bool = key(
-        "auto.create.topics.enable", Kind.BOOLEAN, True,
+        "auto.create.topics.enable",
+        Kind.BOOLEAN,
+        True,
         "Whether a client that asks for an unknown topic gets it created.",
     )
     delete_topic_enable: bool = key(
-        "delete.topic.enable", Kind.BOOLEAN, True, "Whether topics can be deleted.",
+        "delete.topic.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether topics can be deleted.",
     )
     message_max_bytes: int = key(
-        "message.max.bytes", Kind.INT, MESSAGE_MAX_BYTES, "The largest record batch, after compression.",
-        AtLeast(0), dynamic=True,
+        "message.max.bytes",
+        Kind.INT,
+        MESSAGE_MAX_BYTES,
+        "The largest record batch, after compression.",
+        AtLeast(0),
+        dynamic=True,
     )
     compression_type: str = key(
-        "compression.type", Kind.STRING, "producer",
+        "compression.type",
+        Kind.STRING,
+        "producer",
         "The codec that batches are stored with; `producer` keeps the producer's.",
-        COMPRESSION_TYPES, dynamic=True,
+        COMPRESSION_TYPES,
+        dynamic=True,
     )
     compression_gzip_level: int = key(
-        "compression.gzip.level", Kind.INT, -1, "Level where `compression.type` is gzip.",
-        GZIP_LEVELS, dynamic=True,
+        "compression.gzip.level",
+        Kind.INT,
+        -1,
+        "Level where `compression.type` is gzip.",
+        GZIP_LEVELS,
+        dynamic=True,
     )
     compression_lz4_level: int = key(
-        "compression.lz4.level", Kind.INT, 9, "Level where `compression.type` is lz4.",
-        LZ4_LEVELS, dynamic=True,
+        "compression.lz4.level",
+        Kind.INT,
+        9,
+        "Level where `compression.type` is lz4.",
+        LZ4_LEVELS,
+        dynamic=True,
     )
     compression_zstd_level: int = key(
-        "compression.zstd.level", Kind.INT, 3, "Level where `compression.type` is zstd.",
-        ZSTD_LEVELS, dynamic=True,
+        "compression.zstd.level",
+        Kind.INT,
+        3,
+        "Level where `compression.type` is zstd.",
+        ZSTD_LEVELS,
+        dynamic=True,
     )
     log_segment_bytes: int = key(
-        "log.segment.bytes", Kind.INT, 1_073_741_824,
+        "log.segment.bytes",
+        Kind.INT,
+        1_073_741_824,
         "Size at which a segment is closed and a new one begun.",
-        AtLeast(1_048_576), dynamic=True,
+        AtLeast(1_048_576),
+        dynamic=True,
     )
     log_roll_ms: int | None = key(
-        "log.roll.ms", Kind.LONG, None,
+        "log.roll.ms",
+        Kind.LONG,
+        None,
         "Age at which a segment is closed even when small. Unset: `log.roll.hours`.",
         dynamic=True,
     )
     log_roll_hours: int = key(
-        "log.roll.hours", Kind.INT, 168, "As `log.roll.ms`, in hours; the former wins.", AtLeast(1),
+        "log.roll.hours",
+        Kind.INT,
+        168,
+        "As `log.roll.ms`, in hours; the former wins.",
+        AtLeast(1),
     )
     log_roll_jitter_ms: int | None = key(
-        "log.roll.jitter.ms", Kind.LONG, None,
+        "log.roll.jitter.ms",
+        Kind.LONG,
+        None,
         "At most so much is taken off the roll time at random, so that segments do not all roll at once.",
         dynamic=True,
     )
     log_roll_jitter_hours: int = key(
-        "log.roll.jitter.hours", Kind.INT, 0, "As `log.roll.jitter.ms`, in hours; the former wins.",
+        "log.roll.jitter.hours",
+        Kind.INT,
+        0,
+        "As `log.roll.jitter.ms`, in hours; the former wins.",
         AtLeast(0),
     )
     log_retention_ms: int | None = key(
-        "log.retention.ms", Kind.LONG, None,
-        "How long records are kept; -1 means for ever. Unset: `log.retention.minutes`, "
-        "then `log.retention.hours`.",
+        "log.retention.ms",
+        Kind.LONG,
+        None,
+        "How long records are kept; -1 means for ever. Unset: `log.retention.minutes`, then `log.retention.hours`.",
         dynamic=True,
     )
     log_retention_minutes: int | None = key(
-        "log.retention.minutes", Kind.INT, None, "As `log.retention.ms`, in minutes; the former wins.",
+        "log.retention.minutes",
+        Kind.INT,
+        None,
+        "As `log.retention.ms`, in minutes; the former wins.",
     )
     log_retention_hours: int = key(
-        "log.retention.hours", Kind.INT, 168, "As `log.retention.ms`, in hours; the two others win.",
+        "log.retention.hours",
+        Kind.INT,
+        168,
+        "As `log.retention.ms`, in hours; the two others win.",
     )
     log_retention_bytes: int = key(
-        "log.retention.bytes", Kind.LONG, -1, "Bytes kept per partition; -1 means no limit.", dynamic=True,
+        "log.retention.bytes",
+        Kind.LONG,
+        -1,
+        "Bytes kept per partition; -1 means no limit.",
+        dynamic=True,
     )
     log_retention_check_interval_ms: int = key(
-        "log.retention.check.interval.ms", Kind.LONG, 300_000,
+        "log.retention.check.interval.ms",
+        Kind.LONG,
+        300_000,
         "How often the broker looks for segments to delete.",
         AtLeast(1),
     )
     log_initial_task_delay_ms: int = key(
-        "log.initial.task.delay.ms", Kind.LONG, 30_000, "Wait before the first retention and flush round.",
-        AtLeast(0), internal=True,
+        "log.initial.task.delay.ms",
+        Kind.LONG,
+        30_000,
+        "Wait before the first retention and flush round.",
+        AtLeast(0),
+        internal=True,
     )
     log_cleanup_policy: tuple[str, ...] = key(
-        "log.cleanup.policy", Kind.LIST, ("delete",),
+        "log.cleanup.policy",
+        Kind.LIST,
+        ("delete",),
         "What happens to old segments: delete, compact, or both.",
-        CLEANUP_POLICIES, dynamic=True,
+        CLEANUP_POLICIES,
+        dynamic=True,
     )
     log_segment_delete_delay_ms: int = key(
-        "log.segment.delete.delay.ms", Kind.LONG, 60_000,
+        "log.segment.delete.delay.ms",
+        Kind.LONG,
+        60_000,
         "Wait between taking a file out of the log and removing it.",
-        AtLeast(0), dynamic=True,
+        AtLeast(0),
+        dynamic=True,
     )
     log_index_size_max_bytes: int = key(
-        "log.index.size.max.bytes", Kind.INT, 10_485_760,
+        "log.index.size.max.bytes",
+        Kind.INT,
+        10_485_760,
         "The largest index file; a full index closes its segment.",
-        AtLeast(4), dynamic=True,
+        AtLeast(4),
+        dynamic=True,
     )
     log_index_interval_bytes: int = key(
-        "log.index.interval.bytes", Kind.INT, 4_096, "Bytes of log between two index entries.",
-        AtLeast(0), dynamic=True,
+        "log.index.interval.bytes",
+        Kind.INT,
+        4_096,
+        "Bytes of log between two index entries.",
+        AtLeast(0),
+        dynamic=True,
     )
     log_flush_interval_messages: int = key(
-        "log.flush.interval.messages", Kind.LONG, LONG_MAX,
+        "log.flush.interval.messages",
+        Kind.LONG,
+        LONG_MAX,
         "Records in a partition that force an fsync; 1 means an acked record is on disk.",
-        AtLeast(1), dynamic=True,
+        AtLeast(1),
+        dynamic=True,
     )
     log_flush_interval_ms: int | None = key(
-        "log.flush.interval.ms", Kind.LONG, None,
+        "log.flush.interval.ms",
+        Kind.LONG,
+        None,
         "Age of an unflushed record that forces an fsync. Unset: `log.flush.scheduler.interval.ms`.",
         dynamic=True,
     )
     log_flush_scheduler_interval_ms: int = key(
-        "log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX,
+        "log.flush.scheduler.interval.ms",
+        Kind.LONG,
+        LONG_MAX,
         "How often the broker looks for logs to flush.",
     )
     log_flush_offset_checkpoint_interval_ms: int = key(
-        "log.flush.offset.checkpoint.interval.ms", Kind.INT, 60_000,
+        "log.flush.offset.checkpoint.interval.ms",
+        Kind.INT,
+        60_000,
         "How often the recovery points are written.",
         AtLeast(0),
     )
     log_flush_start_offset_checkpoint_interval_ms: int = key(
-        "log.flush.start.offset.checkpoint.interval.ms", Kind.INT, 60_000,
+        "log.flush.start.offset.checkpoint.interval.ms",
+        Kind.INT,
+        60_000,
         "How often the log start offsets are written.",
         AtLeast(0),
     )
     log_preallocate: bool = key(
-        "log.preallocate", Kind.BOOLEAN, False, "Whether a new segment takes its full size on disk at once.",
+        "log.preallocate",
+        Kind.BOOLEAN,
+        False,
+        "Whether a new segment takes its full size on disk at once.",
         dynamic=True,
     )
     log_message_timestamp_type: str = key(
-        "log.message.timestamp.type", Kind.STRING, "CreateTime",
+        "log.message.timestamp.type",
+        Kind.STRING,
+        "CreateTime",
         "Whose clock stamps records: the producer's or the broker's.",
-        TIMESTAMP_TYPES, dynamic=True,
+        TIMESTAMP_TYPES,
+        dynamic=True,
     )
     log_message_timestamp_before_max_ms: int = key(
-        "log.message.timestamp.before.max.ms", Kind.LONG, LONG_MAX,
+        "log.message.timestamp.before.max.ms",
+        Kind.LONG,
+        LONG_MAX,
         "How far behind the broker's clock a record's timestamp may be.",
-        AtLeast(0), dynamic=True,
+        AtLeast(0),
+        dynamic=True,
     )
     log_message_timestamp_after_max_ms: int = key(
-        "log.message.timestamp.after.max.ms", Kind.LONG, 3_600_000,
+        "log.message.timestamp.after.max.ms",
+        Kind.LONG,
+        3_600_000,
         "How far ahead of the broker's clock a record's timestamp may be.",
-        AtLeast(0), dynamic=True,
+        AtLeast(0),
+        dynamic=True,
     )
     log_dir_failure_timeout_ms: int = key(
-        "log.dir.failure.timeout.ms", Kind.LONG, 30_000,
+        "log.dir.failure.timeout.ms",
+        Kind.LONG,
+        30_000,
         "How long a broker with a failed directory may wait to report it.",
         AtLeast(1),
     )
     num_recovery_threads_per_data_dir: int = key(
-        "num.recovery.threads.per.data.dir", Kind.INT, 2,
+        "num.recovery.threads.per.data.dir",
+        Kind.INT,
+        2,
         "Threads per directory that recover logs at start and flush them at stop.",
-        AtLeast(1), dynamic=True,
+        AtLeast(1),
+        dynamic=True,
     )
     log_local_retention_ms: int = key(
-        "log.local.retention.ms", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2), dynamic=True,
+        "log.local.retention.ms",
+        Kind.LONG,
+        -2,
+        "Tiered storage; without effect.",
+        AtLeast(-2),
+        dynamic=True,
     )
     log_local_retention_bytes: int = key(
-        "log.local.retention.bytes", Kind.LONG, -2, "Tiered storage; without effect.",
-        AtLeast(-2), dynamic=True,
+        "log.local.retention.bytes",
+        Kind.LONG,
+        -2,
+        "Tiered storage; without effect.",
+        AtLeast(-2),
+        dynamic=True,
     )
     log_cleaner_enable: bool = key(
-        "log.cleaner.enable", Kind.BOOLEAN, True, "Whether compacted topics are cleaned.",
+        "log.cleaner.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether compacted topics are cleaned.",
     )
     log_cleaner_threads: int = key(
-        "log.cleaner.threads", Kind.INT, 1, "Workers that compact logs.", AtLeast(0), dynamic=True,
+        "log.cleaner.threads",
+        Kind.INT,
+        1,
+        "Workers that compact logs.",
+        AtLeast(0),
+        dynamic=True,
     )
     log_cleaner_backoff_ms: int = key(
-        "log.cleaner.backoff.ms", Kind.LONG, 15_000, "Sleep of the cleaner when there is nothing to clean.",
-        AtLeast(0), dynamic=True,
+        "log.cleaner.backoff.ms",
+        Kind.LONG,
+        15_000,
+        "Sleep of the cleaner when there is nothing to clean.",
+        AtLeast(0),
+        dynamic=True,
     )
     log_cleaner_dedupe_buffer_size: int = key(
-        "log.cleaner.dedupe.buffer.size", Kind.LONG, 134_217_728,
+        "log.cleaner.dedupe.buffer.size",
+        Kind.LONG,
+        134_217_728,
         "Memory for the map of keys while compacting.",
         dynamic=True,
     )
     log_cleaner_io_max_bytes_per_second: float = key(
-        "log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, 1.7976931348623157e308,
+        "log.cleaner.io.max.bytes.per.second",
+        Kind.DOUBLE,
+        1.7976931348623157e308,
         "Limit on what the cleaner reads and writes.",
         dynamic=True,
     )
     log_cleaner_min_cleanable_ratio: float = key(
-        "log.cleaner.min.cleanable.ratio", Kind.DOUBLE, 0.5,
+        "log.cleaner.min.cleanable.ratio",
+        Kind.DOUBLE,
+        0.5,
         "Share of a log that must be dirty before it is cleaned.",
-        Between(0, 1), dynamic=True,
+        Between(0, 1),
+        dynamic=True,
     )
     log_cleaner_delete_retention_ms: int = key(
-        "log.cleaner.delete.retention.ms", Kind.LONG, DAY_MS,
+        "log.cleaner.delete.retention.ms",
+        Kind.LONG,
+        DAY_MS,
         "How long a compacted topic keeps delete markers.",
-        AtLeast(0), dynamic=True,
+        AtLeast(0),
+        dynamic=True,
     )
     log_cleaner_min_compaction_lag_ms: int = key(
-        "log.cleaner.min.compaction.lag.ms", Kind.LONG, 0, "How long a record stays uncompacted at least.",
-        AtLeast(0), dynamic=True,
+        "log.cleaner.min.compaction.lag.ms",
+        Kind.LONG,
+        0,
+        "How long a record stays uncompacted at least.",
+        AtLeast(0),
+        dynamic=True,
     )
     log_cleaner_max_compaction_lag_ms: int = key(
-        "log.cleaner.max.compaction.lag.ms", Kind.LONG, LONG_MAX,
+        "log.cleaner.max.compaction.lag.ms",
+        Kind.LONG,
+        LONG_MAX,
         "How long a record stays uncompacted at most.",
-        AtLeast(1), dynamic=True,
+        AtLeast(1),
+        dynamic=True,
     )

@@ -42,137 +42,238 @@ class TopicConfig(Configuration):
     """Immutable; the values in force for one topic."""
 
     cleanup_policy: frozenset[str] = key(
-        "cleanup.policy", Kind.LIST, ("delete",), "What happens to old segments: delete, compact, or both.",
-        CLEANUP_POLICIES, value=frozenset({"delete"}),
+        "cleanup.policy",
+        Kind.LIST,
+        ("delete",),
+        "What happens to old segments: delete, compact, or both.",
+        CLEANUP_POLICIES,
+        value=frozenset({"delete"}),
     )
     compression_type: str = key(
-        "compression.type", Kind.STRING, "producer",
+        "compression.type",
+        Kind.STRING,
+        "producer",
         "The codec that batches are stored with; `producer` keeps the producer's.",
         COMPRESSION_TYPES,
     )
     compression_gzip_level: int = key(
-        "compression.gzip.level", Kind.INT, -1, "Level where `compression.type` is gzip.", GZIP_LEVELS,
+        "compression.gzip.level",
+        Kind.INT,
+        -1,
+        "Level where `compression.type` is gzip.",
+        GZIP_LEVELS,
     )
     compression_lz4_level: int = key(
-        "compression.lz4.level", Kind.INT, 9, "Level where `compression.type` is lz4.", LZ4_LEVELS,
+        "compression.lz4.level",
+        Kind.INT,
+        9,
+        "Level where `compression.type` is lz4.",
+        LZ4_LEVELS,
     )
     compression_zstd_level: int = key(
-        "compression.zstd.level", Kind.INT, 3, "Level where `compression.type` is zstd.", ZSTD_LEVELS,
+        "compression.zstd.level",
+        Kind.INT,
+        3,
+        "Level where `compression.type` is zstd.",
+        ZSTD_LEVELS,
     )
     delete_retention_ms: int = key(
-        "delete.retention.ms", Kind.LONG, DAY_MS, "How long a compacted topic keeps delete markers.",
+        "delete.retention.ms",
+        Kind.LONG,
+        DAY_MS,
+        "How long a compacted topic keeps delete markers.",
         AtLeast(0),
     )
     file_delete_delay_ms: int = key(
-        "file.delete.delay.ms", Kind.LONG, 60_000,
+        "file.delete.delay.ms",
+        Kind.LONG,
+        60_000,
         "Wait between taking a file out of the log and removing it.",
         AtLeast(0),
     )
     flush_messages: int = key(
-        "flush.messages", Kind.LONG, LONG_MAX,
+        "flush.messages",
+        Kind.LONG,
+        LONG_MAX,
         "Records that force an fsync; 1 means an acked record is on disk.",
         AtLeast(1),
     )
     flush_ms: int = key(
-        "flush.ms", Kind.LONG, LONG_MAX, "Age of an unflushed record that forces an fsync.", AtLeast(0),
+        "flush.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "Age of an unflushed record that forces an fsync.",
+        AtLeast(0),
     )
     index_interval_bytes: int = key(
-        "index.interval.bytes", Kind.INT, 4_096, "Bytes of log between two index entries.", AtLeast(0),
+        "index.interval.bytes",
+        Kind.INT,
+        4_096,
+        "Bytes of log between two index entries.",
+        AtLeast(0),
     )
     max_compaction_lag_ms: int = key(
-        "max.compaction.lag.ms", Kind.LONG, LONG_MAX, "How long a record stays uncompacted at most.",
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "How long a record stays uncompacted at most.",
         AtLeast(1),
     )
     max_message_bytes: int = key(
-        "max.message.bytes", Kind.INT, MESSAGE_MAX_BYTES, "The largest record batch, after compression.",
+        "max.message.bytes",
+        Kind.INT,
+        MESSAGE_MAX_BYTES,
+        "The largest record batch, after compression.",
         AtLeast(0),
     )
     message_timestamp_after_max_ms: int = key(
-        "message.timestamp.after.max.ms", Kind.LONG, 3_600_000,
+        "message.timestamp.after.max.ms",
+        Kind.LONG,
+        3_600_000,
         "How far ahead of the broker's clock a record's timestamp may be.",
         AtLeast(0),
     )
     message_timestamp_before_max_ms: int = key(
-        "message.timestamp.before.max.ms", Kind.LONG, LONG_MAX,
+        "message.timestamp.before.max.ms",
+        Kind.LONG,
+        LONG_MAX,
         "How far behind the broker's clock a record's timestamp may be.",
         AtLeast(0),
     )
     message_timestamp_type: str = key(
-        "message.timestamp.type", Kind.STRING, "CreateTime",
+        "message.timestamp.type",
+        Kind.STRING,
+        "CreateTime",
         "Whose clock stamps records: the producer's or the broker's.",
         TIMESTAMP_TYPES,
     )
     min_cleanable_dirty_ratio: float = key(
-        "min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5,
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        0.5,
         "Share of the log that must be dirty before it is cleaned.",
         Between(0, 1),
     )
     min_compaction_lag_ms: int = key(
-        "min.compaction.lag.ms", Kind.LONG, 0, "How long a record stays uncompacted at least.", AtLeast(0),
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        0,
+        "How long a record stays uncompacted at least.",
+        AtLeast(0),
     )
     min_insync_replicas: int = key(
-        "min.insync.replicas", Kind.INT, 1, "Replicas that must have a record before acks=all is answered.",
+        "min.insync.replicas",
+        Kind.INT,
+        1,
+        "Replicas that must have a record before acks=all is answered.",
         AtLeast(1),
     )
     preallocate: bool = key(
-        "preallocate", Kind.BOOLEAN, False, "Whether a new segment takes its full size on disk at once.",
+        "preallocate",
+        Kind.BOOLEAN,
+        False,
+        "Whether a new segment takes its full size on disk at once.",
     )
     retention_bytes: int = key(
-        "retention.bytes", Kind.LONG, -1, "Bytes kept per partition; -1 means no limit.",
+        "retention.bytes",
+        Kind.LONG,
+        -1,
+        "Bytes kept per partition; -1 means no limit.",
     )
     retention_ms: int = key(
-        "retention.ms", Kind.LONG, 7 * DAY_MS, "How long records are kept; -1 means for ever.", AtLeast(-1),
+        "retention.ms",
+        Kind.LONG,
+        7 * DAY_MS,
+        "How long records are kept; -1 means for ever.",
+        AtLeast(-1),
     )
     segment_bytes: int = key(
-        "segment.bytes", Kind.INT, 1_073_741_824, "Size at which a segment is closed and a new one begun.",
+        "segment.bytes",
+        Kind.INT,
+        1_073_741_824,
+        "Size at which a segment is closed and a new one begun.",
         AtLeast(1_048_576),
     )
     segment_index_bytes: int = key(
-        "segment.index.bytes", Kind.INT, 10_485_760,
+        "segment.index.bytes",
+        Kind.INT,
+        10_485_760,
         "The largest index file; a full index closes its segment.",
         AtLeast(4),
     )
     segment_jitter_ms: int = key(
-        "segment.jitter.ms", Kind.LONG, 0,
+        "segment.jitter.ms",
+        Kind.LONG,
+        0,
         "At most so much is taken off `segment.ms` at random, so that segments do not all roll at once.",
         AtLeast(0),
     )
     segment_ms: int = key(
-        "segment.ms", Kind.LONG, 7 * DAY_MS, "Age at which a segment is closed even when small.", AtLeast(1),
+        "segment.ms",
+        Kind.LONG,
+        7 * DAY_MS,
+        "Age at which a segment is closed even when small.",
+        AtLeast(1),
     )
     unclean_leader_election_enable: bool = key(
-        "unclean.leader.election.enable", Kind.BOOLEAN, False,
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        False,
         "Whether a replica that may lack acked records can become leader when no other is left.",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = key(
-        "leader.replication.throttled.replicas", Kind.LIST, (),
+        "leader.replication.throttled.replicas",
+        Kind.LIST,
+        (),
         "Replicas throttled on the leader, as partition:broker, or `*`.",
         ReplicaList(),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
-        "follower.replication.throttled.replicas", Kind.LIST, (),
+        "follower.replication.throttled.replicas",
+        Kind.LIST,
+        (),
         "Replicas throttled on the follower, as partition:broker, or `*`.",
         ReplicaList(),
     )
     remote_storage_enable: bool = key(
-        "remote.storage.enable", Kind.BOOLEAN, False, "Tiered storage; not offered, so only false is taken.",
+        "remote.storage.enable",
+        Kind.BOOLEAN,
+        False,
+        "Tiered storage; not offered, so only false is taken.",
     )
     remote_log_copy_disable: bool = key(
-        "remote.log.copy.disable", Kind.BOOLEAN, False, "Tiered storage; without effect.",
+        "remote.log.copy.disable",
+        Kind.BOOLEAN,
+        False,
+        "Tiered storage; without effect.",
     )
     remote_log_delete_on_disable: bool = key(
-        "remote.log.delete.on.disable", Kind.BOOLEAN, False, "Tiered storage; without effect.",
+        "remote.log.delete.on.disable",
+        Kind.BOOLEAN,
+        False,
+        "Tiered storage; without effect.",
     )
     local_retention_ms: int = key(
-        "local.retention.ms", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2),
+        "local.retention.ms",
+        Kind.LONG,
+        -2,
+        "Tiered storage; without effect.",
+        AtLeast(-2),
     )
     local_retention_bytes: int = key(
-        "local.retention.bytes", Kind.LONG, -2, "Tiered storage; without effect.", AtLeast(-2),
+        "local.retention.bytes",
+        Kind.LONG,
+        -2,
+        "Tiered storage; without effect.",
+        AtLeast(-2),
     )
     internal_segment_bytes: int | None = key(
-        "internal.segment.bytes", Kind.INT, None,
+        "internal.segment.bytes",
+        Kind.INT,
+        None,
         "Segment size below the least of `segment.bytes`, for tests.",
-        AtLeast(1), internal=True,
+        AtLeast(1),
+        internal=True,
     )
 
     @classmethod
@@ -305,7 +406,5 @@ def broker_value(name: str, broker: BrokerConfig) -> Any:
 
 @lru_cache(maxsize=8)  # thousands of topics share one broker configuration, and mostly have no overrides
 def _from_broker(broker: BrokerConfig) -> TopicConfig:
-    values = {
-        declared.attribute: _typed(name, broker_value(name, broker)) for name, declared in TOPIC_KEYS.items()
-    }
+    values = {declared.attribute: _typed(name, broker_value(name, broker)) for name, declared in TOPIC_KEYS.items()}
     return TopicConfig(**values)

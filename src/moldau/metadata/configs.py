@@ -76,17 +76,13 @@ def plan_alter_configs(
     return _records(image, resource_type, resource_name, wanted, broker_config)
 
 
-def _check_resource(
-    image: MetadataImage, resource_type: str, resource_name: str, broker_config: BrokerConfig
-) -> None:
+def _check_resource(image: MetadataImage, resource_type: str, resource_name: str, broker_config: BrokerConfig) -> None:
     if resource_type == "topic":
         if not resource_name:
             raise _invalid_request("Default topic resources are not allowed.")
         validate_topic_name(resource_name)
         if resource_name not in image.topics:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource_name}' does not exist."
-            )
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource_name}' does not exist.")
     elif resource_type == "broker":
         if resource_name:
             _check_broker_name(image, resource_name, broker_config)

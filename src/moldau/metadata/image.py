@@ -90,7 +90,12 @@ class MetadataImage:
             yield TopicRecord(topic.name, topic.topic_id)
             for each in topic.partitions:
                 yield PartitionRecord(
-                    topic.topic_id, each.index, each.replicas, each.isr, each.leader, each.leader_epoch,
+                    topic.topic_id,
+                    each.index,
+                    each.replicas,
+                    each.isr,
+                    each.leader,
+                    each.leader_epoch,
                     each.partition_epoch,
                 )
         for (resource_type, resource_name), values in self.configs.items():

@@ -118,9 +118,7 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "isr": tuple,
     "endpoints": lambda endpoints: tuple(tuple(endpoint) for endpoint in endpoints),
 }
-_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    cls: tuple(each.name for each in fields(cls)) for cls in _TYPES.values()
-}
+_FIELDS: dict[type[Any], tuple[str, ...]] = {cls: tuple(each.name for each in fields(cls)) for cls in _TYPES.values()}
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
@@ -142,8 +140,7 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
         )
     try:
         values = {
-            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field]
-            for field in _FIELDS[cls]
+            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field] for field in _FIELDS[cls]
         }
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"metadata record of type {name} cannot be read: {error!r} in {data}") from None

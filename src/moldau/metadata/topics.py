@@ -76,9 +76,7 @@ def plan_create_topic(
                 "A manual partition assignment was specified, but replication factor was not set to -1."
             )
         if num_partitions != -1:
-            raise _invalid_request(
-                "A manual partition assignment was specified, but numPartitions was not set to -1."
-            )
+            raise _invalid_request("A manual partition assignment was specified, but numPartitions was not set to -1.")
         placed = _check_assignments(assignments, brokers)
     else:
         placed = _place_new_topic(image, num_partitions, replication_factor, brokers, broker_config)
@@ -148,9 +146,7 @@ def check_partition_count(total: int) -> None:
 def _existing(image: MetadataImage, name: str) -> TopicImage:
     topic = image.topics.get(name)
     if topic is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
-        )
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     return topic
 
 
@@ -161,9 +157,7 @@ def _check_collision(image: MetadataImage, name: str) -> None:
     unified = name.replace(".", "_")
     for other in image.topics:
         if other.replace(".", "_") == unified:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-            )
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
 def _place_new_topic(
@@ -179,9 +173,7 @@ def _place_new_topic(
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if num_partitions < -1 or num_partitions == 0:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
-        )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     count = broker_config.num_partitions if num_partitions == -1 else num_partitions
     check_partition_count(count)
     factor = broker_config.default_replication_factor if replication_factor == -1 else replication_factor

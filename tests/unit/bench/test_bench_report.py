@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from bench import report
 from bench.metrics import KAFKA, MOLDAU, Metric, Outcome, Sample, ratio_at_least
 from bench.payloads import payloads
 from bench.plot import goal_as_times_better
 from bench.scenarios import SCENARIOS
-from rich.console import Console
 
 RATE = Metric("rate", "requests, four producers", "requests/s", "higher", ratio_at_least(1.5))
 MACHINE = {

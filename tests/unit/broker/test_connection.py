@@ -51,12 +51,24 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def served(
-    dispatch: Steered, *, request_max_bytes: int = 1 << 20, budget: ByteBudget | None = None, peers: int = 1
+    dispatch: Steered,
+    *,
+    request_max_bytes: int = 1 << 20,
+    budget: ByteBudget | None = None,
+    send_budget: ByteBudget | None = None,
+    peers: int = 1,
 ) -> AsyncIterator[list[Peer]]:
     loop = asyncio.get_running_loop()
     shared = budget or ByteBudget(1 << 30)
     server = await loop.create_server(
-        lambda: ClientConnection(dispatch, "PLAINTEXT", loop=loop, request_max_bytes=request_max_bytes, budget=shared),
+        lambda: ClientConnection(
+            dispatch,
+            "PLAINTEXT",
+            loop=loop,
+            request_max_bytes=request_max_bytes,
+            budget=shared,
+            send_budget=send_budget or ByteBudget(1 << 30),
+        ),
         "127.0.0.1",
         0,
     )
@@ -287,3 +299,16 @@ async def test_an_unexpected_failure_of_an_answer_closes_its_connection() -> Non
             await asyncio.sleep(0)
         held.set_exception(RuntimeError("a bug"))
         assert await reader.read() == b""
+
+
+async def test_answers_that_nobody_reads_are_charged_until_they_are_sent() -> None:
+    sending = ByteBudget(1 << 30)
+    dispatch = Steered(lambda payload: frame(b"a" * 8_000_000))
+    async with served(dispatch, send_budget=sending) as [(reader, writer)]:
+        writer.write(frame(b"x"))
+        while not sending.used:
+            await asyncio.sleep(0)
+        assert sending.left < 1 << 30
+        assert len((await read_frames(reader, 1))[0]) == 8_000_000
+        while sending.used:
+            await asyncio.sleep(0)

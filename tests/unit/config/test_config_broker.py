@@ -167,9 +167,7 @@ def test_an_ignored_authorizer_says_that_nothing_is_protected() -> None:
         ({"group.coordinator.rebalance.protocols": "consumer"}, ["classic"]),
     ],
 )
-def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(
-    props: dict[str, str], parts: list[str]
-) -> None:
+def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(props: dict[str, str], parts: list[str]) -> None:
     message = refusal(props)
     assert all(part in message for part in parts), message
 
@@ -286,9 +284,7 @@ class TestDynamic:
         broker = config().with_overrides({"message.max.bytes": "3000"})
         assert broker.with_overrides({"message.max.bytes": "3000"}) is broker
 
-    @pytest.mark.parametrize(
-        "name", ["num.partitions", "listeners", "log.dirs", "process.roles", "ssl.key.password"]
-    )
+    @pytest.mark.parametrize("name", ["num.partitions", "listeners", "log.dirs", "process.roles", "ssl.key.password"])
     def test_other_keys_need_a_restart(self, name: str) -> None:
         with pytest.raises(ConfigError, match=rf"Cannot update these configs dynamically: \[{name}\]"):
             config().with_overrides({name: "1"})

@@ -39,19 +39,14 @@ RICHER: dict[str, Any] = {
 # Keys that are set or filled in, so that their attribute is never None.
 FILLED = {"advertised.listeners", "log.dirs"}
 with open(Path(__file__).with_name("kafka_keys.tsv"), encoding="utf-8", newline="") as _file:
-    KAFKA = {
-        (row["scope"], row["name"]): row
-        for row in csv.DictReader(_file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    }
+    KAFKA = {(row["scope"], row["name"]): row for row in csv.DictReader(_file, delimiter="\t", quoting=csv.QUOTE_NONE)}
 OURS = {("broker", name): declared for name, declared in BROKER_KEYS.items()}
 OURS |= {("topic", name): declared for name, declared in TOPIC_KEYS.items()}
 SHARED = sorted(OURS.keys() & KAFKA.keys())
 
 
 @pytest.mark.parametrize(("cls", "keys"), BOTH)
-def test_every_key_has_an_attribute_of_its_name_and_type(
-    cls: type[Configuration], keys: dict[str, Key]
-) -> None:
+def test_every_key_has_an_attribute_of_its_name_and_type(cls: type[Configuration], keys: dict[str, Key]) -> None:
     hints = typing.get_type_hints(cls)
     for name, declared in keys.items():
         expected = RICHER.get(name, TYPES[declared.kind])

@@ -121,10 +121,7 @@ def test_throttled_replicas(text: str) -> None:
 
 
 def test_an_unknown_override_is_refused_with_the_nearest_key() -> None:
-    assert (
-        refusal({"retention.msec": "1"})
-        == "Unknown topic config name: retention.msec (did you mean retention.ms?)"
-    )
+    assert refusal({"retention.msec": "1"}) == "Unknown topic config name: retention.msec (did you mean retention.ms?)"
     assert refusal({"nothing.alike": "1"}) == "Unknown topic config name: nothing.alike"
 
 

@@ -40,9 +40,7 @@ def alter(
     return dict(image.apply(records).configs.get(resource, {}))
 
 
-def replace(
-    configs: Sequence[tuple[str, str | None]], resource: tuple[str, str] = ("topic", "a")
-) -> dict[str, str]:
+def replace(configs: Sequence[tuple[str, str | None]], resource: tuple[str, str] = ("topic", "a")) -> dict[str, str]:
     return dict(IMAGE.apply(plan_alter_configs(IMAGE, *resource, configs, CONFIG)).configs.get(resource, {}))
 
 
@@ -82,9 +80,7 @@ class TestIncremental:
         key, image, model = "leader.replication.throttled.replicas", IMAGE, list[str]()
         for op, number in steps:
             element = f"{number}:1"
-            records = plan_incremental_alter_configs(
-                image, "topic", "a", [ConfigChange(key, op, element)], CONFIG
-            )
+            records = plan_incremental_alter_configs(image, "topic", "a", [ConfigChange(key, op, element)], CONFIG)
             image = image.apply(records)
             if op is APPEND and element not in model:
                 model.append(element)
@@ -135,9 +131,7 @@ class TestIncremental:
             ),
         ],
     )
-    def test_one_bad_change_refuses_all(
-        self, changes: list[ConfigChange], code: ErrorCode, message: str
-    ) -> None:
+    def test_one_bad_change_refuses_all(self, changes: list[ConfigChange], code: ErrorCode, message: str) -> None:
         got = refusal(ConfigChange("segment.ms", SET, "5"), *changes)
         assert got[0] is code
         assert message in got[1]
@@ -178,9 +172,7 @@ class TestResources:
             (("group", "g"), ErrorCode.INVALID_REQUEST, "Unknown resource type group"),
         ],
     )
-    def test_what_cannot_be_configured(
-        self, resource: tuple[str, str], code: ErrorCode, message: str
-    ) -> None:
+    def test_what_cannot_be_configured(self, resource: tuple[str, str], code: ErrorCode, message: str) -> None:
         got = refusal(ConfigChange("retention.ms", SET, "7"), resource=resource)
         assert got[0] is code
         assert got[1].startswith(message)

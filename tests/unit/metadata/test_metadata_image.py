@@ -160,10 +160,7 @@ class ImageAgainstModel(RuleBasedStateMachine):
         self.partitions[name] = [(index, each, each[0]) for index, each in enumerate(placed)]
         self.apply(
             TopicRecord(name, topic_id),
-            *(
-                PartitionRecord(topic_id, index, each, each, leader)
-                for index, each, leader in self.partitions[name]
-            ),
+            *(PartitionRecord(topic_id, index, each, each, leader) for index, each, leader in self.partitions[name]),
         )
 
     @rule(name=names, each=replicas)

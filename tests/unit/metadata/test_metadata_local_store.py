@@ -147,9 +147,7 @@ def test_a_missing_append_is_noticed(path: Path) -> None:
     steps = filled(path, 3)
     data = path.read_bytes()
     path.write_bytes(data[: steps[1][0]] + data[steps[2][0] :])
-    with pytest.raises(
-        StorageError, match=f"damaged at byte {steps[1][0]}: it leads to version 9, but 6 was next"
-    ):
+    with pytest.raises(StorageError, match=f"damaged at byte {steps[1][0]}: it leads to version 9, but 6 was next"):
         LocalStore(path).open()
 
 
@@ -226,9 +224,7 @@ class TestSnapshots:
 
 
 class TestFailingDisk:
-    def test_a_full_disk_leaves_the_store_as_it_was(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_full_disk_leaves_the_store_as_it_was(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store = LocalStore(path)
         store.open()
         before = store.append(topic(1))

@@ -113,9 +113,7 @@ def test_the_next_topic_begins_where_the_last_one_ended() -> None:
     factor=st.integers(1, 6),
     counts=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
-def test_replicas_are_distinct_and_leaders_and_replicas_even(
-    size: int, factor: int, counts: list[int]
-) -> None:
+def test_replicas_are_distinct_and_leaders_and_replicas_even(size: int, factor: int, counts: list[int]) -> None:
     brokers, factor = list(range(10, 10 + size)), min(factor, size)
     image = MetadataImage()
     for number, count in enumerate(counts):
@@ -262,9 +260,7 @@ class TestCreatePartitions:
     def test_what_cannot_be_added_is_refused_with_kafkas_code(
         self, name: str, count: int, assignments: Any, code: ErrorCode, message: str
     ) -> None:
-        got = refusal(
-            plan_create_partitions, self.image, name, count, brokers=[1, 2, 3], assignments=assignments
-        )
+        got = refusal(plan_create_partitions, self.image, name, count, brokers=[1, 2, 3], assignments=assignments)
         assert got[0] is code
         assert message in got[1]
 

@@ -8,9 +8,7 @@ from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import APIS, Api, ApiKey, is_flexible, request_header_version, response_header_version
 from moldau.wire.messages import encode_request, encode_response, ms, request_schema, response_schema
 
-EVERY_VERSION = [
-    (api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)
-]
+EVERY_VERSION = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 IDS = [f"{api.name}-v{version}" for api, version in EVERY_VERSION]
 
 

@@ -26,9 +26,7 @@ from moldau.wire.messages import (
 )
 from moldau.wire.primitives import write_uvarint
 
-EVERY_VERSION = [
-    (api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)
-]
+EVERY_VERSION = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 IDS = [f"{api.name}-v{version}" for api, version in EVERY_VERSION]
 
 INTEGERS = {
@@ -121,9 +119,7 @@ def test_mutated_messages_parse_or_are_protocol_errors(api: Api, version: int) -
         mutated = bytearray(frame)
         for _ in range(rng.randint(1, 4)):
             start = rng.randrange(len(frame))
-            hostile = rng.choice(
-                (rng.randbytes(1), b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\x00")
-            )
+            hostile = rng.choice((rng.randbytes(1), b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x80\x00"))
             mutated[start : start + len(hostile)] = hostile
         with contextlib.suppress(ProtocolError):
             decode_response(api.key, version, bytes(mutated))
@@ -138,9 +134,7 @@ def test_items_of_every_array_take_at_least_a_byte() -> None:
                     assert dataclasses.fields(entity_type) or entity_type.__flexible__
 
 
-@pytest.mark.parametrize(
-    "length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80\x80\x80\x80\x08"]
-)
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80\x80\x80\x80\x08"])
 def test_five_bytes_that_promise_billions_of_items_are_refused(length: bytes) -> None:
     with pytest.raises(ProtocolError, match="array of"):
         decode_request(ApiKey.LIST_GROUPS, 4, length)
@@ -177,9 +171,7 @@ def test_a_tagged_field_must_fill_its_own_length() -> None:
         (ApiKey.METADATA, 0, b"\x00\x00\x00\x01\xff\xff", "name"),
     ],
 )
-def test_null_where_the_schema_forbids_it_is_a_protocol_error(
-    key: int, version: int, body: bytes, field: str
-) -> None:
+def test_null_where_the_schema_forbids_it_is_a_protocol_error(key: int, version: int, body: bytes, field: str) -> None:
     with pytest.raises(ProtocolError, match=f"{field} is null"):
         decode_request(key, version, body)
 

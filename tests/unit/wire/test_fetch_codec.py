@@ -111,9 +111,7 @@ def body_of(version: int, request: FetchRequest, **partition_tags: Any) -> bytes
     schema = request_schema(ApiKey.FETCH, version)
     state = {}
     if version >= 15:
-        state["replica_state"] = schema.ReplicaState(
-            replica_id=request.replica_id, replica_epoch=request.replica_epoch
-        )
+        state["replica_state"] = schema.ReplicaState(replica_id=request.replica_id, replica_epoch=request.replica_epoch)
     topics = [
         schema.FetchTopic(
             topic=topic.name,

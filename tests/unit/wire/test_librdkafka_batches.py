@@ -17,9 +17,7 @@ from moldau.wire.messages import decode_response, encode_request, ms, request_sc
 
 FETCH_VERSION = 11
 PRODUCE_VERSION = 7
-RECORDS = [
-    (b"key-%d" % number, b"value " * number, [("trace", b"id"), ("none", None)]) for number in range(1, 400)
-]
+RECORDS = [(b"key-%d" % number, b"value " * number, [("trace", b"id"), ("none", None)]) for number in range(1, 400)]
 
 
 def call(address: tuple[str, int], key: int, version: int, entity: Any) -> Any:
@@ -41,13 +39,9 @@ def mock() -> Iterator[tuple[str, int]]:
 def test_what_librdkafka_writes_is_read(mock: tuple[str, int], codec: Codec) -> None:
     topic = f"from-librdkafka-{codec.name.lower()}"
     servers = f"{mock[0]}:{mock[1]}"
-    producer = Producer(
-        {"bootstrap.servers": servers, "compression.type": codec.name.lower(), "linger.ms": 50}
-    )
+    producer = Producer({"bootstrap.servers": servers, "compression.type": codec.name.lower(), "linger.ms": 50})
     for key, value, headers in RECORDS:
-        producer.produce(
-            topic, key=key, value=value, headers=headers, partition=0, timestamp=1_700_000_000_000
-        )
+        producer.produce(topic, key=key, value=value, headers=headers, partition=0, timestamp=1_700_000_000_000)
     assert producer.flush(10) == 0
     schema = request_schema(ApiKey.FETCH, FETCH_VERSION)
     partition = schema.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000_000)
@@ -75,9 +69,7 @@ def test_librdkafka_reads_what_is_written_here(mock: tuple[str, int], codec: Cod
     topic = f"to-librdkafka-{codec.name.lower()}"
     batch = encode_batch([(key, value, 1_000, headers) for key, value, headers in RECORDS], codec=codec)
     schema = request_schema(ApiKey.PRODUCE, PRODUCE_VERSION)
-    data = schema.TopicProduceData(
-        name=topic, partition_data=(schema.PartitionProduceData(index=0, records=batch),)
-    )
+    data = schema.TopicProduceData(name=topic, partition_data=(schema.PartitionProduceData(index=0, records=batch),))
     request = schema.ProduceRequest(acks=-1, timeout=ms(1_000), topic_data=(data,))
     Producer({"bootstrap.servers": f"{mock[0]}:{mock[1]}"}).list_topics(topic, timeout=10)
     response = call(mock, ApiKey.PRODUCE, PRODUCE_VERSION, request)

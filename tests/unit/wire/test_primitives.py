@@ -45,9 +45,7 @@ def test_unsigned_varints_are_kafkas(value: int, encoded: bytes) -> None:
     assert read_uvarint(b"?" + encoded + b"?", 1) == (value, 1 + len(encoded))
 
 
-@pytest.mark.parametrize(
-    "encoded", [b"\xff\xff\xff\xff\x10", b"\xff\xff\xff\xff\xff\x01", b"\x80" * 9 + b"\x00"]
-)
+@pytest.mark.parametrize("encoded", [b"\xff\xff\xff\xff\x10", b"\xff\xff\xff\xff\xff\x01", b"\x80" * 9 + b"\x00"])
 def test_an_unsigned_varint_beyond_32_bits_is_refused(encoded: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_uvarint(encoded, 0)

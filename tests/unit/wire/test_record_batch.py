@@ -166,9 +166,7 @@ class TestAgainstOtherClients:
     @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
     @given(fields=batches, copies=st.sampled_from((1, 500)))
     @settings(max_examples=20, deadline=None)
-    def test_what_aiokafka_compresses_is_read(
-        self, codec: Codec, fields: list[RecordFields], copies: int
-    ) -> None:
+    def test_what_aiokafka_compresses_is_read(self, codec: Codec, fields: list[RecordFields], copies: int) -> None:
         fields = fields * copies
         assert decoded(self.aiokafka_batch(fields, codec)) == as_records(fields)
 
@@ -179,8 +177,7 @@ class TestAgainstOtherClients:
         theirs: Any = kafka_python_records.DefaultRecordBatch(encode_batch(fields, codec=codec))
         assert theirs.validate_crc()
         assert [
-            (record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
-            for record in theirs
+            (record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in theirs
         ] == as_records(fields)
 
     @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
@@ -191,8 +188,7 @@ class TestAgainstOtherClients:
         theirs: Any = aiokafka_records.DefaultRecordBatch(encode_batch(fields, codec=codec))
         assert theirs.validate_crc()
         assert [
-            (record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
-            for record in theirs
+            (record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in theirs
         ] == as_records(fields)
 
 
@@ -334,9 +330,7 @@ class TestHostileRecords:
 
     @given(data=st.data(), codec=st.sampled_from(Codec))
     @settings(max_examples=300, deadline=None)
-    def test_mutated_records_parse_or_are_answered_with_a_code(
-        self, data: st.DataObject, codec: Codec
-    ) -> None:
+    def test_mutated_records_parse_or_are_answered_with_a_code(self, data: st.DataObject, codec: Codec) -> None:
         batch = bytearray(encode_batch(THREE, codec=codec))
         header = read_header(batch)
         for _ in range(data.draw(st.integers(1, 4))):

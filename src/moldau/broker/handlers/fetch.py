@@ -73,7 +73,7 @@ def _read(
     node: BrokerNode, request: FetchRequest, wanted: Sequence[Wanted], zstd: bool
 ) -> tuple[list[FetchPartitionResult], int, bool]:
     """The results in the order of `wanted`, their bytes, and whether one of them is an error."""
-    left = min(request.max_bytes, node.config.fetch_max_bytes)
+    left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left)
     committed = request.isolation_level == _READ_COMMITTED
     results: list[FetchPartitionResult] = []
     size = 0

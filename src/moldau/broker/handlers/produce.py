@@ -57,7 +57,7 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
                     unflushed.append((partition, results, len(results) - 1))
             except KafkaError as error:
                 failed = True
-                node.metrics.produce_failed(error.code)
+                _count_failure(node, error)
                 results.append(ProducePartitionResult(part.index, int(error.code), error_message=error.message))
         topics.append((topic.name, topic.topic_id, results))
     if unflushed:
@@ -89,6 +89,13 @@ def _refuse_zstd(part: ProducePartition) -> None:
     records = part.records
     if records and len(records) >= HEADER_SIZE and read_header(records).codec is Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce or a later one")
+
+
+def _count_failure(node: BrokerNode, error: KafkaError) -> None:
+    count = node.metrics.produce_failed(error.code)
+    # A full disk refuses thousands of batches a second: the log tells of the 1st, 2nd, 4th, 8th, …
+    if error.code is ErrorCode.KAFKA_STORAGE_ERROR and count & (count - 1) == 0:
+        log.error("batches refused by the disk", extra={"count": count, "why": error.message})
 
 
 async def _flush_then_answer(
