@@ -37,7 +37,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-cache
 
 unit: $(READY)
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q -n auto tests/unit
 
 integration: $(READY)
 	@$(BIN)/python -m pytest -q tests/integration

@@ -130,6 +130,8 @@ class ServerProcess(ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                # An installed package has its bytecode; a checkout may, too.
+                env={key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"},
                 # Ctrl-C must reach the runner alone, which then stops the brokers in order.
                 start_new_session=True,
             )
