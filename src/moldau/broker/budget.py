@@ -1,7 +1,8 @@
 """Byte budgets shared by all connections, so that many clients cannot grow the process together.
 
-One is for what comes in: receive buffers beyond each connection's first small one. A connection that cannot have the
-bytes it needs stops reading its socket, and TCP tells its client to wait; it is called again when bytes return.
+One is for what comes in: requests too long for a connection's first small buffer. Such a request gets its whole length
+or waits, with its socket unread, so that TCP tells its client to wait; nobody ever holds one part of a request's bytes
+while waiting for another, or two clients could wait for each other for ever.
 The other is for what goes out: answers that clients are slow to read. They are there already, so they are charged, not
 asked for; what is left limits the next fetches.
 """
@@ -20,16 +21,24 @@ class ByteBudget:
         self.used = 0
         self._waiting: deque[Callable[[], None]] = deque()
 
-    def take(self, count: int) -> bool:
-        """True when `count` bytes were granted. The first taker always gets them: one request must be able to pass."""
-        if self.used and self.used + count > self.limit:
-            return False
-        self.used += count
-        return True
-
     @property
     def left(self) -> int:
         return max(self.limit - self.used, 0)
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody waits for bytes that others hold."""
+        return bool(self._waiting)
+
+    def take(self, count: int) -> bool:
+        """True when `count` bytes were granted: always, while the limit is not reached.
+
+        One request may so exceed the limit by its own length, and one larger than the limit can pass at all.
+        """
+        if self.used >= self.limit:
+            return False
+        self.used += count
+        return True
 
     def charge(self, count: int) -> None:
         """For bytes that exist already: they count, whether there is room or not."""

@@ -56,6 +56,10 @@ PIPELINE_MAX = 256
 MIN_RECEIVE_RATE_BYTES = 16 * 1024
 """A frame must arrive at this many bytes a second, after `FRAME_GRACE_S`: slower is a slowloris, not a client."""
 FRAME_GRACE_S = 30.0
+FRAME_GRACE_CONTENDED_S = 5.0
+"""The same when others wait for the memory that the request has reserved."""
+CLOSE_GRACE_S = 5.0
+"""A closed connection whose client does not read its last answers is cut off after this time."""
 
 
 class Dispatch(Protocol):
@@ -85,6 +89,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.software = ""
         self.requests = 0
         self.closing = False
+        self.closing_since_s = 0.0
+        self.write_paused_since_s = 0.0
         self.gone = asyncio.Event()
         self.last_active_s = loop.time()
         self.frame_since_s = 0.0
@@ -149,12 +155,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self.write_paused_since_s = self._loop.time()
         if self._transport is not None:
             self._unsent_bytes = self._transport.get_write_buffer_size()
             self._send_budget.charge(self._unsent_bytes)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self.write_paused_since_s = 0.0
         self._sent()
         self._handle_frames()
 
@@ -168,7 +176,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.closing:
             return
         self.closing = True
-        log.log(level, "closing connection", extra={"peer": self.peer, "why": why})
+        self.closing_since_s = self._loop.time()
+        log.log(level, "closing connection", extra={"peer": self.peer, "software": self.software, "why": why})
         if self._transport is not None:
             self._transport.close()
 
@@ -195,7 +204,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def overdue(self, now_s: float, idle_max_s: float) -> str | None:
         """Why this connection has to go, or None."""
         if self._end > self._start and self.frame_since_s and not self.is_busy and not self._write_paused:
-            allowed_s = FRAME_GRACE_S + (self._end - self._start) / MIN_RECEIVE_RATE_BYTES
+            grace_s = FRAME_GRACE_CONTENDED_S if self._budget.contended and self._granted else FRAME_GRACE_S
+            allowed_s = grace_s + (self._end - self._start) / MIN_RECEIVE_RATE_BYTES
             if self._reading and now_s - self.frame_since_s > allowed_s:
                 return "request arrived too slowly"
         if not self.requests and now_s - self.last_active_s > FRAME_GRACE_S:
@@ -203,6 +213,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self.is_busy and now_s - self.last_active_s > idle_max_s:
             return "idle"
         return None
+
+    @property
+    def buffer_bytes(self) -> int:
+        return len(self._buffer)
 
     def shrink(self) -> None:
         """Gives a large receive buffer back when nothing is in it."""
@@ -255,7 +269,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _take_answer(self, answer: Answer, ready: list[bytes | memoryview]) -> None:
         if answer is None:
             return
-        if isinstance(answer, bytes | list):
+        if isinstance(answer, (bytes, list)):
             self._unwritten_bytes += _size(answer)
             if self._answers:
                 self._answers.append(answer)
@@ -347,6 +361,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if start == end:
             self._start = self._end = 0
             self.frame_since_s = 0.0
+            if self._granted and self._budget.contended:
+                self.shrink()
         else:
             if not self.frame_since_s or start:
                 self.frame_since_s = self.last_active_s
@@ -367,16 +383,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _grow(self, wanted: int) -> bool:
-        """Doubles towards `wanted`: a length prefix alone, with no bytes behind it, buys no memory."""
-        size = min(max(wanted, READ_BUFFER_BYTES), max(2 * len(self._buffer), READ_BUFFER_BYTES))
-        if size <= len(self._buffer) or self._end < len(self._buffer):
-            return True
-        extra = size - FIRST_BUFFER_BYTES - self._granted
+        """Reserves the whole frame, then doubles towards it: a length with no bytes behind it takes no memory."""
+        wanted = max(wanted, READ_BUFFER_BYTES)
+        extra = wanted - FIRST_BUFFER_BYTES - self._granted
         if extra > 0:
             if not self._budget.take(extra):
                 return False
             self._granted += extra
-        self._replace_buffer(size)
+        if self._end == len(self._buffer):
+            self._replace_buffer(min(wanted, max(2 * len(self._buffer), READ_BUFFER_BYTES)))
         return True
 
     def _replace_buffer(self, size: int) -> None:

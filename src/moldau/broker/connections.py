@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 
 from moldau.broker.budget import ByteBudget
-from moldau.broker.connection import ClientConnection
+from moldau.broker.connection import CLOSE_GRACE_S, ClientConnection
 from moldau.config.broker import BrokerConfig
 
 SWEEP_INTERVAL_S = 5.0
@@ -17,6 +17,8 @@ SWEEP_INTERVAL_S = 5.0
 UNSENT_MAX_BYTES = 256 * 1024 * 1024
 """Answers in memory that clients do not read. Beyond it a fetch gets one batch at a time, whatever it asks for:
 forty clients that ask for 55 MB each and never read would otherwise cost 2 GB."""
+DEAF_MAX_S = 10.0
+"""How long a client may leave its answer unread once that limit is reached. One that only pauses connects again."""
 
 
 class Connections:
@@ -59,6 +61,15 @@ class Connections:
 
     def sweep(self, now_s: float) -> None:
         for connection in tuple(self._open):
+            if connection.closing:
+                if now_s - connection.closing_since_s > CLOSE_GRACE_S:
+                    connection.abort()
+                continue
+            paused_s = now_s - connection.write_paused_since_s if connection.write_paused_since_s else 0.0
+            if paused_s > DEAF_MAX_S and not self.send_budget.left:
+                connection.close("does not read its answers while others wait")
+                connection.abort()
+                continue
             why = connection.overdue(now_s, self._idle_max_s)
             if why is not None:
                 connection.close(why)

@@ -11,6 +11,7 @@ import pytest
 
 from moldau.broker.budget import ByteBudget
 from moldau.broker.connection import (
+    CLOSE_GRACE_S,
     FIRST_BUFFER_BYTES,
     FRAME_GRACE_S,
     PIPELINE_MAX,
@@ -18,6 +19,8 @@ from moldau.broker.connection import (
     ClientConnection,
     Pipelined,
 )
+from moldau.broker.connections import Connections
+from moldau.config.broker import BrokerConfig
 from moldau.errors import ProtocolError
 
 
@@ -127,7 +130,7 @@ async def test_a_length_prefix_alone_buys_no_memory() -> None:
     async with served(dispatch, budget=budget, request_max_bytes=1 << 30) as [(reader, writer)]:
         writer.write(frame(b"hello") + struct.pack(">i", (1 << 30) - 1) + b"begin")
         assert await read_frames(reader, 1) == [b"hello"]
-        assert budget.used == 0
+        assert dispatch.connections[0].buffer_bytes == FIRST_BUFFER_BYTES
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**31), 2**31 - 1, (1 << 20) + 1])
@@ -224,7 +227,7 @@ async def test_a_protocol_error_closes_this_connection_after_the_answers_before_
 
 
 async def test_no_budget_means_waiting_not_failing() -> None:
-    budget = ByteBudget(600_000)
+    budget = ByteBudget(400_000)
     loop = asyncio.get_running_loop()
     held: asyncio.Future[bytes | list[bytes | memoryview] | None] = loop.create_future()
     dispatch = Steered(lambda payload: held if payload[:1] == b"h" else frame(b"%d" % len(payload)))
@@ -312,3 +315,34 @@ async def test_answers_that_nobody_reads_are_charged_until_they_are_sent() -> No
         assert len((await read_frames(reader, 1))[0]) == 8_000_000
         while sending.used:
             await asyncio.sleep(0)
+
+
+async def test_two_half_arrived_requests_never_wait_for_each_other() -> None:
+    budget = ByteBudget(1 << 20)
+    dispatch = Steered(lambda payload: frame(b"%d" % len(payload)))
+    async with served(dispatch, budget=budget, peers=3) as peers:
+        data = frame(b"x" * 900_000)
+        for _, writer in peers[:2]:
+            writer.write(data[:600_000])
+            await writer.drain()
+        peers[2][1].write(frame(b"y" * 30_000))
+        for _, writer in peers[:2]:
+            writer.write(data[600_000:])
+        for (reader, _), size in zip(peers, (b"900000", b"900000", b"30000"), strict=True):
+            assert await asyncio.wait_for(read_frames(reader, 1), 10) == [size]
+
+
+async def test_a_closed_connection_that_is_not_read_is_cut_off() -> None:
+    dispatch = Steered(lambda payload: frame(b"a" * 8_000_000))
+    config, _ = BrokerConfig.from_properties({})
+    connections = Connections(config)
+    async with served(dispatch, send_budget=connections.send_budget) as [(_reader, writer)]:
+        writer.write(frame(b"x"))
+        while not connections.send_budget.used:
+            await asyncio.sleep(0)
+        (deaf,) = dispatch.connections
+        assert connections.admit(deaf)
+        deaf.close("idle")
+        connections.sweep(asyncio.get_running_loop().time() + CLOSE_GRACE_S + 1)
+        await dispatch.gone.wait()
+        assert connections.send_budget.used == 0
