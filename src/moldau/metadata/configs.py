@@ -150,7 +150,7 @@ def _records(
     if resource_type == "topic":
         validate_topic_overrides(wanted, broker_config)
     else:
-        _check_broker_values(resource_name, wanted, broker_config)
+        _check_broker_values(image, resource_name, wanted, broker_config)
     changed = [
         ConfigRecord(resource_type, resource_name, key, value)
         for key, value in wanted.items()
@@ -160,12 +160,15 @@ def _records(
     return [*changed, *removed]
 
 
-def _check_broker_values(resource_name: str, wanted: Mapping[str, str], broker_config: BrokerConfig) -> None:
+def _check_broker_values(
+    image: MetadataImage, resource_name: str, wanted: Mapping[str, str], broker_config: BrokerConfig
+) -> None:
+    """Own values and defaults have to fit each other as the image has them: `broker_config` is older than it."""
     try:
         if resource_name:
-            broker_config.with_overrides(wanted, broker_config.dynamic_default)
+            broker_config.with_overrides(wanted, image.broker_config(None))
         else:
-            broker_config.with_overrides(broker_config.dynamic, wanted)
+            broker_config.with_overrides(image.broker_config(broker_config.node_id), wanted)
     except ConfigError as error:
         # Kafka answers INVALID_REQUEST here, not INVALID_CONFIG, and says so of itself (KAFKA-13609).
         raise _invalid_request(str(error)) from None
