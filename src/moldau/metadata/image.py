@@ -27,6 +27,11 @@ from moldau.metadata.records import (
 _NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
+def unified_name(topic: str) -> str | None:
+    """What metrics make of a topic's name: topics that share it would share their metrics. None: nobody can."""
+    return topic.replace(".", "_") if "." in topic or "_" in topic else None
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
     index: int
@@ -59,6 +64,9 @@ class MetadataImage:
     next_producer_id: int = 0
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     names_by_id: Mapping[bytes, str] = field(default_factory=dict)
+    partition_count: int = 0
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topics by `unified_name`, of those whose name that changes or could change."""
 
     def topic_by_id(self, topic_id: uuid.UUID | bytes) -> TopicImage | None:
         raw = topic_id.bytes if isinstance(topic_id, uuid.UUID) else bytes(topic_id)
@@ -73,15 +81,10 @@ class MetadataImage:
         """The dynamic configuration of one broker; None stands for the default of all of them."""
         return self.configs.get(("broker", "" if broker_id is None else str(broker_id)), _NO_CONFIG)
 
-    @property
-    def partition_count(self) -> int:
-        return sum(len(topic.partitions) for topic in self.topics.values())
-
     def apply(self, records: Iterable[Record]) -> MetadataImage:
         """The image after `records`; StorageError where they do not fit what is there."""
-        draft = _Draft(self)
-        for record in records:
-            draft.add(record)
+        draft = ImageDraft(self)
+        draft.add(records)
         return draft.image()
 
     def to_records(self) -> Iterator[Record]:
@@ -108,8 +111,12 @@ class MetadataImage:
             yield ProducerIdsRecord(self.next_producer_id)
 
 
-class _Draft:
-    """An image in the making; the parts that change are copied, once, the others are shared."""
+class ImageDraft:
+    """An image in the making: the maps are copied once, however many changes follow.
+
+    `image` may be asked for between changes, to plan the next one on top of those before. It is a view of the
+    draft then, and good only until the next `add`.
+    """
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -120,10 +127,17 @@ class _Draft:
         self._configs = dict(base.configs)
         self._brokers = dict(base.brokers)
         self._features = dict(base.features)
-        # Lists while they change: a topic's tuple would be copied again for each of its records.
-        self._partitions: dict[str, list[PartitionImage]] = {}
+        self._partition_count = base.partition_count
+        self._alike = dict(base.alike)
+        # Open while they change: a topic's tuple, or a resource's map, would be copied again for each record.
+        self._open_partitions: dict[str, list[PartitionImage]] = {}
+        self._open_configs: dict[tuple[str, str], dict[str, str]] = {}
 
-    def add(self, record: Record) -> None:
+    def add(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._add(record)
+
+    def _add(self, record: Record) -> None:
         self._count += 1
         match record:
             case TopicRecord():
@@ -148,8 +162,15 @@ class _Draft:
                     self._features.pop(record.name, None)
 
     def image(self) -> MetadataImage:
-        for name, partitions in self._partitions.items():
+        for name, partitions in self._open_partitions.items():
             self._topics[name] = replace(self._topics[name], partitions=tuple(partitions))
+        self._open_partitions = {}
+        for resource, values in self._open_configs.items():
+            if values:
+                self._configs[resource] = MappingProxyType(values)
+            else:
+                self._configs.pop(resource, None)
+        self._open_configs = {}
         return MetadataImage(
             version=self._base.version + self._count,
             topics=MappingProxyType(self._topics),
@@ -158,6 +179,8 @@ class _Draft:
             next_producer_id=self._next_producer_id,
             configs=MappingProxyType(self._configs),
             names_by_id=MappingProxyType(self._names_by_id),
+            partition_count=self._partition_count,
+            alike=MappingProxyType(self._alike),
         )
 
     def _name_of(self, topic_id: uuid.UUID) -> str:
@@ -171,12 +194,15 @@ class _Draft:
             raise StorageError(f"metadata: topic {record.name} with id {record.topic_id} exists already")
         self._topics[record.name] = TopicImage(record.name, record.topic_id)
         self._names_by_id[record.topic_id.bytes] = record.name
+        unified = unified_name(record.name)
+        if unified is not None:
+            self._alike[unified] = (*self._alike.get(unified, ()), record.name)
 
     def _put_partition(self, record: PartitionRecord) -> None:
         name = self._name_of(record.topic_id)
-        partitions = self._partitions.get(name)
+        partitions = self._open_partitions.get(name)
         if partitions is None:
-            partitions = self._partitions[name] = list(self._topics[name].partitions)
+            partitions = self._open_partitions[name] = list(self._topics[name].partitions)
         if not 0 <= record.index <= len(partitions):
             raise StorageError(f"metadata: partition {record.index} of {name} comes after {len(partitions)}")
         partition = PartitionImage(
@@ -187,22 +213,28 @@ class _Draft:
             record.isr,
             record.partition_epoch,
         )
+        self._partition_count += record.index == len(partitions)
         partitions[record.index : record.index + 1] = [partition]
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         name = self._name_of(record.topic_id)
-        del self._topics[name], self._names_by_id[record.topic_id.bytes]
-        self._partitions.pop(name, None)
+        topic = self._topics.pop(name)
+        del self._names_by_id[record.topic_id.bytes]
+        self._partition_count -= len(self._open_partitions.pop(name, topic.partitions))
+        self._open_configs.pop(("topic", name), None)
         self._configs.pop(("topic", name), None)
+        unified = unified_name(name)
+        if unified is not None:
+            others = tuple(other for other in self._alike.pop(unified) if other != name)
+            if others:
+                self._alike[unified] = others
 
     def _put_config(self, record: ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)
-        values = dict(self._configs.get(resource, _NO_CONFIG))
+        values = self._open_configs.get(resource)
+        if values is None:
+            values = self._open_configs[resource] = dict(self._configs.get(resource, _NO_CONFIG))
         if record.value is None:
             values.pop(record.key, None)
         else:
             values[record.key] = record.value
-        if values:
-            self._configs[resource] = MappingProxyType(values)
-        else:
-            self._configs.pop(resource, None)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import validate_topic_overrides
 from moldau.errors import ErrorCode, KafkaError
-from moldau.metadata.image import MetadataImage, TopicImage
+from moldau.metadata.image import MetadataImage, TopicImage, unified_name
 from moldau.metadata.records import (
     ConfigRecord,
     PartitionRecord,
@@ -151,13 +151,10 @@ def _existing(image: MetadataImage, name: str) -> TopicImage:
 
 
 def _check_collision(image: MetadataImage, name: str) -> None:
-    """Metric names turn '.' into '_', so two topics that differ only there would share their metrics."""
-    if "." not in name and "_" not in name:
-        return
-    unified = name.replace(".", "_")
-    for other in image.topics:
-        if other.replace(".", "_") == unified:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+    unified = unified_name(name)
+    if unified is not None and unified in image.alike:
+        other = image.alike[unified][0]
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
 def _place_new_topic(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from offline import OfflineBroker, StartOffline, new_topic
 
 from moldau.config.describe import ConfigSource
 from moldau.errors import ErrorCode, KafkaError, StorageError
-from moldau.metadata.records import PartitionRecord, TopicRecord
+from moldau.metadata.image import ImageDraft, MetadataImage
+from moldau.metadata.records import PartitionRecord, Record, TopicRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 
@@ -346,6 +348,41 @@ async def test_records_that_cannot_be_deleted_stay(offline_broker: OfflineBroker
     assert offline_broker.node.find_partition("t", None, 0).log.log_start_offset == 0
 
 
+async def test_a_full_disk_refuses_deleted_records_and_keeps_the_connection(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full() -> None:
+        raise StorageError("no space left on device")
+
+    await offline_broker.create("t")
+    offline_broker.write("t", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(offline_broker.node.logs, "checkpoint", full)
+        assert await delete_records(offline_broker, "t", 2) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert await delete_records(offline_broker, "t", 9) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert "deleted records may come back" in caplog.text
+    assert await delete_records(offline_broker, "t", 2) == (ErrorCode.NONE, 2), "the client's next try"
+
+
+async def test_a_request_copies_the_metadata_once_however_many_topics_it_has(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bases = []
+    make = ImageDraft.__init__
+
+    def counting(draft: ImageDraft, base: MetadataImage) -> None:
+        bases.append(base)
+        make(draft, base)
+
+    monkeypatch.setattr(ImageDraft, "__init__", counting)
+    topics = [{"name": f"t-{number}"} for number in range(50)]
+    assert codes(await create(offline_broker, *topics, {"name": "a.b"}, {"name": "a_b"}, validate_only=True)) == [
+        *[ErrorCode.NONE] * 51,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+    assert bases == [offline_broker.node.image]
+
+
 async def test_a_full_disk_refuses_the_topics_and_nothing_else(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,10 +397,20 @@ async def test_a_full_disk_refuses_the_topics_and_nothing_else(
     await offline_broker.create("t")
 
 
-async def test_a_client_that_goes_away_leaves_no_half_topic(offline_broker: OfflineBroker) -> None:
+async def test_a_client_that_goes_away_leaves_no_half_topic(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = offline_broker.node._store
+    assert store is not None
+    append, appending = store.append, asyncio.Event()
+
+    def announced(records: Sequence[Record]) -> MetadataImage:
+        offline_broker.node.loop.call_soon_threadsafe(appending.set)
+        return append(records)
+
+    monkeypatch.setattr(store, "append", announced)
     asked = asyncio.create_task(offline_broker.create("t", 3))
-    await asyncio.sleep(0)  # the request is on its way
-    await asyncio.sleep(0)
+    await appending.wait()
     asked.cancel()
     await asyncio.wait([asked])
     assert asked.cancelled()

@@ -126,7 +126,7 @@ def test_records_that_do_not_fit_are_refused(records: list[Record]) -> None:
     assert image == MetadataImage().apply(topic("a", A, 1))
 
 
-names = st.sampled_from(["a", "b", "c"])
+names = st.sampled_from(["a", "b.c", "b_c"])
 replicas = st.permutations([1, 2, 3]).map(tuple)
 
 
@@ -225,6 +225,9 @@ class ImageAgainstModel(RuleBasedStateMachine):
         image = self.image
         assert image.version == self.count
         assert {name: each.topic_id for name, each in image.topics.items()} == self.ids
+        assert image.partition_count == sum(map(len, self.partitions.values()))
+        alike = sorted(name for names in image.alike.values() for name in names)
+        assert alike == sorted(name for name in self.ids if "." in name or "_" in name)
         for name, topic_id in self.ids.items():
             found = image.topic_by_id(topic_id)
             assert found is image.topics[name]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
-from moldau.metadata.image import MetadataImage
+from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
 from moldau.metadata.topics import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -280,3 +282,23 @@ class TestDelete:
     def test_what_is_not_there(self) -> None:
         assert refusal(plan_delete_topic, self.image, "b")[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert refusal(plan_delete_topic, self.image, uuid.UUID(int=9))[0] is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class _Unwalked(dict[str, TopicImage]):
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("a request of many topics would take the square of their number")
+
+    values = items = keys = __iter__  # type: ignore[assignment]
+
+
+def test_a_topic_is_planned_without_a_walk_over_all_others() -> None:
+    image = create(create(MetadataImage(), "a.b", num_partitions=2), "c")
+    unwalked = dataclasses.replace(image, topics=_Unwalked(image.topics))
+    assert plan_create_topic(unwalked, "d.e", topic_id=ID, brokers=[1, 2], broker_config=CONFIG)
+    assert refusal(create, unwalked, "a_b")[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_deleted_topics_name_collides_with_nothing() -> None:
+    image = create(MetadataImage(), "a.b")
+    image = image.apply(plan_delete_topic(image, "a.b"))
+    assert "a_b" in create(image, "a_b").topics

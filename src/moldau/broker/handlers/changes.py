@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from moldau.errors import KafkaError
-from moldau.metadata.image import MetadataImage
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import Record
+from moldau.wire.messages import error
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -25,14 +26,15 @@ async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, valida
 
     def plan(image: MetadataImage) -> list[Record]:
         planned: list[Record] = []
+        draft = ImageDraft(image)
         for key, planner in planners.items():
             try:
-                records = planner(image)
+                # On top of those before it: two topics of one request must not collide either.
+                records = planner(draft.image())
             except KafkaError as refusal:
                 outcomes[key] = refusal
                 continue
-            # The next one is planned on top of this one: two topics of one request must not collide either.
-            image = image.apply(records)
+            draft.add(records)
             outcomes[key] = records
             planned += records
         return planned
@@ -52,3 +54,8 @@ async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, valida
 def repeated(keys: Iterable[K]) -> set[K]:
     """Those that occur more than once."""
     return {key for key, count in Counter(keys).items() if count > 1}
+
+
+def error_of(outcome: object) -> Any:
+    """The error code of an answer: a refusal's own, none for anything else that came of a change."""
+    return error(outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE)

@@ -10,7 +10,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.changes import Planner, change_each, repeated
+from moldau.broker.handlers.changes import Planner, change_each, error_of, repeated
 from moldau.broker.handlers.off_loop import answer_in_thread
 from moldau.config.broker import BROKER_KEYS, BrokerConfig
 from moldau.config.describe import (
@@ -80,7 +80,7 @@ def _describe_all(node: BrokerNode, schema: Schema, request: Any) -> Any:
         keys = resource.configuration_keys
         results.append(
             schema.DescribeConfigsResult(
-                error_code=error(refusal.code if refusal else ErrorCode.NONE),
+                error_code=error_of(refusal),
                 error_message=refusal.message if refusal else "",
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
@@ -197,7 +197,7 @@ async def _alter(node: BrokerNode, request: Any, plan: Any) -> list[tuple[Resour
 def _altered(schema: Schema, refusals: Sequence[tuple[Resource, KafkaError | None]]) -> tuple[Any, ...]:
     return tuple(
         schema.AlterConfigsResourceResponse(
-            error_code=error(refusal.code if refusal else ErrorCode.NONE),
+            error_code=error_of(refusal),
             error_message=refusal.message if refusal else None,
             resource_type=resource_type,
             resource_name=name,

@@ -5,15 +5,16 @@ What is allowed is decided in `moldau.metadata.topics`; here requests become pla
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.broker.handlers.changes import Outcomes, Planner, change_each, repeated
+from moldau.broker.handlers.changes import Outcomes, Planner, change_each, error_of, repeated
 from moldau.broker.handlers.off_loop import answer_in_thread
 from moldau.config.describe import describe_topic
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, PartitionRecord, Record, TopicRecord
 from moldau.metadata.topics import (
@@ -30,6 +31,8 @@ from moldau.wire.uuids import random_uuid
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CREATED_INLINE_MAX = 4
@@ -178,7 +181,7 @@ async def handle_delete_topics(node: BrokerNode, context: RequestContext, reques
             schema.DeletableTopicResult(
                 name=target.name,
                 topic_id=target.topic_id,
-                error_code=error(refusal.code if refusal else ErrorCode.NONE),
+                error_code=error_of(refusal),
                 error_message=refusal.message if refusal else None,
             )
             for target, refusal in refusals.items()
@@ -244,12 +247,11 @@ async def handle_create_partitions(node: BrokerNode, context: RequestContext, re
     results = []
     for name in dict.fromkeys(topic.name for topic in request.topics):
         outcome = outcomes[name]
-        refusal = outcome if isinstance(outcome, KafkaError) else None
         results.append(
             schema.CreatePartitionsTopicResult(
                 name=name,
-                error_code=error(refusal.code if refusal else ErrorCode.NONE),
-                error_message=refusal.message if refusal else None,
+                error_code=error_of(outcome),
+                error_message=outcome.message if isinstance(outcome, KafkaError) else None,
             )
         )
     return schema.CreatePartitionsResponse(throttle_time=ms(0), results=tuple(results))
@@ -263,44 +265,56 @@ def _duplicate_name() -> KafkaError:
 
 
 async def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    deleted = [
+        (topic.name, [(part.partition_index, _delete_records(node, topic.name, part)) for part in topic.partitions])
+        for topic in request.topics
+    ]
+    unsafe: StorageError | None = None
+    try:
+        # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
+        await node.in_thread(node.logs.checkpoint)
+    except StorageError as failure:
+        log.error("deleted records may come back after a crash", extra={"why": failure.message})
+        unsafe = failure
     schema = context.schema
-    response = schema.DeleteRecordsResponse(
+    return schema.DeleteRecordsResponse(
         throttle_time=ms(0),
         topics=tuple(
             schema.DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=tuple(
-                    _deleted_records(node, schema, topic.name, part.partition_index, part.offset)
-                    for part in topic.partitions
-                ),
+                name=name,
+                partitions=tuple(_deleted_records(schema, index, outcome, unsafe) for index, outcome in partitions),
             )
-            for topic in request.topics
+            for name, partitions in deleted
         ),
     )
-    # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
-    await node.in_thread(node.logs.checkpoint)
-    return response
 
 
-def _deleted_records(node: BrokerNode, schema: Schema, topic: str, index: int, offset: int) -> Any:
-    code, low_watermark = ErrorCode.NONE, -1
-    try:
-        low_watermark = _delete_records(node, topic, index, offset)
-    except KafkaError as refusal:
-        code = refusal.code
+def _deleted_records(schema: Schema, index: int, outcome: int | KafkaError, unsafe: StorageError | None) -> Any:
+    if unsafe is not None and not isinstance(outcome, KafkaError):
+        outcome = unsafe
     return schema.DeleteRecordsPartitionResult(
-        partition_index=index, low_watermark=low_watermark, error_code=error(code)
+        partition_index=index,
+        low_watermark=-1 if isinstance(outcome, KafkaError) else outcome,
+        error_code=error_of(outcome),
     )
 
 
-def _delete_records(node: BrokerNode, topic: str, index: int, offset: int) -> int:
-    """The partition's low watermark afterwards; offset -1 stands for the high watermark."""
-    log = node.find_partition(topic, None, index).log
+def _delete_records(node: BrokerNode, topic: str, asked: Any) -> int | KafkaError:
+    """The partition's low watermark afterwards, or why it stays as it was."""
+    try:
+        return _move_log_start(node, topic, asked.partition_index, asked.offset)
+    except KafkaError as refusal:
+        return refusal
+
+
+def _move_log_start(node: BrokerNode, topic: str, index: int, offset: int) -> int:
+    """Offset -1 stands for the high watermark."""
+    partition_log = node.find_partition(topic, None, index).log
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
-    if log.config.compact and not log.config.delete:
+    if partition_log.config.compact and not partition_log.config.delete:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"Records of partition {topic}-{index} can not be deleted due to the configured policy",
         )
-    return log.delete_records(offset)
+    return partition_log.delete_records(offset)
