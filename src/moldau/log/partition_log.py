@@ -268,6 +268,7 @@ class PartitionLog:
                 self.epochs.assign(leader_epoch, base_offset)
             segment.append(data, size, last_offset, max_timestamp)
         except OSError as error:
+            self.producers.end_offset = self.log_end_offset  # a roll may have moved it
             self._cut(segment, position)
             raise self.log_dir.storage_error(f"cannot append to {self.name}", error) from error
         if not position:
@@ -310,13 +311,14 @@ class PartitionLog:
                 raise self.log_dir.storage_error(f"cannot roll {self.name}", error) from error
 
     def _roll(self, base_offset: int) -> Segment:
-        """A new active segment; OSError leaves the old one active and as it was."""
+        """A new active segment; OSError leaves the old one active, and no file of the new one."""
         old = self._active
-        new = Segment.create(str(self.directory), base_offset, self.pool, self.clock())
         if old.writable:
             old.write_indexes()
         self.producers.end_offset = base_offset
         self.take_snapshot()
+        # Last, when the old one is complete: recovery takes a segment's name for the end of the one before.
+        new = Segment.create(str(self.directory), base_offset, self.pool, self.clock())
         self.make_writable(new)
         old.writable = False
         if old.size:

@@ -113,6 +113,7 @@ class _Loader:
         found = _list_files(directory)
         self.snapshots = found.snapshots
         self.segments = [self._open_segment(base, found) for base in sorted(found.sizes)]
+        self._drop_strays()
         self.epochs = self._load_epochs()
 
     def load(self, clean: bool, recovery_point: int) -> LogParts:
@@ -149,6 +150,17 @@ class _Loader:
         )  # fmt: skip
         segment.index_interval_bytes = self.config.index_interval_bytes
         return segment
+
+    def _drop_strays(self) -> None:
+        """Removes empty segments that begin inside the one before: a roll failed, and the log went on there."""
+        kept: list[Segment] = []
+        for segment in self.segments:
+            if not segment.size and kept and _reaches(kept[-1], segment.base_offset):
+                logger.warning("removing %s: it is empty, and the segment before reaches further", segment.path)
+                _delete_files(segment)
+            else:
+                kept.append(segment)
+        self.segments = kept
 
     def _load_epochs(self) -> EpochCache:
         try:
@@ -279,6 +291,14 @@ def _check_offsets(header: BatchHeader, next_offset: int, limit: int) -> None:
             f"batch claims offsets {header.base_offset} to {header.last_offset}, "
             f"they must be within {next_offset} to {limit}"
         )
+
+
+def _reaches(segment: Segment, offset: int) -> bool:
+    """Whether a batch of `segment` ends at or after `offset`, as far as it can be read."""
+    try:
+        return segment.position_of(offset) < segment.size
+    except CorruptRecordError:
+        return False  # recovery finds out where it ends
 
 
 def _delete_files(segment: Segment) -> None:

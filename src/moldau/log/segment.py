@@ -23,6 +23,7 @@ from moldau.log.files import (
     FilePool,
     file_name,
     fsync_path,
+    remove_file,
     write_at,
 )
 from moldau.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
@@ -136,10 +137,16 @@ class Segment:
 
     @classmethod
     def create(cls, directory: str, base_offset: int, pool: FilePool, created_ms: int) -> Segment:
-        """A new, empty segment with its files; OSError leaves nothing that a later try would trip over."""
+        """A new, empty segment with its files; OSError leaves none of them behind."""
         segment = cls(directory, base_offset, pool, new=True, created_ms=created_ms)
-        for path in (segment.offset_index.path, segment.time_index.path, segment.path):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        paths = (segment.offset_index.path, segment.time_index.path, segment.path)
+        try:
+            for path in paths:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        except OSError:
+            for path in paths:
+                remove_file(path)
+            raise
         return segment
 
     # -- files

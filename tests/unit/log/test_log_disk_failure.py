@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_helpers import append, batch, crash, end_transaction, new_log, offsets_of, read_all, restart
+from log_helpers import append, batch, crash, end_transaction, files_of, new_log, offsets_of, read_all, restart
 
 from moldau.errors import StorageError
 from moldau.log import files, segment
@@ -120,6 +120,73 @@ def test_a_crash_in_the_middle_of_a_failed_roll_loses_nothing(tmp_path: Path, di
     assert offsets_of(log) == [0]
     assert append(log, batch(size=100)).base_offset == 1
     assert offsets_of(restart(log)) == [0, 1]
+
+
+@pytest.mark.parametrize("end", [restart, crash])
+@pytest.mark.parametrize("later", [0, 4])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+def test_what_is_acknowledged_after_a_failed_roll_is_there_after_a_restart(
+    tmp_path: Path,
+    disk: Callable[[Pwrite], None],
+    suffix: str,
+    later: int,
+    end: Callable[[PartitionLog], PartitionLog],
+) -> None:
+    log = new_log(tmp_path, segment_bytes=400)
+    append(log, batch(size=150))
+    disk(fail_on(suffix, errno.ENOSPC))
+    with pytest.raises(StorageError):
+        append(log, batch(size=150))
+    assert [name for name in files_of(log) if name.endswith(".log")] == ["00000000000000000000.log"]
+    disk(real_pwrite)
+    append(log, batch(size=20))  # fits into the old segment
+    for _ in range(later):
+        append(log, batch(size=150))
+    acknowledged = read_all(log)
+    log = end(log)
+    assert read_all(log) == acknowledged
+    assert append(log).base_offset == 2 + later
+
+
+def test_a_segment_that_cannot_be_made_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path, segment_bytes=400)
+    append(log, batch(size=150))
+    real_open = os.open
+
+    def failing_open(path: str, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith("1.log"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_open(path, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing_open)
+        with pytest.raises(StorageError, match="full"):
+            append(log, batch(size=150))
+    assert not [name for name in files_of(log) if name.startswith(f"{1:020d}") and "snapshot" not in name]
+    append(log, batch(size=20))
+    assert offsets_of(crash(log)) == [0, 1]
+
+
+@pytest.mark.parametrize("later", [0, 4])
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("end", [restart, crash])
+def test_an_empty_segment_inside_the_one_before_cuts_nothing(
+    tmp_path: Path, end: Callable[[PartitionLog], PartitionLog], flushed: bool, later: int
+) -> None:
+    log = new_log(tmp_path, segment_bytes=400)
+    append(log, batch(size=150))
+    append(log, batch(size=20))
+    append(log, batch(size=20))
+    for _ in range(later):
+        append(log, batch(size=150))
+    for suffix in (".log", ".index", ".timeindex"):
+        (log.directory / f"{1:020d}{suffix}").touch()
+    if flushed:
+        log.flush(2)
+    acknowledged = read_all(log)
+    log = end(log)
+    assert read_all(log) == acknowledged
+    assert append(log).base_offset == 3 + later
 
 
 @pytest.mark.parametrize("written", [0, 10])
