@@ -177,16 +177,19 @@ class LogManager:
         try:
             if self._is_open:
                 failed = self._close_logs()
-                self.checkpoint()
+                for directory, error in self._write_checkpoints().items():
+                    logger.error("%s", error.message)
+                    failed.add(directory)
                 for directory, context in self._contexts.items():
                     if not context.log_dir.offline and directory not in failed:
                         checkpoints.write_clean_shutdown(directory, broker_epoch=-1)
-        except OSError as error:
-            raise StorageError(f"cannot mark a clean stop: {error}") from error
+        except OSError as failure:
+            raise StorageError(f"cannot mark a clean stop: {failure}") from failure
         finally:
-            self._is_open = False
-            self.logs.clear()
-            self._unlock()
+            with self._checkpoint_lock:
+                self._is_open = False
+                self.logs.clear()
+                self._unlock()
 
     def _close_logs(self) -> set[Path]:
         """Returns the directories in which a log could not be closed."""
@@ -210,9 +213,19 @@ class LogManager:
         return self.logs.get((topic, partition))
 
     def create(
-        self, topic: str, partition: int, topic_id: uuid.UUID, config: TopicConfig | None = None
+        self,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        config: TopicConfig | None = None,
+        *,
+        is_new: bool = True,
     ) -> PartitionLog:
-        """A new log in the directory that has the fewest; the one that exists, if it is the same topic's."""
+        """A new log in the directory that has the fewest; the one that exists, if it is the same topic's.
+
+        A partition that is not `is_new` may have its records in a directory that is offline: with one of them
+        offline it is refused, lest an empty log take the place of a full one.
+        """
         existing = self.logs.get((topic, partition))
         if existing is not None:
             if existing.topic_id == ZERO_UUID:
@@ -223,7 +236,14 @@ class LogManager:
                     f"{existing.name} on disk is of topic id {existing.topic_id}, not {topic_id}",
                 )
             return existing
-        if (topic, partition) in self._checkpointed:
+        if not is_new and self.offline_dirs:
+            raise StorageError(
+                f"{topic}-{partition} is in none of the log directories that work, and may be in one that is offline: "
+                f"{', '.join(map(str, self.offline_dirs))}"
+            )
+        with self._checkpoint_lock:  # one that is being written may speak of it, too
+            is_checkpointed = (topic, partition) in self._checkpointed
+        if is_checkpointed:
             # An earlier partition of that name: its offsets on disk would be taken for the new one's.
             self.checkpoint()
         context = self._contexts[self._emptiest()]
@@ -231,7 +251,6 @@ class LogManager:
         try:
             log = create_log(directory, topic, partition, topic_id, config or self._default_config, context=context)
         except OSError as error:
-            shutil.rmtree(directory, ignore_errors=True)
             raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error
         self.logs[topic, partition] = log
         return log
@@ -278,7 +297,10 @@ class LogManager:
                 self._deleted.remove(entry)  # in place: the owner may be adding to it
         for log in list(self.logs.values()):
             if log.deleted_files:
-                log.purge_deleted(now_ms)
+                try:
+                    log.purge_deleted(now_ms)
+                except OSError as error:
+                    logger.error("%s", log.log_dir.storage_error(f"cannot remove files of {log.name}", error).message)
 
     def enforce_retention(self, now_ms: int) -> list[Segment]:
         """Applies every topic's retention; a log whose disk fails does not keep others from theirs."""
@@ -303,29 +325,45 @@ class LogManager:
                     logger.error("%s", error.message)
 
     def checkpoint(self) -> None:
-        """Writes recovery points, log start offsets and high watermarks of every directory that works."""
+        """Writes recovery points, log start offsets and high watermarks of every directory that works.
+
+        StorageError is about the first directory that failed; the others have theirs.
+        """
+        for error in self._write_checkpoints().values():
+            raise error
+
+    def _write_checkpoints(self) -> dict[Path, StorageError]:
+        """Returns the directories in which they could not be written."""
+        failed: dict[Path, StorageError] = {}
         with self._checkpoint_lock:
+            if not self._is_open:
+                return failed  # the logs are not all there yet, or no more
             by_directory: dict[Path, list[PartitionLog]] = {path: [] for path in self.directories}
             for log in list(self.logs.values()):
                 by_directory[log.log_dir.path].append(log)
+            named = {(log.topic, log.partition) for logs in by_directory.values() for log in logs}
+            self._checkpointed |= named
             for directory, logs in by_directory.items():
                 log_dir = self._contexts[directory].log_dir
-                if log_dir.offline or not self._locks:
+                if log_dir.offline:
                     continue
                 try:
                     _write_checkpoints(directory, logs)
                 except OSError as error:
-                    raise log_dir.storage_error("cannot write checkpoints", error) from error
-            self._checkpointed = {(log.topic, log.partition) for logs in by_directory.values() for log in logs}
+                    failed[directory] = log_dir.storage_error("cannot write checkpoints", error)
+            if not failed:
+                self._checkpointed = named
+        return failed
 
     @property
     def offline_dirs(self) -> list[Path]:
         return [path for path, context in self._contexts.items() if context.log_dir.offline]
 
     def describe_dirs(self) -> list[DirDescription]:
+        logs = list(self.logs.items())  # another thread may be adding some
         descriptions = []
         for path, context in self._contexts.items():
-            sizes = {key: log.size_bytes for key, log in self.logs.items() if log.log_dir is context.log_dir}
+            sizes = {key: log.size_bytes for key, log in logs if log.log_dir is context.log_dir}
             total_bytes = usable_bytes = -1
             error = context.log_dir.error
             try:

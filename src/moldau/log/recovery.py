@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,11 +68,16 @@ def create_log(
     *,
     context: LogContext,
 ) -> PartitionLog:
-    """A new, empty log in a new directory."""
+    """A new, empty log in a new directory; OSError leaves the directory as it was: missing, or another's."""
     directory.mkdir()
-    write_partition_metadata(directory, topic_id)
+    try:
+        write_partition_metadata(directory, topic_id)
+        segment = Segment.create(str(directory), 0, context.pool, context.clock())
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     parts = LogParts(
-        segments=[Segment.create(str(directory), 0, context.pool, context.clock())],
+        segments=[segment],
         producers=ProducerState(context.producer_id_expiration_ms),
         epochs=EpochCache(directory),
         snapshots=[],

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from log_helpers import NOW_MS, TOPIC_ID, Clock, append, batch, offsets_of, topic_config
 
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from moldau.log import files
+from moldau.log import checkpoints, files
 from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
 
@@ -280,6 +281,48 @@ def test_a_new_topic_of_an_old_name_does_not_inherit_its_offsets(tmp_path: Path,
     manager.close()
 
 
+def test_a_topic_made_again_while_a_checkpoint_is_written_keeps_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = opened(tmp_path)
+    old = manager.create("t", 0, TOPIC_ID)
+    for _ in range(10):
+        append(old)
+    old.delete_records(8)
+    writing, go_on = threading.Event(), threading.Event()
+    real = checkpoints.write_offsets
+
+    def slow(path: Path, offsets: Any) -> None:
+        writing.set()
+        assert go_on.wait(10)
+        real(path, offsets)
+
+    monkeypatch.setattr(checkpoints, "write_offsets", slow)
+    checkpoint = threading.Thread(target=manager.checkpoint)
+    checkpoint.start()
+    assert writing.wait(10)
+    manager.delete("t", 0)
+
+    def create() -> None:
+        log = manager.create("t", 0, uuid.uuid4())
+        for _ in range(3):
+            append(log)
+        log.flush()
+
+    owner = threading.Thread(target=create)
+    owner.start()
+    owner.join(0.1)  # it may be done, or have to wait for the checkpoint
+    go_on.set()
+    owner.join()
+    checkpoint.join()
+    crashed(manager)
+    monkeypatch.undo()
+    manager = opened(tmp_path)
+    assert log_of(manager).log_start_offset == 0
+    assert offsets_of(log_of(manager)) == [0, 1, 2]
+    manager.close()
+
+
 def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.create("n" * 249, 0, TOPIC_ID)
@@ -310,6 +353,29 @@ def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path) -> No
     assert manager.logs == {}
     manager.close()
     assert (tmp_path / "notes").is_dir()
+
+
+def test_a_folder_that_is_in_the_way_of_a_new_log_is_not_deleted(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "precious").write_text("mine")
+    with pytest.raises(StorageError, match="File exists"):
+        manager.create("t", 0, TOPIC_ID)
+    assert (tmp_path / "t-0" / "precious").read_text() == "mine"
+    manager.close()
+
+
+def test_no_empty_log_takes_the_place_of_one_that_may_be_offline(tmp_path: Path) -> None:
+    manager = opened(tmp_path / "a", tmp_path / "b")
+    there = manager.create("t", 0, TOPIC_ID)
+    assert manager.create("t", 0, TOPIC_ID, is_new=False) is there
+    manager.create("t", 1, TOPIC_ID, is_new=False)
+    there.log_dir.take_offline("broken")
+    with pytest.raises(StorageError, match=f"t-2 is in none.*offline: {there.log_dir.path}"):
+        manager.create("t", 2, TOPIC_ID, is_new=False)
+    assert manager.get("t", 2) is None
+    assert manager.create("t", 2, TOPIC_ID).log_dir.path == tmp_path / "b"
+    manager.close()
 
 
 # -- housekeeping
@@ -366,7 +432,83 @@ def test_retention_runs_over_every_log(tmp_path: Path) -> None:
     manager.close()
 
 
+def test_a_checkpoint_beside_a_stop_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = opened(tmp_path)
+    log = manager.create("t", 0, TOPIC_ID)
+    append(log, batch(5))
+    log.delete_records(3)
+    unlock = manager._unlock
+    late = threading.Thread(target=manager.checkpoint)
+
+    def unlock_late() -> None:
+        late.start()
+        late.join(0.2)  # it may be done, or have to wait for the end
+        unlock()
+
+    monkeypatch.setattr(manager, "_unlock", unlock_late)
+    manager.close()
+    late.join()
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 3\n"
+
+
+def test_a_checkpoint_while_the_logs_are_loading_forgets_nothing(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    append(manager.create("t", 0, TOPIC_ID))
+    manager.close()
+    before = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    manager = manager_of(tmp_path)
+    manager.lock()
+    manager.checkpoint()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == before
+    manager.close()
+
+
 # -- failing directories
+
+
+def test_a_directory_that_takes_no_checkpoint_does_not_keep_others_from_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, good = tmp_path / "full", tmp_path / "good"
+    manager = opened(full, good)
+    for partition in range(2):
+        append(manager.create("t", partition, TOPIC_ID))
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if str(full) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, position)
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError, match="full"):
+        manager.checkpoint()
+    assert (good / "replication-offset-checkpoint").read_text() == "0\n1\nt 1 1\n"
+    manager.close()
+    assert not (full / ".kafka_cleanshutdown").exists()
+    assert (good / ".kafka_cleanshutdown").exists()
+
+
+def test_a_file_that_cannot_be_removed_does_not_keep_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = opened(tmp_path, config=topic_config(file_delete_delay_ms=0))
+    for partition in range(2):
+        log = manager.create("t", partition, TOPIC_ID)
+        append(log)
+        log.roll()
+        log.delete_records(-1)
+    real = os.unlink
+
+    def unlink(path: Any) -> None:
+        if "t-0/" in str(path):
+            raise OSError(errno.EPERM, "Operation not permitted")
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    manager.purge_deleted(NOW_MS)
+    monkeypatch.undo()
+    assert list((tmp_path / "t-0").glob("*.deleted"))
+    assert not list((tmp_path / "t-1").glob("*.deleted"))
+    manager.close()
 
 
 def test_a_failed_directory_gets_no_clean_mark_and_no_new_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
