@@ -17,7 +17,7 @@ from typing import Self
 from moldau.broker.loop import new_event_loop
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
-from moldau.errors import ConfigError, MoldauError
+from moldau.errors import MoldauError
 
 
 class Broker:
@@ -71,9 +71,7 @@ class Broker:
         self._thread.start()
         ready.wait()
         if self._failure is not None:
-            failure = self._failure
             self.stop()
-            raise failure
         return self
 
     def stop(self) -> None:
@@ -88,6 +86,9 @@ class Broker:
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Self:
         return self.start()
@@ -119,10 +120,8 @@ class Broker:
         properties = {"listeners": f"PLAINTEXT://{self._host}:{self._port}", **self._given}
         if folder is not None:
             properties["log.dirs"] = str(folder)
-        config, warnings = BrokerConfig.from_properties(properties)
-        if warnings:
-            # In a test nobody reads a log: a misspelt key has to be an error.
-            raise ConfigError("; ".join(warnings))
+        # In a test nobody reads a log: a misspelt key has to be an error.
+        config, _ = BrokerConfig.from_properties(properties, strict=True)
         return config
 
     def _run(self, config: BrokerConfig, ready: threading.Event) -> None:

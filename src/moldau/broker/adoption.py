@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moldau.broker.handlers.producer_ids import BLOCK_SIZE
-from moldau.errors import StorageError
+from moldau.broker.producer_ids import BLOCK_SIZE
+from moldau.errors import ConfigError, StorageError
+from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
-from moldau.metadata.records import PartitionRecord, ProducerIdsRecord, Record, TopicRecord
+from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
 from moldau.wire.uuids import ZERO_UUID, random_uuid
+
+_KEEP_ALL = ("retention.ms", "retention.bytes")
+"""Apache Kafka keeps topic configurations elsewhere. What was meant to be kept for ever must not go after a week."""
+
+
+def check(logs: LogManager, metadata_file: str) -> None:
+    """Refuses to adopt where the metadata, or some of the logs, is only out of sight."""
+    for directory in logs.directories[1:]:
+        if (directory / metadata_file).exists():
+            raise ConfigError(
+                f"log.dirs: the metadata of this broker is in {directory}, which is not the first folder of the list; "
+                f"put it first"
+            )
+    if logs.offline_dirs:
+        raise StorageError(
+            f"cannot adopt topics while log directory {logs.offline_dirs[0]} is offline; "
+            "repair it, or take it out of log.dirs"
+        )
 
 
 def records_of(logs: Mapping[tuple[str, int], PartitionLog], node_id: int) -> list[Record]:
@@ -44,4 +63,5 @@ def _topic_records(name: str, partitions: list[PartitionLog], node_id: int) -> l
             )
             for log in partitions
         ),
+        *(ConfigRecord("topic", name, key, "-1") for key in _KEEP_ALL),
     ]

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias, cast
 
 from moldau.broker.budget import ByteBudget
@@ -82,6 +83,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         request_max_bytes: int,
         budget: ByteBudget,
         send_budget: ByteBudget,
+        socket_options: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.listener = listener
         self.peer = "?"
@@ -98,6 +100,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._loop = loop
         self._budget = budget
         self._send_budget = send_budget
+        self._socket_options = socket_options
         self._unsent_bytes = 0
         self._request_max_bytes = request_max_bytes
         self._transport: asyncio.Transport | None = None
@@ -124,6 +127,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if isinstance(name, tuple):
             self.peer_host = str(name[0])
             self.peer = f"{name[0]}:{name[1]}"
+        for option, value in self._socket_options:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, value)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         if not self._dispatch.connected(self):
             self.close("too many connections")

@@ -27,8 +27,9 @@ from moldau.broker.handlers import (
 )
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
+from moldau.broker.served import SERVED
 from moldau.errors import ProtocolError
-from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, decode_request, encode_response, parse_request_header, response_schema
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 DECODE_INLINE_MAX_BYTES = 32 * 1024
 """A longer message can hold enough small items to keep the loop for tens of milliseconds: a thread decodes it."""
+FETCH_MAX_BYTES = 1024 * 1024
+"""Some 30,000 partitions. A Fetch is read on the loop, and its session remembers every one of them."""
 MESSAGE_MAX_BYTES = 8 * 1024 * 1024
 """Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
 
@@ -90,8 +93,6 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
 }
 
-SERVED = {key: APIS[key] for key in sorted([*RAW_HANDLERS, *HANDLERS])}
-
 
 class Dispatcher:
     """Connections on one side, handlers on the other."""
@@ -121,6 +122,8 @@ class Dispatcher:
         try:
             raw = RAW_HANDLERS.get(key)
             if raw is not None:
+                if key != ApiKey.PRODUCE and len(frame) > FETCH_MAX_BYTES:
+                    raise ProtocolError(f"request of {len(frame)} bytes for {api.name}")
                 return raw(self._node, context, frame[header.body_offset :])
             body = bytes(frame[header.body_offset :])
             if len(body) > DECODE_INLINE_MAX_BYTES:

@@ -8,13 +8,15 @@ A fetch is one of three, by its session id and epoch:
     n     -1      the session ends; answered as a fetch without one
     n     e > 0   incremental: the request holds only changes, the answer only partitions with news
 
-Pure state, no I/O. The cache is bounded: the longest unused session makes room, and its client, told
-FETCH_SESSION_ID_NOT_FOUND, starts over with a full fetch.
+Pure state, no I/O. The cache is bounded: a session unused for two minutes makes room, and its client, told
+FETCH_SESSION_ID_NOT_FOUND, starts over with a full fetch. While all are in use, a new client gets none and goes on
+with full fetches: with more clients than slots they would otherwise take each other's away in turn.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -24,6 +26,9 @@ from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest
 TopicKey: TypeAlias = "tuple[str | None, bytes | None]"
 PartitionKey: TypeAlias = "tuple[str | bytes | None, int]"
 TopicResults: TypeAlias = "tuple[str | None, bytes | None, list[FetchPartitionResult]]"
+
+UNUSED_MIN_S = 120.0
+"""Kafka's `min.incremental.fetch.session.eviction.ms`."""
 
 
 class Wanted(NamedTuple):
@@ -61,12 +66,13 @@ class _Remembered:
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "partitions", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "last_used_s", "partitions", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool) -> None:
         self.id = session_id
         self.epoch = 1
         self.uses_topic_ids = uses_topic_ids
+        self.last_used_s = 0.0
         self.partitions: dict[PartitionKey, _Remembered] = {}
 
     def remember(self, wanted: Wanted) -> None:
@@ -129,8 +135,9 @@ def group_by_topic(pairs: Sequence[tuple[Wanted, FetchPartitionResult]]) -> list
 
 
 class FetchSessions:
-    def __init__(self, slots_max: int) -> None:
+    def __init__(self, slots_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._slots_max = slots_max
+        self._clock = clock
         # In order of last use: a session goes to the end each time it is found.
         self._sessions: dict[int, FetchSession] = {}
 
@@ -178,6 +185,7 @@ class FetchSessions:
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._sessions[session.id] = session
+        session.last_used_s = self._clock()
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
@@ -187,10 +195,15 @@ class FetchSessions:
     def _create(self, uses_topic_ids: bool) -> FetchSession | None:
         if self._slots_max <= 0:
             return None
-        while len(self._sessions) >= self._slots_max:
-            del self._sessions[next(iter(self._sessions))]
+        now_s = self._clock()
+        if len(self._sessions) >= self._slots_max:
+            oldest = next(iter(self._sessions.values()))
+            if now_s - oldest.last_used_s < UNUSED_MIN_S:
+                return None
+            del self._sessions[oldest.id]
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = secrets.randbits(31)
         session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids)
+        session.last_used_s = now_s
         return session

@@ -28,6 +28,12 @@ class GroupCommit:
                 self._start(log)
         return waiting
 
+    def flush_soon(self, log: PartitionLog) -> None:
+        """For a writer that wants no answer: nobody waits, and a failure is the log directory's to tell."""
+        if log in self._running and log in self._next:
+            return  # the fsync after the running one has these records, too
+        self.flushed(log).add_done_callback(lambda done: done.exception())
+
     def _start(self, log: PartitionLog) -> None:
         group = self._next.pop(log)
         self._running.add(log)

@@ -11,7 +11,6 @@ class Metrics:
     __slots__ = (
         "bytes_fetched",
         "bytes_in",
-        "loop_pause_max_ms",
         "produce_errors",
         "records_in",
         "requests",
@@ -24,7 +23,6 @@ class Metrics:
         self.bytes_fetched = 0
         self.records_in = 0
         self.unexpected_errors = 0
-        self.loop_pause_max_ms = 0.0
         self.produce_errors: Counter[ErrorCode] = Counter()
 
     def produce_failed(self, code: ErrorCode) -> int:

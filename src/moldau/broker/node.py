@@ -20,12 +20,12 @@ from moldau.broker.connections import Connections
 from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.handlers.metadata import PackedMetadata
-from moldau.broker.handlers.producer_ids import ProducerIds
 from moldau.broker.metrics import Metrics
 from moldau.broker.partition import Partition
+from moldau.broker.producer_ids import ProducerIds
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
-from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.local_store import LocalStore
@@ -94,15 +94,23 @@ class BrokerNode:
         store = LocalStore(self.logs.directories[0] / METADATA_FILE)
         self.image = store.open()
         self._store = store
-        self._apply_broker_overrides()
+        try:
+            self._apply_broker_overrides()
+        except ConfigError as error:
+            log.error("the dynamic broker configuration is not in force", extra={"why": str(error)})
         is_new = self.image.version == 0
         self.logs.open(self.topic_config, progress=_log_progress())
-        if is_new and (records := adoption.records_of(self.logs.logs, self.node_id)):
-            log.info("adopting the topics found in the data folder", extra={"partitions": len(self.logs.logs)})
-            self.image = store.append(records)
+        if is_new and self.logs.logs:
+            adoption.check(self.logs, METADATA_FILE)
+            log.warning(
+                "adopting the topics found in the data folder; their configurations are not there, so retention is off "
+                "for each until you set it",
+                extra={"partitions": len(self.logs.logs)},
+            )
+            self.image = store.append(adoption.records_of(self.logs.logs, self.node_id))
         self._set_strays_aside()
         topics = list(self.image.topics.values())
-        self._create_logs(topics)
+        self._create_logs(topics, self.image)
         self._match_logs(topics)
 
     async def close(self) -> None:
@@ -170,7 +178,7 @@ class BrokerNode:
             assert self._store is not None
             self.image = await self.in_thread(self._store.append, records)
             changed = self._changed_topics(before, self.image)
-            await self.in_thread(self._create_logs, changed)
+            await self.in_thread(self._create_logs, changed, before)
             self._match_logs(changed)
             return self.image
 
@@ -184,31 +192,44 @@ class BrokerNode:
             if before.topics.get(name) is not topic or before.topic_config(name) != after.topic_config(name)
         ]
 
-    def _create_logs(self, topics: Sequence[TopicImage]) -> None:
-        """Folders and files for partitions that have none: slow for many, so in a thread."""
+    def _create_logs(self, topics: Sequence[TopicImage], before: MetadataImage) -> None:
+        """Folders and files for partitions that have none: slow for many, so in a thread.
+
+        A partition that was there `before` has its log somewhere, perhaps on a disk that failed: it must not begin anew
+        on another one.
+        """
         for topic in topics:
             config = self.topic_config(topic.name)
+            known = before.topic_by_id(topic.topic_id)
+            known_count = len(known.partitions) if known is not None else 0
             for partition in topic.partitions:
-                if self.node_id in partition.replicas and self.logs.get(topic.name, partition.index) is None:
-                    try:
-                        self.logs.create(topic.name, partition.index, topic.topic_id, config)
-                    except StorageError as error:
-                        self._topics_without_logs.add(topic.name)
-                        # The topic is in the metadata already: the others of its partitions have to work.
-                        log.error(
-                            "no log for a partition",
-                            extra={"partition": f"{topic.name}-{partition.index}", "why": error.message},
-                        )
+                if self.node_id not in partition.replicas or self.logs.get(topic.name, partition.index) is not None:
+                    continue
+                is_new = partition.index >= known_count
+                try:
+                    self.logs.create(topic.name, partition.index, topic.topic_id, config, is_new=is_new)
+                except StorageError as error:
+                    # The topic is in the metadata already: the others of its partitions have to work.
+                    if topic.name not in self._topics_without_logs:
+                        log.error("no log for a topic's partitions", extra={"topic": topic.name, "why": error.message})
+                    self._topics_without_logs.add(topic.name)
 
     async def retry_logs(self) -> None:
         """Tries again for partitions that got no folder, because the disk was full perhaps."""
         if not self._topics_without_logs:
             return
         async with self._changing:
-            names, self._topics_without_logs = self._topics_without_logs, set()
-            topics = [self.image.topics[name] for name in names if name in self.image.topics]
-            await self.in_thread(self._create_logs, topics)
+            topics = [self.image.topics[name] for name in self._topics_without_logs if name in self.image.topics]
+            await self.in_thread(self._create_logs, topics, self.image)
             self._match_logs(topics)
+            self._topics_without_logs = {topic.name for topic in topics if not self._has_all_logs(topic)}
+
+    def _has_all_logs(self, topic: TopicImage) -> bool:
+        return all(
+            self.logs.get(topic.name, partition.index) is not None
+            for partition in topic.partitions
+            if self.node_id in partition.replicas
+        )
 
     def _match_logs(self, changed: Sequence[TopicImage]) -> None:
         """Partitions, configurations and log folders follow the image."""

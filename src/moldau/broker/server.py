@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 10.0
 """How long a stopping broker lets its clients' last answers take."""
 LISTEN_BACKLOG = 1024
+"""Used unless `socket.listen.backlog.size` is set: Kafka's default of 50 is little for many clients at once."""
+INTERVAL_MIN_S = 0.05
 
 
 class Server:
@@ -39,8 +41,8 @@ class Server:
 
     async def start(self) -> None:
         """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
-        await self.node.in_thread(self.node.open)
         try:
+            await self.node.in_thread(self.node.open)
             for listener in self.config.listeners:
                 await self._listen(listener)
         except BaseException:
@@ -94,6 +96,8 @@ class Server:
     async def _listen(self, listener: Listener) -> None:
         dispatcher = Dispatcher(self.node)
 
+        socket_options = self._socket_options()
+
         def connect() -> ClientConnection:
             return ClientConnection(
                 dispatcher,
@@ -102,11 +106,12 @@ class Server:
                 request_max_bytes=self.config.socket_request_max_bytes,
                 budget=self.node.connections.receive_budget,
                 send_budget=self.node.connections.send_budget,
+                socket_options=socket_options,
             )
 
         try:
             server = await self._loop.create_server(
-                connect, listener.host or None, listener.port, backlog=LISTEN_BACKLOG, reuse_address=True
+                connect, listener.host or None, listener.port, backlog=self._backlog(), reuse_address=True
             )
         except OSError as error:
             raise ConfigError(
@@ -116,6 +121,18 @@ class Server:
         self._listeners.append(server)
         port = server.sockets[0].getsockname()[1]
         self.node.advertised[listener.name] = self._advertised(listener, port)
+
+    def _socket_options(self) -> list[tuple[int, int]]:
+        """Buffer sizes somebody asked for; Kafka's defaults of 100 KB would only keep the kernel from better ones."""
+        wanted = [
+            (socket.SO_SNDBUF, "socket.send.buffer.bytes", self.config.socket_send_buffer_bytes),
+            (socket.SO_RCVBUF, "socket.receive.buffer.bytes", self.config.socket_receive_buffer_bytes),
+        ]
+        return [(option, size) for option, key, size in wanted if key in self.config.originals and size > 0]
+
+    def _backlog(self) -> int:
+        explicit = "socket.listen.backlog.size" in self.config.originals
+        return self.config.socket_listen_backlog_size if explicit else LISTEN_BACKLOG
 
     def _advertised(self, listener: Listener, port: int) -> tuple[str, int]:
         """What clients of this listener are told; port 0 is any free one, so the real one is known only now."""
@@ -127,7 +144,7 @@ class Server:
     def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def loop_forever() -> None:
             while True:
-                await asyncio.sleep(interval_s)
+                await asyncio.sleep(max(interval_s, INTERVAL_MIN_S))
                 try:
                     await work()
                 except Exception:

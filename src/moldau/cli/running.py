@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,19 +25,18 @@ def folder() -> Path:
     return path
 
 
-class Registration:
-    """This process's own entry, from start to end."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._path = folder() / f"{os.getpid()}.json"
-        self._file: IO[str] = self._path.open("w")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        json.dump({"pid": os.getpid(), **facts}, self._file)
-        self._file.flush()
-
-    def close(self) -> None:
-        self._path.unlink(missing_ok=True)
-        self._file.close()
+@contextmanager
+def registered(facts: dict[str, Any]) -> Iterator[None]:
+    """This process is found by `kafka-server-stop` while it lasts."""
+    path = folder() / f"{os.getpid()}.json"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        json.dump({"pid": os.getpid(), **facts}, file)
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def find_running() -> Iterator[dict[str, Any]]:

@@ -20,6 +20,7 @@ from moldau.errors import ConfigError, KafkaError, MoldauError
 from moldau.version import __version__
 
 if TYPE_CHECKING:
+    from moldau.broker.server import Server
     from moldau.config.broker import BrokerConfig
 
 log = logging.getLogger("moldau")
@@ -115,29 +116,40 @@ async def _serve(config: BrokerConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = Server(config)
     await server.start()
-    listeners = [f"{name}://{host}:{port}" for name, (host, port) in server.bound.items()]
-    registration = running.Registration(
-        {"node.id": config.node_id, "listeners": listeners, "log.dirs": [os.path.abspath(d) for d in config.log_dirs]}
-    )
     try:
-        log.info(
-            "Moldau %s is ready",
-            __version__,
-            extra={
-                "listeners": ",".join(listeners),
-                "node": config.node_id,
-                "data": ",".join(map(str, config.log_dirs)),
-                "partitions": len(server.node.logs.logs),
-            },
-        )
-        await server.serve_metrics()
-        _quiet_garbage_collector()
-        await stop.wait()
-        log.info("stopping")
-        await server.stop()
-        log.info("stopped")
+        with running.registered(
+            {
+                "node.id": config.node_id,
+                "listeners": _addresses(server),
+                "log.dirs": [os.path.abspath(folder) for folder in config.log_dirs],
+            }
+        ):
+            await _serve_until(stop, server)
+            log.info("stopping")
+            await server.stop()
+            log.info("stopped")
     finally:
-        registration.close()
+        await server.stop()
+
+
+async def _serve_until(stop: asyncio.Event, server: Server) -> None:
+    log.info(
+        "Moldau %s is ready",
+        __version__,
+        extra={
+            "listeners": ",".join(_addresses(server)),
+            "node": server.config.node_id,
+            "data": ",".join(map(str, server.config.log_dirs)),
+            "partitions": len(server.node.logs.logs),
+        },
+    )
+    await server.serve_metrics()
+    _quiet_garbage_collector()
+    await stop.wait()
+
+
+def _addresses(server: Server) -> list[str]:
+    return [f"{name}://{host}:{port}" for name, (host, port) in server.bound.items()]
 
 
 def _prepare_process() -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import APIS, ApiKey, request_header_version, response_header_version
 from moldau.wire.entity_reader import Reader, entity_reader
-from moldau.wire.primitives import MALFORMED, skip_tags, write_string
+from moldau.wire.primitives import MALFORMED, new_tuple, skip_tags, write_string
 
 
 class _Kio(NamedTuple):
@@ -89,7 +89,7 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
             pos = pos + 1 if frame[pos] == 0 else skip_tags(memoryview(frame), pos)
     except MALFORMED as error:
         raise ProtocolError(f"bad request header: {error}") from error
-    return RequestHeader(api_key, version, correlation_id, client_id, pos)
+    return new_tuple(RequestHeader, (api_key, version, correlation_id, client_id, pos))
 
 
 def decode_request(api_key: int, version: int, body: bytes | memoryview) -> Any:

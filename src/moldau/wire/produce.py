@@ -41,6 +41,9 @@ _LEADER_HINT_FROM = 10
 _RECORD_ERRORS_FROM = 8
 _LOG_START_FROM = 5
 
+PARTITIONS_MAX = 100_000
+"""Of one request: reading so many takes some 50 ms; the smallest ones would fit a hundred times more into a frame."""
+
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_AND_SIZE = struct.Struct(">ii")
 _LEADER = struct.Struct(">iib")
@@ -99,11 +102,15 @@ def _parse_legacy(body: memoryview) -> tuple[ProduceRequest, int]:
     topic_count, pos = read_count(body, pos + 6, 6)
     end = len(body)
     topics = []
+    left = PARTITIONS_MAX
     for _ in range(topic_count):
         name, pos = read_string(body, pos)
         if name is None:
             raise ProtocolError("topic name is null")
         partition_count, pos = read_count(body, pos, 8)
+        left -= partition_count + 1
+        if left < 0:
+            raise ProtocolError(f"more than {PARTITIONS_MAX} partitions in one request")
         partitions = []
         for _ in range(partition_count):
             index, size = _INDEX_AND_SIZE.unpack_from(body, pos)
@@ -125,6 +132,7 @@ def _parse_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, pos)
     topic_count, pos = read_compact_count(body, pos + 6, 3)
     topics = []
+    left = PARTITIONS_MAX
     for _ in range(topic_count):
         name = topic_id = None
         if by_id:
@@ -135,6 +143,9 @@ def _parse_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]
             if name is None:
                 raise ProtocolError("topic name is null")
         partition_count, pos = read_compact_count(body, pos, 6)
+        left -= partition_count + 1
+        if left < 0:
+            raise ProtocolError(f"more than {PARTITIONS_MAX} partitions in one request")
         partitions = []
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(body, pos)

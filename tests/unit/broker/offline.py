@@ -31,7 +31,7 @@ class OfflineBroker:
     async def send(self, frame: bytes) -> bytes:
         """A request's bytes, without their size, to its answer's."""
         connection: Any = SimpleNamespace(listener=LISTENER)
-        answer: Any = self._dispatcher.handle(connection, memoryview(frame))
+        answer: Any = self._dispatcher.handle(connection, memoryview(bytearray(frame)))
         if inspect.isawaitable(answer):
             answer = await answer
         return answer if isinstance(answer, bytes) else b"".join(answer)

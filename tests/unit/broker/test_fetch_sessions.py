@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.fetch_sessions import FetchSessions, wanted_of
+from moldau.broker.fetch_sessions import UNUSED_MIN_S, FetchSessions, wanted_of
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic, ForgottenTopic
 
@@ -108,15 +108,22 @@ def test_a_wrong_session_is_answered_with_kafkas_code(
     assert caught.value.code is code
 
 
-def test_the_longest_unused_session_makes_room() -> None:
-    sessions = FetchSessions(2)
-    ids = [sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])[0] for _ in range(2)]
-    sessions.plan(request(ids[0], 1), False)
-    sessions.plan(request(epoch=0, partitions={"t": [0]}), False)
+def test_a_session_unused_for_long_makes_room_and_one_in_use_does_not() -> None:
+    now_s = 0.0
+    sessions = FetchSessions(2, clock=lambda: now_s)
+
+    def new_session() -> int:
+        return sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])[0]
+
+    first, second = new_session(), new_session()
+    assert (new_session(), len(sessions)) == (0, 2)
+    now_s = UNUSED_MIN_S
+    sessions.plan(request(first, 1), False)
+    assert new_session() > 0
     assert len(sessions) == 2
-    sessions.plan(request(ids[0], 2), False)
+    sessions.plan(request(first, 2), False)
     with pytest.raises(KafkaError):
-        sessions.plan(request(ids[1], 1), False)
+        sessions.plan(request(second, 1), False)
 
 
 def test_closing_a_session_forgets_it() -> None:

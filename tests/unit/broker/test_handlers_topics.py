@@ -424,10 +424,10 @@ async def test_a_folder_that_cannot_be_made_costs_one_partition(
 ) -> None:
     create_log = offline_broker.node.logs.create
 
-    def failing(topic: str, partition: int, *rest: Any) -> Any:
+    def failing(topic: str, partition: int, *rest: Any, **options: Any) -> Any:
         if partition == 1:
             raise StorageError("cannot create t-1")
-        return create_log(topic, partition, *rest)
+        return create_log(topic, partition, *rest, **options)
 
     monkeypatch.setattr(offline_broker.node.logs, "create", failing)
     await offline_broker.create("t", 3)

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
-from moldau.errors import StorageError
+from moldau.errors import ConfigError, StorageError
 from moldau.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from moldau.wire.batch import encode_batch
 from moldau.wire.uuids import random_uuid
@@ -75,6 +75,18 @@ async def test_topics_without_metadata_are_adopted_with_their_ids_and_a_new_lead
     topic = node.image.topics["orders"]
     assert (topic.topic_id, len(topic.partitions), topic.partitions[0].leader_epoch) == (topic_id, 2, 1)
     assert append(node, "orders", b"new") == 1
+    # Its configuration was lost with the metadata: nothing may be deleted until somebody sets it.
+    assert (node.topic_config("orders").retention_ms, node.topic_config("orders").retention_bytes) == (-1, -1)
+    await node.close()
+
+
+async def test_nothing_is_adopted_while_the_metadata_is_in_another_folder(tmp_path: Path) -> None:
+    node = await node_with_topic(tmp_path / "a", "orders")
+    await node.close()
+    config, _ = BrokerConfig.from_properties({"log.dirs": f"{tmp_path / 'b'},{tmp_path / 'a'}"})
+    node = BrokerNode(config, asyncio.get_running_loop())
+    with pytest.raises(ConfigError, match="put it first"):
+        node.open()
     await node.close()
 
 
@@ -83,8 +95,11 @@ async def test_half_a_topic_is_not_adopted(tmp_path: Path) -> None:
     await node.close()
     (tmp_path / METADATA_FILE).unlink()
     shutil.rmtree(tmp_path / "orders-0")
+    config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path)})
+    node = BrokerNode(config, asyncio.get_running_loop())
     with pytest.raises(StorageError, match="cannot adopt topic orders"):
-        open_node(tmp_path)
+        node.open()
+    await node.close()
 
 
 async def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_starts_empty(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from moldau.broker.served import SERVED
 from moldau.errors import ErrorCode
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
@@ -17,8 +18,6 @@ _SOFTWARE_SINCE = 3
 
 
 def handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryview) -> bytes:
-    from moldau.broker.dispatch import SERVED  # the table imports this handler
-
     name, software_version = parse_api_versions_request(context.version, body)
     if context.version >= _SOFTWARE_SINCE:
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
@@ -29,6 +28,4 @@ def handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryv
 
 def unsupported_version(context: RequestContext) -> bytes:
     """A newer client's first question: answered in version 0 with the whole table, so that it can ask again."""
-    from moldau.broker.dispatch import SERVED
-
     return encode_api_versions_response(0, context.correlation_id, SERVED.values(), ErrorCode.UNSUPPORTED_VERSION)

@@ -101,7 +101,9 @@ def _read_partition(
     partition.check_leader_epoch(asked.current_leader_epoch)
     log = partition.log
     upto = log.last_stable_offset if committed else log.high_watermark
-    records = log.read(asked.fetch_offset, min(left, asked.max_bytes), upto_offset=upto, min_one=min_one)
+    records: bytes | memoryview = b""
+    if left > 0 or min_one:
+        records = log.read(asked.fetch_offset, min(left, asked.max_bytes), upto_offset=upto, min_one=min_one)
     aborted = None
     if committed:
         aborted = tuple(log.aborted_transactions(asked.fetch_offset, upto)) if records else ()

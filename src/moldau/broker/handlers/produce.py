@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZSTD_SINCE = 7
+_ATTRIBUTES = 22  # the byte of a batch that holds its flags
+_TRANSACTIONAL = 0x10
 
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
@@ -60,13 +62,14 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
                 _count_failure(node, error)
                 results.append(ProducePartitionResult(part.index, int(error.code), error_message=error.message))
         topics.append((topic.name, topic.topic_id, results))
-    if unflushed:
-        answer = node.spawn(_flush_then_answer(node, context, topics, unflushed))
-        return Pipelined(answer) if acks else None
     if acks == 0:
+        for partition, _, _ in unflushed:
+            node.group_commit.flush_soon(partition.log)
         if failed:
             raise ProtocolError("a record sent with acks=0 could not be written")
         return None
+    if unflushed:
+        return Pipelined(node.spawn(_flush_then_answer(node, context, topics, unflushed)))
     return encode_produce_response(version, context.correlation_id, topics)
 
 
@@ -74,6 +77,11 @@ def _append(node: BrokerNode, partition: Partition, part: ProducePartition, now_
     records = part.records
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
+    if len(records) >= HEADER_SIZE and records[_ATTRIBUTES] & _TRANSACTIONAL:
+        # Nobody could ever end such a transaction, and readers of committed records would wait for its end.
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
+        )
     try:
         info = partition.append(records, now_ms)
     except DuplicateSequenceError as known:
