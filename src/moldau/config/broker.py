@@ -52,9 +52,18 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
             object.__setattr__(self, "advertised_listeners", told)
 
     @classmethod
-    def from_properties(cls, props: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
-        """The configuration that `props` describe, and warnings for a person to read."""
-        warnings = [warning for name in props if (warning := _warning_about(name)) is not None]
+    def from_properties(cls, props: Mapping[str, str], *, strict: bool = False) -> tuple[BrokerConfig, list[str]]:
+        """The configuration that `props` describe, and warnings for a person to read.
+
+        `strict` refuses what should be warned about, but for keys that are right and merely have no effect here.
+        """
+        told = {name: warning for name in props if (warning := _warning_about(name)) is not None}
+        if told and strict:
+            raise ConfigError("; ".join(told.values()))
+        warnings = list(told.values())
+        idle = [name for name in props if name not in told and _is_idle(name)]
+        if idle:
+            warnings.append(f"accepted, but with no effect here: {', '.join(idle)}")
         config = cls._build(dict(props), _NOTHING, _NOTHING)
         unopened = set(config.controller_listener_names) & {
             entry.partition("://")[0].upper() for entry in props.get("listeners", "").split(",")
@@ -125,15 +134,19 @@ def _is_dynamic(name: str) -> bool:
     return not has_no_effect(name) if declared is None else declared.dynamic
 
 
+def _is_idle(name: str) -> bool:
+    """A stock file has a dozen of these: they share one line."""
+    declared = BROKER_KEYS.get(name)
+    return declared.later if declared is not None else has_no_effect(name)
+
+
 def _warning_about(name: str) -> str | None:
     if name == "zookeeper.connect":
         return f"{name} is accepted but has no effect here: metadata is kept in a local file"
-    if name in BROKER_KEYS:
-        return None
     if name in UNSAFE_TO_IGNORE:
         return f"{name} is accepted but has no effect here: {UNSAFE_TO_IGNORE[name]}"
-    if has_no_effect(name):
-        return f"{name} is accepted but has no effect here"
+    if name in BROKER_KEYS or has_no_effect(name):
+        return None
     meant = nearest(name, [*BROKER_KEYS, *KNOWN_WITHOUT_EFFECT])
     hint = f"; did you mean {meant}?" if meant else ""
     return f"unknown configuration key {name} is ignored{hint}"

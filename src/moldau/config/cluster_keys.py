@@ -22,6 +22,7 @@ class ClusterKeys(Configuration):
         "Replicas that must have a record before acks=all is answered.",
         AtLeast(1),
         dynamic=True,
+        later=True,
     )
     unclean_leader_election_enable: bool = key(
         "unclean.leader.election.enable",
@@ -29,12 +30,14 @@ class ClusterKeys(Configuration):
         False,
         "Whether a replica that may lack acked records can become leader when no other is left.",
         dynamic=True,
+        later=True,
     )
     auto_leader_rebalance_enable: bool = key(
         "auto.leader.rebalance.enable",
         Kind.BOOLEAN,
         True,
         "Whether leadership moves back to the preferred replicas by itself.",
+        later=True,
     )
     leader_imbalance_check_interval_seconds: int = key(
         "leader.imbalance.check.interval.seconds",
@@ -42,12 +45,14 @@ class ClusterKeys(Configuration):
         300,
         "How often the controller looks for moved leaders.",
         AtLeast(1),
+        later=True,
     )
     controlled_shutdown_enable: bool = key(
         "controlled.shutdown.enable",
         Kind.BOOLEAN,
         True,
         "Whether a stopping broker hands its leaderships over first.",
+        later=True,
     )
     broker_heartbeat_interval_ms: int = key(
         "broker.heartbeat.interval.ms",
@@ -55,6 +60,7 @@ class ClusterKeys(Configuration):
         2_000,
         "How often a broker reports to the controller.",
         AtLeast(1),
+        later=True,
     )
     broker_session_timeout_ms: int = key(
         "broker.session.timeout.ms",
@@ -62,12 +68,14 @@ class ClusterKeys(Configuration):
         9_000,
         "Silence after which the controller fences a broker.",
         AtLeast(1),
+        later=True,
     )
     replica_lag_time_max_ms: int = key(
         "replica.lag.time.max.ms",
         Kind.LONG,
         30_000,
         "A follower behind for longer than this leaves the in-sync set.",
+        later=True,
     )
     replica_fetch_max_bytes: int = key(
         "replica.fetch.max.bytes",
@@ -75,6 +83,7 @@ class ClusterKeys(Configuration):
         1_048_576,
         "Bytes a follower asks for per partition.",
         AtLeast(0),
+        later=True,
     )
     replica_fetch_response_max_bytes: int = key(
         "replica.fetch.response.max.bytes",
@@ -82,18 +91,21 @@ class ClusterKeys(Configuration):
         10_485_760,
         "Bytes a follower asks for in one fetch.",
         AtLeast(0),
+        later=True,
     )
     replica_fetch_min_bytes: int = key(
         "replica.fetch.min.bytes",
         Kind.INT,
         1,
         "Bytes the leader waits for before it answers a follower.",
+        later=True,
     )
     replica_fetch_wait_max_ms: int = key(
         "replica.fetch.wait.max.ms",
         Kind.INT,
         500,
         "How long the leader may hold a follower's fetch.",
+        later=True,
     )
     replica_fetch_backoff_ms: int = key(
         "replica.fetch.backoff.ms",
@@ -101,24 +113,28 @@ class ClusterKeys(Configuration):
         1_000,
         "Wait after a failed fetch.",
         AtLeast(0),
+        later=True,
     )
     replica_socket_timeout_ms: int = key(
         "replica.socket.timeout.ms",
         Kind.INT,
         30_000,
         "Network timeout of a follower's fetch.",
+        later=True,
     )
     replica_socket_receive_buffer_bytes: int = key(
         "replica.socket.receive.buffer.bytes",
         Kind.INT,
         65_536,
         "SO_RCVBUF of a follower's connection.",
+        later=True,
     )
     replica_high_watermark_checkpoint_interval_ms: int = key(
         "replica.high.watermark.checkpoint.interval.ms",
         Kind.LONG,
         5_000,
         "How often high watermarks are written to disk.",
+        later=True,
     )
     num_replica_fetchers: int = key(
         "num.replica.fetchers",
@@ -127,4 +143,5 @@ class ClusterKeys(Configuration):
         "Fetchers per source broker.",
         AtLeast(1),
         dynamic=True,
+        later=True,
     )

@@ -27,6 +27,7 @@ class CoordinatorKeys(Configuration):
         ("classic", "consumer", "streams"),
         "Group protocols that the broker offers; classic is always among them.",
         ListOf(("consumer", "classic", "share", "streams"), empty_ok=False),
+        later=True,
     )
     group_initial_rebalance_delay_ms: int = key(
         "group.initial.rebalance.delay.ms",
@@ -35,18 +36,21 @@ class CoordinatorKeys(Configuration):
         "Wait for more members before the first rebalance of an empty group.",
         AtLeast(0),
         kafka_default="3000",
+        later=True,
     )
     group_min_session_timeout_ms: int = key(
         "group.min.session.timeout.ms",
         Kind.INT,
         6_000,
         "The shortest session timeout a classic member may ask for.",
+        later=True,
     )
     group_max_session_timeout_ms: int = key(
         "group.max.session.timeout.ms",
         Kind.INT,
         1_800_000,
         "The longest session timeout a classic member may ask for.",
+        later=True,
     )
     group_max_size: int = key(
         "group.max.size",
@@ -54,6 +58,7 @@ class CoordinatorKeys(Configuration):
         INT_MAX,
         "Members of one classic group.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_session_timeout_ms: int = key(
         "group.consumer.session.timeout.ms",
@@ -61,6 +66,7 @@ class CoordinatorKeys(Configuration):
         45_000,
         "Silence after which a member of a consumer group is out.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_min_session_timeout_ms: int = key(
         "group.consumer.min.session.timeout.ms",
@@ -68,6 +74,7 @@ class CoordinatorKeys(Configuration):
         45_000,
         "The least session timeout that a group may be given.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_max_session_timeout_ms: int = key(
         "group.consumer.max.session.timeout.ms",
@@ -75,6 +82,7 @@ class CoordinatorKeys(Configuration):
         60_000,
         "The most session timeout that a group may be given.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_heartbeat_interval_ms: int = key(
         "group.consumer.heartbeat.interval.ms",
@@ -82,6 +90,7 @@ class CoordinatorKeys(Configuration):
         5_000,
         "Heartbeat interval told to members of consumer groups.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_min_heartbeat_interval_ms: int = key(
         "group.consumer.min.heartbeat.interval.ms",
@@ -89,6 +98,7 @@ class CoordinatorKeys(Configuration):
         5_000,
         "The least heartbeat interval that a group may be given.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_max_heartbeat_interval_ms: int = key(
         "group.consumer.max.heartbeat.interval.ms",
@@ -96,6 +106,7 @@ class CoordinatorKeys(Configuration):
         15_000,
         "The most heartbeat interval that a group may be given.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_max_size: int = key(
         "group.consumer.max.size",
@@ -103,6 +114,7 @@ class CoordinatorKeys(Configuration):
         INT_MAX,
         "Members of one consumer group.",
         AtLeast(1),
+        later=True,
     )
     group_consumer_assignors: tuple[str, ...] = key(
         "group.consumer.assignors",
@@ -110,6 +122,7 @@ class CoordinatorKeys(Configuration):
         ("uniform", "range"),
         "Server-side assignors; the first is the default.",
         ListOf(empty_ok=False),
+        later=True,
     )
     group_consumer_migration_policy: str = key(
         "group.consumer.migration.policy",
@@ -117,6 +130,7 @@ class CoordinatorKeys(Configuration):
         "bidirectional",
         "Whether groups may change between the classic and the consumer protocol.",
         OneOf(("bidirectional", "upgrade", "downgrade", "disabled"), ignore_case=True),
+        later=True,
     )
     group_share_session_timeout_ms: int = key(
         "group.share.session.timeout.ms",
@@ -124,6 +138,7 @@ class CoordinatorKeys(Configuration):
         45_000,
         "Silence after which a member of a share group is out.",
         AtLeast(1),
+        later=True,
     )
     group_share_heartbeat_interval_ms: int = key(
         "group.share.heartbeat.interval.ms",
@@ -131,6 +146,7 @@ class CoordinatorKeys(Configuration):
         5_000,
         "Heartbeat interval told to members of share groups.",
         AtLeast(1),
+        later=True,
     )
     group_share_max_size: int = key(
         "group.share.max.size",
@@ -138,12 +154,14 @@ class CoordinatorKeys(Configuration):
         200,
         "Members of one share group.",
         Between(1, 1_000),
+        later=True,
     )
     offset_metadata_max_bytes: int = key(
         "offset.metadata.max.bytes",
         Kind.INT,
         4_096,
         "The longest metadata text beside a committed offset.",
+        later=True,
     )
     offsets_commit_timeout_ms: int = key(
         "offsets.commit.timeout.ms",
@@ -151,6 +169,7 @@ class CoordinatorKeys(Configuration):
         5_000,
         "How long a commit may wait for the offsets topic.",
         AtLeast(1),
+        later=True,
     )
     offsets_load_buffer_size: int = key(
         "offsets.load.buffer.size",
@@ -158,6 +177,7 @@ class CoordinatorKeys(Configuration):
         5 * _MIB,
         "Bytes read at a time when offsets are loaded.",
         AtLeast(1),
+        later=True,
     )
     offsets_retention_minutes: int = key(
         "offsets.retention.minutes",
@@ -165,6 +185,7 @@ class CoordinatorKeys(Configuration):
         10_080,
         "How long the offsets of a group without members are kept.",
         AtLeast(1),
+        later=True,
     )
     offsets_retention_check_interval_ms: int = key(
         "offsets.retention.check.interval.ms",
@@ -172,6 +193,7 @@ class CoordinatorKeys(Configuration):
         600_000,
         "How often the broker looks for expired offsets.",
         AtLeast(1),
+        later=True,
     )
     offsets_topic_num_partitions: int = key(
         "offsets.topic.num.partitions",
@@ -179,6 +201,7 @@ class CoordinatorKeys(Configuration):
         50,
         "Partitions of `__consumer_offsets`; not to be changed afterwards.",
         AtLeast(1),
+        later=True,
     )
     offsets_topic_replication_factor: int = key(
         "offsets.topic.replication.factor",
@@ -187,6 +210,7 @@ class CoordinatorKeys(Configuration):
         "Replicas of `__consumer_offsets`.",
         AtLeast(1),
         kafka_default="3",
+        later=True,
     )
     offsets_topic_segment_bytes: int = key(
         "offsets.topic.segment.bytes",
@@ -194,12 +218,14 @@ class CoordinatorKeys(Configuration):
         100 * _MIB,
         "Segment size of `__consumer_offsets`.",
         AtLeast(1),
+        later=True,
     )
     offsets_topic_compression_codec: int = key(
         "offsets.topic.compression.codec",
         Kind.INT,
         0,
         "Codec of `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        later=True,
     )
     transaction_state_log_num_partitions: int = key(
         "transaction.state.log.num.partitions",
@@ -207,6 +233,7 @@ class CoordinatorKeys(Configuration):
         50,
         "Partitions of `__transaction_state`; not to be changed afterwards.",
         AtLeast(1),
+        later=True,
     )
     transaction_state_log_replication_factor: int = key(
         "transaction.state.log.replication.factor",
@@ -215,6 +242,7 @@ class CoordinatorKeys(Configuration):
         "Replicas of `__transaction_state`.",
         AtLeast(1),
         kafka_default="3",
+        later=True,
     )
     transaction_state_log_min_isr: int = key(
         "transaction.state.log.min.isr",
@@ -223,6 +251,7 @@ class CoordinatorKeys(Configuration):
         "`min.insync.replicas` of `__transaction_state`.",
         AtLeast(1),
         kafka_default="2",
+        later=True,
     )
     transaction_state_log_segment_bytes: int = key(
         "transaction.state.log.segment.bytes",
@@ -230,6 +259,7 @@ class CoordinatorKeys(Configuration):
         100 * _MIB,
         "Segment size of `__transaction_state`.",
         AtLeast(1),
+        later=True,
     )
     transaction_state_log_load_buffer_size: int = key(
         "transaction.state.log.load.buffer.size",
@@ -237,6 +267,7 @@ class CoordinatorKeys(Configuration):
         5 * _MIB,
         "Bytes read at a time when transactions are loaded.",
         AtLeast(1),
+        later=True,
     )
     transaction_max_timeout_ms: int = key(
         "transaction.max.timeout.ms",
@@ -244,6 +275,7 @@ class CoordinatorKeys(Configuration):
         900_000,
         "The longest transaction timeout a producer may ask for.",
         AtLeast(1),
+        later=True,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = key(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -251,6 +283,7 @@ class CoordinatorKeys(Configuration):
         10_000,
         "How often transactions past their timeout are aborted.",
         AtLeast(1),
+        later=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -258,6 +291,7 @@ class CoordinatorKeys(Configuration):
         3_600_000,
         "How often expired transactional ids are removed.",
         AtLeast(1),
+        later=True,
     )
     transaction_partition_verification_enable: bool = key(
         "transaction.partition.verification.enable",
@@ -265,6 +299,7 @@ class CoordinatorKeys(Configuration):
         True,
         "Whether a transactional append is checked against an open transaction.",
         dynamic=True,
+        later=True,
     )
     transactional_id_expiration_ms: int = key(
         "transactional.id.expiration.ms",
@@ -272,6 +307,7 @@ class CoordinatorKeys(Configuration):
         604_800_000,
         "Idle time after which a transactional id is forgotten.",
         AtLeast(1),
+        later=True,
     )
     producer_id_expiration_ms: int = key(
         "producer.id.expiration.ms",
@@ -288,4 +324,5 @@ class CoordinatorKeys(Configuration):
         "How often idle producers are looked for.",
         AtLeast(1),
         internal=True,
+        later=True,
     )

@@ -135,6 +135,7 @@ class Key(NamedTuple):
     dynamic: bool = False  # may be changed on a running broker with IncrementalAlterConfigs
     kafka_default: str | None = None  # Apache Kafka's default, where ours differs
     internal: bool = False  # accepted, but neither described nor documented (as Kafka's own internal keys)
+    later: bool = False  # checked, told and kept, but nothing in the broker acts on it yet
 
     @property
     def attribute(self) -> str:
@@ -211,10 +212,11 @@ def key(
     dynamic: bool = False,
     kafka_default: str | None = None,
     internal: bool = False,
+    later: bool = False,
     value: Any = None,
 ) -> Any:
     """Declare a field that is a key; `value` is the attribute's default where its type is richer."""
-    declared = Key(name, kind, default, doc, validator, dynamic, kafka_default, internal)
+    declared = Key(name, kind, default, doc, validator, dynamic, kafka_default, internal, later)
     return field(default=default if value is None else value, metadata={"key": declared})
 
 

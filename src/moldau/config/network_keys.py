@@ -64,6 +64,7 @@ class NetworkKeys(Configuration):
         Kind.STRING,
         None,
         "The listener that brokers use among themselves.",
+        later=True,
     )
     controller_listener_names: tuple[str, ...] = key(
         "controller.listener.names",
@@ -77,6 +78,7 @@ class NetworkKeys(Configuration):
         Kind.STRING,
         None,
         "The ZooKeeper ensemble of a cluster, as host:port,host:port/chroot. Unset: metadata is kept in a local file.",
+        later=True,
     )
     zookeeper_session_timeout_ms: int = key(
         "zookeeper.session.timeout.ms",
@@ -84,6 +86,7 @@ class NetworkKeys(Configuration):
         18_000,
         "How long ZooKeeper waits for a silent broker before it counts as gone.",
         AtLeast(1),
+        later=True,
     )
     socket_send_buffer_bytes: int = key(
         "socket.send.buffer.bytes",
@@ -157,6 +160,7 @@ class NetworkKeys(Configuration):
         30_000,
         "How long a request between brokers may take.",
         AtLeast(1),
+        later=True,
     )
     max_incremental_fetch_session_cache_slots: int = key(
         "max.incremental.fetch.session.cache.slots",

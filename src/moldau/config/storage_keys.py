@@ -179,12 +179,13 @@ class StorageKeys(Configuration):
         "Wait before the first retention and flush round.",
         AtLeast(0),
         internal=True,
+        later=True,
     )
     log_cleanup_policy: tuple[str, ...] = key(
         "log.cleanup.policy",
         Kind.LIST,
         ("delete",),
-        "What happens to old segments: delete, compact, or both.",
+        "What happens to old segments: delete, compact, or both. Compacted topics are not cleaned yet: they keep all.",
         CLEANUP_POLICIES,
         dynamic=True,
     )
@@ -246,6 +247,7 @@ class StorageKeys(Configuration):
         60_000,
         "How often the log start offsets are written.",
         AtLeast(0),
+        later=True,
     )
     log_preallocate: bool = key(
         "log.preallocate",
@@ -253,6 +255,7 @@ class StorageKeys(Configuration):
         False,
         "Whether a new segment takes its full size on disk at once.",
         dynamic=True,
+        later=True,
     )
     log_message_timestamp_type: str = key(
         "log.message.timestamp.type",
@@ -284,6 +287,7 @@ class StorageKeys(Configuration):
         30_000,
         "How long a broker with a failed directory may wait to report it.",
         AtLeast(1),
+        later=True,
     )
     num_recovery_threads_per_data_dir: int = key(
         "num.recovery.threads.per.data.dir",
@@ -297,23 +301,26 @@ class StorageKeys(Configuration):
         "log.local.retention.ms",
         Kind.LONG,
         -2,
-        "Tiered storage; without effect.",
+        "Tiered storage.",
         AtLeast(-2),
         dynamic=True,
+        later=True,
     )
     log_local_retention_bytes: int = key(
         "log.local.retention.bytes",
         Kind.LONG,
         -2,
-        "Tiered storage; without effect.",
+        "Tiered storage.",
         AtLeast(-2),
         dynamic=True,
+        later=True,
     )
     log_cleaner_enable: bool = key(
         "log.cleaner.enable",
         Kind.BOOLEAN,
         True,
         "Whether compacted topics are cleaned.",
+        later=True,
     )
     log_cleaner_threads: int = key(
         "log.cleaner.threads",
@@ -322,6 +329,7 @@ class StorageKeys(Configuration):
         "Workers that compact logs.",
         AtLeast(0),
         dynamic=True,
+        later=True,
     )
     log_cleaner_backoff_ms: int = key(
         "log.cleaner.backoff.ms",
@@ -330,6 +338,7 @@ class StorageKeys(Configuration):
         "Sleep of the cleaner when there is nothing to clean.",
         AtLeast(0),
         dynamic=True,
+        later=True,
     )
     log_cleaner_dedupe_buffer_size: int = key(
         "log.cleaner.dedupe.buffer.size",
@@ -337,6 +346,7 @@ class StorageKeys(Configuration):
         134_217_728,
         "Memory for the map of keys while compacting.",
         dynamic=True,
+        later=True,
     )
     log_cleaner_io_max_bytes_per_second: float = key(
         "log.cleaner.io.max.bytes.per.second",
@@ -344,6 +354,7 @@ class StorageKeys(Configuration):
         1.7976931348623157e308,
         "Limit on what the cleaner reads and writes.",
         dynamic=True,
+        later=True,
     )
     log_cleaner_min_cleanable_ratio: float = key(
         "log.cleaner.min.cleanable.ratio",
@@ -352,6 +363,7 @@ class StorageKeys(Configuration):
         "Share of a log that must be dirty before it is cleaned.",
         Between(0, 1),
         dynamic=True,
+        later=True,
     )
     log_cleaner_delete_retention_ms: int = key(
         "log.cleaner.delete.retention.ms",
@@ -360,6 +372,7 @@ class StorageKeys(Configuration):
         "How long a compacted topic keeps delete markers.",
         AtLeast(0),
         dynamic=True,
+        later=True,
     )
     log_cleaner_min_compaction_lag_ms: int = key(
         "log.cleaner.min.compaction.lag.ms",
@@ -368,6 +381,7 @@ class StorageKeys(Configuration):
         "How long a record stays uncompacted at least.",
         AtLeast(0),
         dynamic=True,
+        later=True,
     )
     log_cleaner_max_compaction_lag_ms: int = key(
         "log.cleaner.max.compaction.lag.ms",
@@ -376,4 +390,5 @@ class StorageKeys(Configuration):
         "How long a record stays uncompacted at most.",
         AtLeast(1),
         dynamic=True,
+        later=True,
     )

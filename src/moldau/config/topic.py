@@ -45,7 +45,7 @@ class TopicConfig(Configuration):
         "cleanup.policy",
         Kind.LIST,
         ("delete",),
-        "What happens to old segments: delete, compact, or both.",
+        "What happens to old segments: delete, compact, or both. Compacted topics are not cleaned yet: they keep all.",
         CLEANUP_POLICIES,
         value=frozenset({"delete"}),
     )
@@ -83,6 +83,7 @@ class TopicConfig(Configuration):
         DAY_MS,
         "How long a compacted topic keeps delete markers.",
         AtLeast(0),
+        later=True,
     )
     file_delete_delay_ms: int = key(
         "file.delete.delay.ms",
@@ -118,6 +119,7 @@ class TopicConfig(Configuration):
         LONG_MAX,
         "How long a record stays uncompacted at most.",
         AtLeast(1),
+        later=True,
     )
     max_message_bytes: int = key(
         "max.message.bytes",
@@ -153,6 +155,7 @@ class TopicConfig(Configuration):
         0.5,
         "Share of the log that must be dirty before it is cleaned.",
         Between(0, 1),
+        later=True,
     )
     min_compaction_lag_ms: int = key(
         "min.compaction.lag.ms",
@@ -160,6 +163,7 @@ class TopicConfig(Configuration):
         0,
         "How long a record stays uncompacted at least.",
         AtLeast(0),
+        later=True,
     )
     min_insync_replicas: int = key(
         "min.insync.replicas",
@@ -167,12 +171,14 @@ class TopicConfig(Configuration):
         1,
         "Replicas that must have a record before acks=all is answered.",
         AtLeast(1),
+        later=True,
     )
     preallocate: bool = key(
         "preallocate",
         Kind.BOOLEAN,
         False,
         "Whether a new segment takes its full size on disk at once.",
+        later=True,
     )
     retention_bytes: int = key(
         "retention.bytes",
@@ -220,6 +226,7 @@ class TopicConfig(Configuration):
         Kind.BOOLEAN,
         False,
         "Whether a replica that may lack acked records can become leader when no other is left.",
+        later=True,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = key(
         "leader.replication.throttled.replicas",
@@ -227,6 +234,7 @@ class TopicConfig(Configuration):
         (),
         "Replicas throttled on the leader, as partition:broker, or `*`.",
         ReplicaList(),
+        later=True,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         "follower.replication.throttled.replicas",
@@ -234,38 +242,44 @@ class TopicConfig(Configuration):
         (),
         "Replicas throttled on the follower, as partition:broker, or `*`.",
         ReplicaList(),
+        later=True,
     )
     remote_storage_enable: bool = key(
         "remote.storage.enable",
         Kind.BOOLEAN,
         False,
         "Tiered storage; not offered, so only false is taken.",
+        later=True,
     )
     remote_log_copy_disable: bool = key(
         "remote.log.copy.disable",
         Kind.BOOLEAN,
         False,
-        "Tiered storage; without effect.",
+        "Tiered storage.",
+        later=True,
     )
     remote_log_delete_on_disable: bool = key(
         "remote.log.delete.on.disable",
         Kind.BOOLEAN,
         False,
-        "Tiered storage; without effect.",
+        "Tiered storage.",
+        later=True,
     )
     local_retention_ms: int = key(
         "local.retention.ms",
         Kind.LONG,
         -2,
-        "Tiered storage; without effect.",
+        "Tiered storage.",
         AtLeast(-2),
+        later=True,
     )
     local_retention_bytes: int = key(
         "local.retention.bytes",
         Kind.LONG,
         -2,
-        "Tiered storage; without effect.",
+        "Tiered storage.",
         AtLeast(-2),
+        later=True,
     )
     internal_segment_bytes: int | None = key(
         "internal.segment.bytes",

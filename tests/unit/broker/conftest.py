@@ -20,8 +20,7 @@ async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
 
     def start(properties: dict[str, str] | None = None) -> OfflineBroker:
         folder = tmp_path / f"data-{len(nodes)}"
-        config, warnings = BrokerConfig.from_properties({"log.dirs": str(folder), **(properties or {})})
-        assert not warnings
+        config, _ = BrokerConfig.from_properties({"log.dirs": str(folder), **(properties or {})}, strict=True)
         node = BrokerNode(config, asyncio.get_running_loop())
         node.open()
         node.advertised[LISTENER] = ADVERTISED

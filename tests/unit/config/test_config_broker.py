@@ -69,17 +69,26 @@ def test_a_stock_server_properties_starts() -> None:
     assert broker.listeners == (Listener("PLAINTEXT", "", 9092, "PLAINTEXT"),)
     assert broker.advertised_listeners == (Listener("PLAINTEXT", "localhost", 9092, "PLAINTEXT"),)
     assert broker.log_dirs == ("/tmp/kraft-combined-logs",)
-    assert all("no effect" in warning or "not opened" in warning for warning in warnings), warnings
-    assert any("CONTROLLER" in warning and "not opened" in warning for warning in warnings)
-    assert any(warning.startswith("process.roles ") for warning in warnings)
+    idle, unopened = warnings
+    assert "CONTROLLER" in unopened
+    assert "not opened" in unopened
+    assert idle == (
+        "accepted, but with no effect here: process.roles, controller.quorum.bootstrap.servers, "
+        "inter.broker.listener.name, num.network.threads, num.io.threads, offsets.topic.replication.factor, "
+        "share.coordinator.state.topic.replication.factor, share.coordinator.state.topic.min.isr, "
+        "transaction.state.log.replication.factor, transaction.state.log.min.isr"
+    )
 
 
 def test_an_old_stock_server_properties_starts() -> None:
     broker, warnings = BrokerConfig.from_properties(parse_properties(OLD_STOCK))
     assert broker.node_id == 0
     assert broker.zookeeper_connect == "localhost:2181"
-    assert all("no effect" in warning for warning in warnings), warnings
-    assert any("zookeeper.connect " in warning for warning in warnings)
+    assert warnings == [
+        "zookeeper.connect is accepted but has no effect here: metadata is kept in a local file",
+        "accepted, but with no effect here: num.network.threads, group.initial.rebalance.delay.ms, "
+        "inter.broker.protocol.version, log.message.format.version, zookeeper.connection.timeout.ms",
+    ]
 
 
 def test_no_properties_give_a_broker_that_only_this_machine_reaches() -> None:
@@ -128,6 +137,12 @@ def test_an_unknown_key_is_reported_with_the_nearest_one() -> None:
         "unknown configuration key num.partition is ignored; did you mean num.partitions?",
         "unknown configuration key quite.unheard.of.here is ignored",
     ]
+
+
+def test_strictly_a_misspelt_key_is_refused_and_one_without_effect_is_not() -> None:
+    BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0", "num.io.threads": "8"}, strict=True)
+    with pytest.raises(ConfigError, match=r"did you mean num\.partitions"):
+        BrokerConfig.from_properties({"num.partition": "3"}, strict=True)
 
 
 def test_an_ignored_authorizer_says_that_nothing_is_protected() -> None:
