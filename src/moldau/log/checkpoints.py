@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from moldau.log.files import remove_file, replace_file, write_file
+from moldau.log.files import fsync_path, remove_file, replace_file, write_file
 from moldau.wire.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -95,4 +95,6 @@ def take_clean_shutdown(directory: Path) -> bool:
     path = directory / CLEAN_SHUTDOWN
     clean = os.path.exists(path)
     remove_file(path)
+    if clean:
+        fsync_path(directory)  # or the mark would be back after the machine lost power
     return clean

@@ -50,14 +50,25 @@ def _sync(log: PartitionLog, end_offset: int) -> None:
     for segment in segments[first:]:
         if segment.base_offset < end_offset:
             segment.flush(with_indexes=segment is not segments[-1] or not segment.writable)
-    snapshots, log.unsynced_snapshots = log.unsynced_snapshots, []
+    _sync_small_files(log)
+
+
+def _sync_small_files(log: PartitionLog) -> None:
+    """What is marked here is only unmarked once it is on disk; the owner may be marking more meanwhile."""
+    snapshots = list(log.unsynced_snapshots)
     for path in snapshots:
         fsync_path(path)
+    del log.unsynced_snapshots[: len(snapshots)]
     log.epochs.flush()
     if log.needs_dir_sync:
         log.needs_dir_sync = False
-        fsync_path(log.directory / PARTITION_METADATA)
-        fsync_path(log.directory)
+        try:
+            fsync_path(log.directory / PARTITION_METADATA)
+            fsync_path(log.directory)
+            fsync_path(log.directory.parent)  # which names this one, if it is new
+        except OSError:
+            log.needs_dir_sync = True
+            raise
 
 
 def close(log: PartitionLog) -> None:
@@ -67,8 +78,10 @@ def close(log: PartitionLog) -> None:
         active.close()
         log.take_snapshot()
         flush(log, None)
-        if changed:
-            active.flush(with_indexes=True)
+        with log.flush_lock:
+            if changed:
+                active.flush(with_indexes=True)
+            _sync_small_files(log)  # there may be some though no record is: the snapshot of just now
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot close {log.name}", error) from error
     finally:

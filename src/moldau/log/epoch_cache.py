@@ -87,7 +87,12 @@ class EpochCache:
         """Forces the file to disk if it changed since. Any thread may call it."""
         if self._dirty:
             self._dirty = False
-            fsync_path(self._path)
+            try:
+                fsync_path(self._path)
+                fsync_path(self._path.parent)
+            except OSError:
+                self._dirty = True
+                raise
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         """First on disk, then in memory: what the disk does not take did not happen."""

@@ -66,6 +66,7 @@ class LogParts:
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
+    needs_dir_sync: bool = True  # unless it is as a clean stop left it
 
 
 class PartitionLog:
@@ -133,7 +134,7 @@ class PartitionLog:
         self.flush_lock = threading.Lock()  # between flushing threads
         self.recovery_lock = threading.Lock()  # around the recovery point
         self.truncations = 0
-        self.needs_dir_sync = True
+        self.needs_dir_sync = parts.needs_dir_sync
         self.unsynced_snapshots: list[str] = []
         self._rules = LogRules.of(config)
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset -> where it is read from
@@ -365,6 +366,7 @@ class PartitionLog:
         self.producers.snapshot_offset = offset
         self.snapshots.append(offset)
         self.unsynced_snapshots.append(path)
+        self.needs_dir_sync = True
 
     def drop_segments(self, gone: list[Segment]) -> None:
         """Takes some of the segments out of the log; their files follow after `file.delete.delay.ms`."""

@@ -127,7 +127,8 @@ class _Loader:
         is_clean = end_offset >= 0
         if not is_clean:
             end_offset = self._recover(recovery_point)
-        if not self.segments or end_offset < self.log_start_offset:
+        starts_over = not self.segments or end_offset < self.log_start_offset
+        if starts_over:
             end_offset = self._start_over()
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
@@ -146,6 +147,7 @@ class _Loader:
             log_start_offset=self.log_start_offset,
             log_end_offset=end_offset,
             recovery_point=end_offset if is_clean else min(recovery_point, end_offset),
+            needs_dir_sync=not is_clean or starts_over,
         )
 
     def _open_segment(self, base_offset: int, found: _Found) -> Segment:

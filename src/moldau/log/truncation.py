@@ -45,6 +45,7 @@ def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
         lower_recovery_point(log, offset)
         log.mark_deleted(log.segments)
         log.segments[:] = [Segment.create(str(log.directory), offset, log.pool, log.clock())]
+        log.needs_dir_sync = True
         log.set_end(offset)
         log.epochs.clear()
         delete_snapshots(log, set(log.snapshots))

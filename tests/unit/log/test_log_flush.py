@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -10,7 +11,14 @@ import pytest
 from log_helpers import Clock, append, batch, crash, new_log, offsets_of, restart
 
 from moldau.errors import StorageError
-from moldau.log import files
+from moldau.log import checkpoints, files
+
+
+def watch_fsync(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is forced to disk from here on."""
+    synced: list[str] = []
+    monkeypatch.setattr(files, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+    return synced
 
 
 def test_a_flush_moves_the_recovery_point_to_the_end(tmp_path: Path) -> None:
@@ -36,12 +44,11 @@ def test_every_file_with_data_is_forced_to_disk(tmp_path: Path, monkeypatch: pyt
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(10):
         append(log, batch(producer_id=1, producer_epoch=0, base_sequence=log.log_end_offset))
-    synced: list[str] = []
-    monkeypatch.setattr(files, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+    synced = watch_fsync(monkeypatch)
     log.flush()
     names = {path.name for path in log.directory.iterdir()}
     active = f"{log.segments[-1].base_offset:020d}"
-    assert set(synced) == names - {f"{active}.index", f"{active}.timeindex"} | {"t-0"}
+    assert set(synced) == names - {f"{active}.index", f"{active}.timeindex"} | {"t-0", tmp_path.name}
     synced.clear()
     log.flush()
     assert synced == []
@@ -125,6 +132,56 @@ def test_a_failed_fsync_takes_the_directory_offline(tmp_path: Path, monkeypatch:
     with pytest.raises(StorageError, match="offline"):
         append(log)
     assert offsets_of(log) == [0]
+
+
+def test_what_could_not_be_forced_to_disk_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path, segment_bytes=300)
+    for _ in range(5):
+        append(log, leader_epoch=3)
+    small = {f"{log.snapshots[-1]:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata", "t-0"}
+    failed: set[str] = set()
+
+    def fail_once(fd: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        if name in small - failed:
+            failed.add(name)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(files, "fsync", fail_once)
+    for _ in small:
+        with pytest.raises(StorageError, match="Too many open files"):
+            log.flush()
+    assert failed == small
+    synced = watch_fsync(monkeypatch)
+    log.flush()
+    assert {"partition.metadata", "t-0"} <= set(synced)
+    assert log.recovery_point == 5
+
+
+def test_a_stop_forces_the_producer_snapshot_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    log.flush()
+    synced = watch_fsync(monkeypatch)
+    log.close()
+    assert {f"{1:020d}.snapshot", "t-0"} <= set(synced)
+
+
+def test_a_stop_of_a_log_that_did_not_change_forces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    log = restart(log)
+    synced = watch_fsync(monkeypatch)
+    log.close()
+    assert synced == []
+
+
+def test_the_mark_of_a_clean_stop_is_gone_for_good_once_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints.write_clean_shutdown(tmp_path, -1)
+    synced = watch_fsync(monkeypatch)
+    assert checkpoints.take_clean_shutdown(tmp_path)
+    assert synced == [tmp_path.name]
+    assert not checkpoints.take_clean_shutdown(tmp_path)
 
 
 def test_a_clean_stop_leaves_nothing_to_flush(tmp_path: Path) -> None:
