@@ -16,7 +16,7 @@ from collections import Counter
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -74,20 +74,18 @@ def consume(bootstrap_servers: str, done: threading.Event, views: Views) -> None
     consumer.close()
 
 
-def results(views: Views, sent: Counter[str], elapsed_s: float) -> Table:
+def results(views: Views, sent: Counter[str], elapsed_s: float) -> Group:
     rate = views.read / elapsed_s if elapsed_s else 0.0
-    table = Table(
-        title=f"{TOPIC}: {sent['acknowledged']:,} acknowledged, {views.read:,} read, {rate:,.0f} a second",
-        title_justify="left",
-    )
+    caption = f"{TOPIC}: {sent['acknowledged']:,} acknowledged, {views.read:,} read, {rate:,.0f} a second"
+    table = Table()
     table.add_column("page")
     table.add_column("views", justify="right")
     table.add_column("visitors", justify="right")
-    table.add_column("share")
+    table.add_column("share", no_wrap=True)
     for page, count in views.by_page.most_common():
         share = count / max(views.read, 1)
-        table.add_row(page, f"{count:,}", f"{len(views.visitors[page]):,}", f"{'█' * round(share * 40)} {share:.0%}")
-    return table
+        table.add_row(page, f"{count:,}", f"{len(views.visitors[page]):,}", f"{'█' * round(share * 30)} {share:.0%}")
+    return Group(caption, table)
 
 
 def run(console: Console, seconds: float | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Self
 from moldau.broker.loop import new_event_loop
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
-from moldau.errors import MoldauError
+from moldau.errors import ConfigError, MoldauError
 
 
 class Broker:
@@ -35,7 +36,13 @@ class Broker:
         port: int = 0,
         data_dir: str | Path | None = None,
     ) -> None:
-        self._given = {key: _as_property(value) for key, value in (config or {}).items()}
+        if config is not None and not isinstance(config, Mapping):
+            raise TypeError(f"config: expected a mapping of Kafka's server properties, got {type(config).__name__}")
+        self._given = {str(key): _as_property(value) for key, value in (config or {}).items()}
+        if "listeners" in self._given and (port or host != "127.0.0.1"):
+            raise ConfigError("listeners: give either this property, or host and port")
+        if data_dir is not None and self._given.keys() & {"log.dirs", "log.dir"}:
+            raise ConfigError("log.dirs: give either this property, or data_dir")
         self._host = host
         self._port = port
         self._data_dir = Path(data_dir) if data_dir is not None else None
@@ -50,7 +57,7 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """`host:port`, as every Kafka client wants it."""
         server = self._running()
-        return ",".join(f"{host}:{port}" for host, port in server.bound.values())
+        return ",".join(f"{_bracketed(host)}:{port}" for host, port in server.bound.values())
 
     @property
     def port(self) -> int:
@@ -117,11 +124,13 @@ class Broker:
         if self._data_dir is None and "log.dirs" not in self._given and "log.dir" not in self._given:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
         folder = self._data_dir or (Path(self._temporary.name) if self._temporary else None)
-        properties = {"listeners": f"PLAINTEXT://{self._host}:{self._port}", **self._given}
+        properties = {"listeners": f"PLAINTEXT://{_bracketed(self._host)}:{self._port}", **self._given}
         if folder is not None:
             properties["log.dirs"] = str(folder)
         # In a test nobody reads a log: a misspelt key has to be an error.
-        config, _ = BrokerConfig.from_properties(properties, strict=True)
+        config, notes = BrokerConfig.from_properties(properties, strict=True)
+        for note in notes:
+            warnings.warn(note, stacklevel=4)
         return config
 
     def _run(self, config: BrokerConfig, ready: threading.Event) -> None:
@@ -137,11 +146,18 @@ class Broker:
     async def _serve(self, config: BrokerConfig, ready: threading.Event) -> None:
         self._stop = asyncio.Event()
         server = Server(config)
-        await server.start()
-        self._server = server
-        ready.set()
-        await self._stop.wait()
-        await server.stop()
+        try:
+            await server.start()
+            await server.serve_metrics()
+            self._server = server
+            ready.set()
+            await self._stop.wait()
+        finally:
+            await server.stop()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _as_property(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,30 @@ def test_a_users_project_gets_the_fixtures_by_installing_the_package(pytester: p
         """
     )
     pytester.runpytest_subprocess("-q").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"listeners": "PLAINTEXT://127.0.0.1:0"}, {"port": 9}, "listeners: give either"),
+        ({"log.dirs": "a"}, {"data_dir": "b"}, "log.dirs: give either"),
+        ({"num.partitons": 3}, {}, "did you mean num.partitions"),
+    ],
+)
+def test_a_contradiction_or_a_misspelt_key_is_an_error(
+    config: dict[str, object], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Broker(config, **options).start()
+
+
+def test_a_key_without_effect_is_a_warning_and_the_broker_starts() -> None:
+    with pytest.warns(UserWarning, match="no effect here: num.network.threads"), Broker({"num.network.threads": 3}):
+        pass
+
+
+def test_a_failed_start_leaves_the_folder_free(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as running, pytest.raises(ConfigError, match="cannot listen"):
+        Broker(data_dir=tmp_path / "other", port=running.port).start()
+    with Broker(data_dir=tmp_path / "other"):
+        pass

@@ -116,7 +116,7 @@ class Server:
         except OSError as error:
             raise ConfigError(
                 f"listeners: cannot listen on {listener.host}:{listener.port} ({error.strerror or error}); "
-                "is another broker running there? Choose another port with --override listeners=PLAINTEXT://127.0.0.1:PORT"
+                "is another broker running there? Choose another port"
             ) from error
         self._listeners.append(server)
         port = server.sockets[0].getsockname()[1]

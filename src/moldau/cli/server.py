@@ -39,6 +39,15 @@ examples:
 """
 
 
+def kafka_server_start_main(argv: Sequence[str] | None = None) -> int:
+    """As Kafka's own command, it wants a file; `moldau start` does without."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if not given:
+        print("USAGE: kafka-server-start server.properties [--override property=value]*", file=sys.stderr)
+        return EXIT_FAILED
+    return start_main(given)
+
+
 def start_main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse_start(argv)
     logs.set_up(arguments.log_format, arguments.log_level)
@@ -78,7 +87,7 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
     properties: dict[str, str] = {}
     if arguments.properties is not None:
         try:
-            properties.update(parse_properties(arguments.properties.read_text()))
+            properties.update(parse_properties(_decoded(arguments.properties.read_bytes())))
         except OSError as error:
             raise ConfigError(f"cannot read {arguments.properties}: {error.strerror}") from error
     if arguments.port is not None:
@@ -94,6 +103,14 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
     for warning in warnings:
         log.warning(warning)
     return config
+
+
+def _decoded(data: bytes) -> str:
+    """UTF-8, or what Java's properties files were for twenty years."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 def _run(config: BrokerConfig) -> int:
@@ -115,8 +132,9 @@ async def _serve(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = Server(config)
-    await server.start()
     try:
+        await server.start()
+        await server.serve_metrics()
         with running.registered(
             {
                 "node.id": config.node_id,
@@ -143,7 +161,6 @@ async def _serve_until(stop: asyncio.Event, server: Server) -> None:
             "partitions": len(server.node.logs.logs),
         },
     )
-    await server.serve_metrics()
     _quiet_garbage_collector()
     await stop.wait()
 

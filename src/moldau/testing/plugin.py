@@ -55,6 +55,6 @@ def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterato
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
     with Cluster(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as cluster:
-        create_topic(cluster, name)
+        create_topic(cluster, name, partitions=1)
         yield name
         delete_topics(cluster, [name])

@@ -6,43 +6,26 @@ What may be set is decided in `moldau.metadata.configs`, what is told of a key i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.changes import Planner, change_each, error_of, repeated
 from moldau.broker.handlers.off_loop import answer_in_thread
 from moldau.config.broker import BROKER_KEYS, BrokerConfig
-from moldau.config.describe import (
-    ConfigEntry,
-    ConfigSource,
-    ConfigSynonym,
-    describe_broker,
-    describe_broker_defaults,
-    describe_topic,
-)
+from moldau.config.describe import describe_broker, describe_broker_defaults, describe_topic
+from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.config.keys import format_value
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.configs import ConfigChange, plan_alter_configs, plan_incremental_alter_configs
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.topics import validate_topic_name
+from moldau.wire.constants import ResourceType
 from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
-
-
-class ResourceType(IntEnum):
-    """What can have a configuration, numbered as in the protocol."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
 
 _ALTERABLE = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker"}
 
