@@ -20,8 +20,6 @@ from moldau.version import __version__
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
 
 class CommandParser(argparse.ArgumentParser):
     """argparse with one-line errors and an example in every help text."""

@@ -21,10 +21,12 @@ from moldau.cli.common import (
     run,
 )
 from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.wire.constants import ResourceType
 
 if TYPE_CHECKING:
-    from moldau.client.admin import ConfigEntry, Resource
+    from moldau.client.admin import Resource
     from moldau.client.cluster import Cluster
+    from moldau.config.entries import ConfigEntry
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --alter --topic orders --add-config retention.ms=3600000
@@ -190,14 +192,14 @@ def _describe(cluster: Cluster, args: argparse.Namespace, entity_type: str, name
 
 
 def _resource(entity_type: str, name: str) -> Resource:
-    from moldau.client.admin import Resource, ResourceType
+    from moldau.client.admin import Resource
 
     return Resource(ResourceType.TOPIC if entity_type == "topics" else ResourceType.BROKER, name)
 
 
 def _dynamic(resource: Resource, entries: list[ConfigEntry]) -> list[ConfigEntry]:
     """What was set on this very resource, not inherited from a file or a default."""
-    from moldau.client.admin import ConfigSource, ResourceType
+    from moldau.config.entries import ConfigSource
 
     if resource.type is ResourceType.TOPIC:
         source = ConfigSource.DYNAMIC_TOPIC_CONFIG

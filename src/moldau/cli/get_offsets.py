@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.cli.common import (
-    INTERNAL_TOPICS,
     CommandParser,
     at_terminal,
     connect,
@@ -19,6 +18,15 @@ from moldau.cli.common import (
     warn,
 )
 from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.wire.constants import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    INTERNAL_TOPICS,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
@@ -27,12 +35,12 @@ _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic orders --time earliest
 {prog} --bootstrap-server localhost:9092 --topic-partitions orders:0,payments:2-5"""
 _TIMES = {
-    "latest": -1,
-    "earliest": -2,
-    "max-timestamp": -3,
-    "earliest-local": -4,
-    "latest-tiered": -5,
-    "earliest-pending-upload": -6,
+    "latest": LATEST,
+    "earliest": EARLIEST,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST_LOCAL,
+    "latest-tiered": LATEST_TIERED,
+    "earliest-pending-upload": EARLIEST_PENDING_UPLOAD,
 }
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import (
-    INTERNAL_TOPICS,
     CommandParser,
     at_terminal,
     bold,
@@ -21,10 +20,11 @@ from moldau.cli.common import (
     warn,
 )
 from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.wire.constants import INTERNAL_TOPICS, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.client.admin import ConfigEntry
     from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata
+    from moldau.config.entries import ConfigEntry
 
 _ACTIONS = ("--create", "--list", "--describe", "--alter", "--delete")
 _REPORTS = (
@@ -253,7 +253,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
     configs = {}
     if names:
         topics = admin.describe_topics(cluster, names, partitions_per_answer=args.partition_size_limit_per_response)
-        resources = [admin.Resource(admin.ResourceType.TOPIC, name) for name in names]
+        resources = [admin.Resource(ResourceType.TOPIC, name) for name in names]
         configs = {r.name: entries for r, entries in admin.describe_configs(cluster, resources).items()}
     live = set(cluster.brokers())
     described = []

@@ -7,70 +7,25 @@ An error in an answer is raised, except where one call asks about many things: t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition
 from moldau.client.connection import Connection, raise_error, to_error
+from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
+from moldau.wire.constants import MAX_TIMESTAMP, ResourceType
 from moldau.wire.messages import Schema, ms
 from moldau.wire.uuids import ZERO_UUID
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-
 _DESCRIBE_PARTITIONS_MAX = 2000  # per answer; Kafka's default, the broker may cut lower
-
-
-class ResourceType(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-
-
-class ConfigSource(IntEnum):
-    """Where a configuration value comes from; the names are what Kafka's tools print."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigSource:
-        return cls.UNKNOWN
 
 
 class Resource(NamedTuple):
     type: ResourceType
     name: str
-
-
-class ConfigSynonym(NamedTuple):
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-class ConfigEntry(NamedTuple):
-    name: str
-    value: str | None
-    source: ConfigSource
-    is_sensitive: bool
-    read_only: bool
-    synonyms: tuple[ConfigSynonym, ...]
-
-    @property
-    def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT_CONFIG
 
 
 class OffsetInfo(NamedTuple):

@@ -7,42 +7,11 @@ itself are dropped, so a topic's `retention.ms` that comes from `log.retention.h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import NamedTuple
 
 from moldau.config.broker import BROKER_KEYS, BrokerConfig, value_text
+from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.config.keys import Key, Kind, format_value
 from moldau.config.topic import SYNONYMS, TOPIC_KEYS, broker_value
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from, strongest first."""
-
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-
-
-class ConfigSynonym(NamedTuple):
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-class ConfigEntry(NamedTuple):
-    """A request that did not ask for synonyms or documentation gets the entry without them."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    is_sensitive: bool
-    read_only: bool
-    synonyms: tuple[ConfigSynonym, ...]
-    type: Kind
-    doc: str | None
-
 
 # Broker keys that say the same thing in other units, in order of precedence.
 _FAMILIES = tuple(tuple(each.name for each in family) for family in SYNONYMS.values() if len(family) > 1)

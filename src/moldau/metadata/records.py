@@ -15,8 +15,6 @@ from typing import Any
 from moldau.errors import StorageError
 from moldau.wire.uuids import uuid_from_text, uuid_to_text
 
-NO_LEADER = -1
-
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:

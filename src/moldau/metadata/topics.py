@@ -21,8 +21,8 @@ from moldau.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from moldau.wire.constants import INTERNAL_TOPICS
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 # Kafka's limit: one request must not flood the metadata log and every broker's disk with directories.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from offline import OfflineBroker, StartOffline
 
-from moldau.config.describe import ConfigSource
+from moldau.config.entries import ConfigSource
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema

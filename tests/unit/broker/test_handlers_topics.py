@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from offline import OfflineBroker, StartOffline, new_topic
 
-from moldau.config.describe import ConfigSource
+from moldau.config.entries import ConfigSource
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import PartitionRecord, Record, TopicRecord

@@ -14,6 +14,7 @@ from moldau.client.cluster import Cluster
 from moldau.client.config import ClientConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
+from moldau.wire.constants import LATEST, ResourceType
 from moldau.wire.messages import error, ms
 
 MakeBroker = Callable[..., FakeBroker]
@@ -118,7 +119,7 @@ def test_partitions_whose_leader_moved_are_asked_for_again(fake_broker: MakeBrok
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _offsets_answer([6, 78])})
     time = Time()
     with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
-        offsets = admin.list_offsets(cluster, {("t", 0): admin.LATEST, ("t", 1): admin.LATEST})
+        offsets = admin.list_offsets(cluster, {("t", 0): LATEST, ("t", 1): LATEST})
     found = {tp: result.offset for tp, result in offsets.items() if not isinstance(result, KafkaError)}
     assert found == {("t", 0): 40, ("t", 1): 41}
     assert time.now == pytest.approx(0.2)
@@ -244,17 +245,13 @@ def test_a_brokers_configuration_is_asked_of_that_broker(fake_broker: MakeBroker
 
     broker = _broker(fake_broker, {ApiKey.DESCRIBE_CONFIGS: answer})
     resources = [
-        admin.Resource(admin.ResourceType.BROKER, "1"),
-        admin.Resource(admin.ResourceType.TOPIC, "t"),
-        admin.Resource(admin.ResourceType.BROKER, ""),
+        admin.Resource(ResourceType.BROKER, "1"),
+        admin.Resource(ResourceType.TOPIC, "t"),
+        admin.Resource(ResourceType.BROKER, ""),
     ]
     with Cluster(broker.config()) as cluster:
         assert set(admin.describe_configs(cluster, resources)) == set(resources)
         with pytest.raises(KafkaError, match="Broker 7 is not in the cluster"):
-            admin.describe_configs(cluster, [admin.Resource(admin.ResourceType.BROKER, "7")])
+            admin.describe_configs(cluster, [admin.Resource(ResourceType.BROKER, "7")])
     asked = [[r.resource_name for r in request.resources] for request in broker.sent(ApiKey.DESCRIBE_CONFIGS)]
     assert asked == [["1"], ["t", ""]]
-
-
-def test_a_source_from_a_newer_kafka_is_unknown_not_an_error() -> None:
-    assert admin.ConfigSource(99) is admin.ConfigSource.UNKNOWN

@@ -1,0 +1,25 @@
+"""Numbers and names that a broker and its clients have to agree on, and that no message schema spells out."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+# Timestamps of ListOffsets that are no time.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+class ResourceType(IntEnum):
+    """What can have a configuration."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
