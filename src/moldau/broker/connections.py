@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import sys
 from collections import Counter
@@ -72,7 +73,7 @@ class Connections:
                 continue
             why = connection.overdue(now_s, self._idle_max_s)
             if why is not None:
-                connection.close(why)
+                connection.close(why, logging.DEBUG)
             elif now_s - connection.last_active_s > SWEEP_INTERVAL_S:
                 connection.shrink()
 
