@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from moldau.errors import StorageError
 from moldau.log.offset_index import CorruptIndexError
 from moldau.log.txn_index import AbortedTxn
-from moldau.wire.batch import decode_records
+from moldau.wire.batch import iter_records
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
@@ -33,7 +33,7 @@ def _find(segment: Segment, timestamp_ms: int, start_offset: int) -> Found | Non
     begin = max(segment.time_index.lookup(timestamp_ms), start_offset)
     for _, header, batch in segment.batches_from(begin):
         if header.max_timestamp >= timestamp_ms:
-            for record in decode_records(batch, 0, header):
+            for record in iter_records(batch, 0, header):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                     return record.timestamp_ms, record.offset, header.leader_epoch
     return None
@@ -61,7 +61,7 @@ def _newest(segment: Segment, start_offset: int) -> Found | None:
     newest: Found | None = None
     for _, header, batch in segment.batches_from(start_offset):
         if newest is None or header.max_timestamp > newest[0]:
-            for record in decode_records(batch, 0, header):
+            for record in iter_records(batch, 0, header):
                 if record.offset >= start_offset and (newest is None or record.timestamp_ms > newest[0]):
                     newest = record.timestamp_ms, record.offset, header.leader_epoch
     return newest

@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError
-from moldau.wire.batch import BatchHeader, decode_records, read_header, recompress, stamp_log_append_time
+from moldau.wire.batch import (
+    RECORD_SIZE_MIN,
+    UNCOMPRESSED_BYTES_MAX,
+    BatchHeader,
+    iter_records,
+    read_header,
+    recompress,
+    stamp_log_append_time,
+)
 from moldau.wire.compression import Codec
 
 _NO_LIMIT_MS = 2**62
@@ -23,6 +31,14 @@ _CODECS = {
 }
 _ODD_ATTRIBUTES = 0x0F  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
 _LAST_CODEC = 4
+# `max.message.bytes` bounds what is stored, hence compressed. To look at the records costs what they swell to,
+# so that is held to a multiple of it: more than text gains, less than a bomb does (thousands). The floor keeps
+# a small `max.message.bytes` from refusing batches that are only very uniform.
+_SWELL_MAX = 64
+_UNCOMPRESSED_BYTES_MIN = 16 * 1024 * 1024
+# A batch may hold as many records as would fit without compression, or this many: 700 bytes of zstd can hold a
+# million empty ones, and to go through them takes seconds, in which nobody else is served.
+_RECORDS_MIN = 100_000
 
 
 class LogRules(NamedTuple):
@@ -35,6 +51,8 @@ class LogRules(NamedTuple):
     codec: Codec | None  # None: as the producer sent it
     level: int | None
     headers_suffice: bool
+    uncompressed_bytes_max: int
+    records_max: int
 
     @classmethod
     def of(cls, config: TopicConfig) -> LogRules:
@@ -56,6 +74,10 @@ class LogRules(NamedTuple):
             codec=codec,
             level=levels.get(codec) if codec is not None else None,
             headers_suffice=codec is None and not (config.compact or log_append_time or bounded_before),
+            uncompressed_bytes_max=min(
+                max(_SWELL_MAX * config.max_message_bytes, _UNCOMPRESSED_BYTES_MIN), UNCOMPRESSED_BYTES_MAX
+            ),
+            records_max=max(config.max_message_bytes // RECORD_SIZE_MIN, _RECORDS_MIN),
         )
 
     def check_size(self, size: int) -> None:
@@ -76,6 +98,12 @@ class LogRules(NamedTuple):
             if header.is_log_append_time:
                 raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
             _ = header.codec  # says that nobody knows it
+        if header.count > self.records_max:
+            # This code and not INVALID_RECORD: Kafka's producers answer it with smaller batches.
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"batch of {header.count} records; with its max.message.bytes the topic takes {self.records_max}",
+            )
         if header.max_timestamp > now_ms + self.after_max_ms and not self.log_append_time:
             raise self._out_of_range(header.max_timestamp, now_ms)
 
@@ -95,7 +123,8 @@ class LogRules(NamedTuple):
         if not header.is_control and (self.compacted or bounded_before):
             self._check_records(batch, header, now_ms, bounded_before)
         if self.codec is not None and self.codec != header.codec and not header.is_control:
-            batch = bytearray(recompress(batch, 0, header, self.codec, self.level))
+            max_size = self.uncompressed_bytes_max
+            batch = bytearray(recompress(batch, 0, header, self.codec, self.level, max_size=max_size))
             self.check_size(len(batch))
             header = read_header(batch)
         if self.log_append_time:
@@ -106,7 +135,7 @@ class LogRules(NamedTuple):
     def _check_records(
         self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, bounded_before: bool
     ) -> None:
-        for record in decode_records(batch, 0, header):
+        for record in iter_records(batch, 0, header, self.uncompressed_bytes_max):
             if self.compacted and record.key is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic cannot accept a record without a key")
             if bounded_before and 0 <= record.timestamp_ms < now_ms - self.before_max_ms:

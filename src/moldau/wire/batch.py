@@ -55,6 +55,8 @@ _END_TXN_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 # Kafka's own ceiling on any single buffer is a 32-bit length, here it is what one process can spare.
 UNCOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 
+RECORD_SIZE_MIN = 7  # one byte each: length, attributes, timestamp, offset, null key, null value, no headers
+
 Header = tuple[str, bytes | None]
 
 
@@ -188,6 +190,8 @@ def _check_produced(header: BatchHeader) -> None:
     count = header.count
     if count <= 0:
         raise _invalid(f"invalid record count {count}")
+    if not header.attributes & _CODEC_MASK and count * RECORD_SIZE_MIN > header.size - HEADER_SIZE:
+        raise _invalid(f"{count} records do not fit into {header.size - HEADER_SIZE} bytes")
     if header.last_offset_delta != count - 1:
         raise _invalid(f"last offset delta {header.last_offset_delta} does not fit {count} records")
     if header.attributes & _CODEC_MASK > Codec.ZSTD:
@@ -220,19 +224,26 @@ def stamp_log_append_time(buf: bytearray | memoryview, pos: int, timestamp_ms: i
 
 def decode_records(buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX) -> list[Record]:
     """The records of one batch, with absolute offsets; INVALID_RECORD when they do not fit the header."""
+    return list(iter_records(buf, pos, header, max_size))
+
+
+def iter_records(
+    buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
+    """`decode_records` one by one, for those who need not keep all, or not even see all."""
     data = _records_data(buf, pos, header, max_size)
     append_time = header.max_timestamp if header.is_log_append_time else None
-    records = []
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    at = number = 0
     try:
-        at = 0
-        for _ in range(header.count):
-            record, at = _read_record(data, at, header.base_offset, header.base_timestamp, append_time)
-            records.append(record)
+        while number < header.count:
+            record, at = _read_record(data, at, base_offset, base_timestamp, append_time)
+            yield record
+            number += 1
     except (IndexError, ProtocolError) as error:
-        raise _invalid(f"malformed record {len(records)} of {header.count}: {error}") from error
+        raise _invalid(f"malformed record {number} of {header.count}: {error}") from error
     if at != len(data):
         raise _invalid(f"{len(data) - at} bytes left over after {header.count} records")
-    return records
 
 
 def _records_data(buf: Buffer, pos: int, header: BatchHeader, max_size: int) -> bytes:
@@ -340,9 +351,17 @@ def _write_record(offset_delta: int, base_timestamp: int, fields: RecordFields) 
     return write_varlong(len(body)) + body
 
 
-def recompress(buf: Buffer, pos: int, header: BatchHeader, codec: Codec, level: int | None = None) -> bytes:
+def recompress(
+    buf: Buffer,
+    pos: int,
+    header: BatchHeader,
+    codec: Codec,
+    level: int | None = None,
+    *,
+    max_size: int = UNCOMPRESSED_BYTES_MAX,
+) -> bytes:
     """The same batch with its records compressed otherwise; header fields and record bytes are kept."""
-    data = _records_data(buf, pos, header, UNCOMPRESSED_BYTES_MAX)
+    data = _records_data(buf, pos, header, max_size)
     attributes = header.attributes & ~_CODEC_MASK | codec
     return _assemble(header._replace(attributes=attributes), compress(codec, data, level))
 

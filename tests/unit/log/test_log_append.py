@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -9,7 +10,7 @@ from log_helpers import NOW_MS, Clock, append, batch, files_of, new_log, offsets
 
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.log.partition_log import PartitionLog
-from moldau.wire.batch import decode_records, read_header
+from moldau.wire.batch import decode_records, encode_batch, read_header
 from moldau.wire.compression import Codec
 
 HOUR_MS = 3_600_000
@@ -127,6 +128,39 @@ def test_a_compacted_topic_needs_keys(tmp_path: Path) -> None:
     log = new_log(tmp_path, cleanup_policy=frozenset({"compact"}))
     assert refused(log, batch(key=None)) is ErrorCode.INVALID_RECORD
     append(log, batch(key=b""))
+
+
+def claiming(count: int, codec: Codec) -> bytearray:
+    """A batch of one record whose header speaks of `count`."""
+    one = batch(codec=codec)
+    one[23:27] = (count - 1).to_bytes(4, "big")
+    one[57:61] = count.to_bytes(4, "big")
+    return with_crc(one)
+
+
+def test_a_batch_of_more_records_than_max_message_bytes_can_hold_is_refused(tmp_path: Path) -> None:
+    log = new_log(tmp_path, max_message_bytes=1_400_000)
+    assert refused(log, claiming(200_001, Codec.ZSTD)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert refused(log, claiming(2**31 - 1, Codec.ZSTD)) is ErrorCode.MESSAGE_TOO_LARGE
+    append(log, claiming(200_000, Codec.ZSTD))
+    small = new_log(tmp_path / "small", max_message_bytes=1000)
+    assert refused(small, claiming(100_001, Codec.ZSTD)) is ErrorCode.MESSAGE_TOO_LARGE
+    append(small, claiming(100_000, Codec.ZSTD))
+
+
+def test_a_batch_of_more_records_than_its_bytes_can_hold_is_refused(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert refused(log, claiming(50, Codec.NONE)) is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("config", [{"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
+def test_a_batch_that_swells_beyond_measure_is_refused_where_it_is_decompressed(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    bomb = bytearray(encode_batch([(b"k", bytes(17 << 20), NOW_MS, ())], codec=Codec.ZSTD))
+    log = new_log(tmp_path, segment_bytes=10_000, max_message_bytes=5000, **config)
+    assert refused(log, bomb) is ErrorCode.INVALID_RECORD
+    append(log, batch(500, size=0, codec=Codec.ZSTD))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_helpers import NOW_MS, append, batch, new_log, properties, restart
+
+from moldau.wire import batch as wire_batch
 
 times = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=20)
 
@@ -48,6 +51,21 @@ def test_the_epoch_of_what_is_found_comes_with_it(tmp_path: Path) -> None:
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 3)
     assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1, 5)
     assert log.max_timestamp() == (NOW_MS + 1, 1, 5)
+
+
+def test_a_lookup_reads_no_further_than_the_record_it_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path, segment_bytes=100_000)
+    append(log, batch(timestamps=[NOW_MS + number for number in range(1000)]))
+    real = wire_batch._read_record
+    calls: list[int] = []
+
+    def counted(data: bytes, start: int, *fields: Any) -> Any:
+        calls.append(start)
+        return real(data, start, *fields)
+
+    monkeypatch.setattr(wire_batch, "_read_record", counted)
+    assert log.offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2, 0)
+    assert len(calls) == 3
 
 
 def test_log_append_time_counts_for_every_record_of_the_batch(tmp_path: Path) -> None:
