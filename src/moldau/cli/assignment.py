@@ -1,11 +1,12 @@
-"""Reading partitions without a consumer group: every partition of the wanted topics is assigned by hand.
+"""How a reader comes by its partitions: from a group's coordinator (`Subscription`), or by hand (`Assignment`).
 
-No coordinator is asked, no offset is committed: a look into a topic leaves no trace in the cluster.
+By hand no coordinator is asked and no offset committed: a look into a topic leaves no trace in the cluster.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import topic_pattern, warn
@@ -15,6 +16,38 @@ if TYPE_CHECKING:
     from moldau.cli.confluent import Interruption
 
 _MISSING_RETRY_S = 0.1  # how often to look for a topic that is not there yet
+_COORDINATOR_WAIT_S = 3.0  # longer than a coordinator takes that is there
+_METADATA_WAIT_S = 1.0
+
+
+class Subscription:
+    """A group's member. librdkafka looks for a coordinator for ever and says nothing, so this does, once."""
+
+    def __init__(self, consumer: Any, topics: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._consumer = consumer
+        self._clock = clock
+        self._patience_ends: float | None = clock() + _COORDINATOR_WAIT_S
+        consumer.subscribe([topics])
+
+    def refresh(self, interruption: Interruption) -> None:
+        """Call before every poll."""
+        if self._patience_ends is None or self._clock() < self._patience_ends:
+            return
+        self._patience_ends = None
+        # A member's id comes from its coordinator. Where no broker answers at all, that has been said already.
+        if not self._consumer.memberid() and self._is_connected():
+            warn(
+                "WARN no group coordinator was found: this broker has none, or none yet. Still looking; "
+                "without --group the topic can be read at once."
+            )
+
+    def _is_connected(self) -> bool:
+        from confluent_kafka import KafkaException
+
+        try:
+            return bool(self._consumer.list_topics(timeout=_METADATA_WAIT_S).brokers)
+        except KafkaException:
+            return False
 
 
 class Assignment:

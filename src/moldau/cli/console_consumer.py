@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.assignment import Assignment
+from moldau.cli.assignment import Assignment, Subscription
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, topic_pattern, warn
 from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
 from moldau.errors import ConfigError
@@ -62,22 +62,7 @@ def _parser(prog: str) -> CommandParser:
         default="read_uncommitted",
         help="whether to leave out records of open and aborted transactions",
     )
-    parser.add_argument(
-        "--formatter", metavar="NAME", default="default", help="default, logging or noop (class names too)"
-    )
-    parser.add_argument(
-        "--formatter-property",
-        "--property",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="print.timestamp, print.partition, print.offset, print.epoch, print.headers, print.key, "
-        "print.value (true or false); key.separator, line.separator, headers.separator, null.literal; "
-        "key.deserializer, value.deserializer, headers.deserializer",
-    )
-    parser.add_argument("--formatter-config", metavar="FILE", help="properties file for the formatter")
-    parser.add_argument("--key-deserializer", metavar="CLASS", help="key.deserializer of the formatter")
-    parser.add_argument("--value-deserializer", metavar="CLASS", help="value.deserializer of the formatter")
+    _add_formatting(parser)
     parser.add_argument(
         "--command-property",
         "--consumer-property",
@@ -94,6 +79,25 @@ def _parser(prog: str) -> CommandParser:
         parser.add_argument(old, action="store_true", help=argparse.SUPPRESS)
     parser.add_flag("--json", "print each record as one JSON object a line")
     return parser
+
+
+def _add_formatting(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--formatter", metavar="NAME", default="default", help="default, logging or noop (class names too)"
+    )
+    parser.add_argument(
+        "--formatter-property",
+        "--property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="print.timestamp, print.partition, print.offset, print.epoch, print.headers, print.key, "
+        "print.value (true or false); key.separator, line.separator, headers.separator, null.literal; "
+        "key.deserializer, value.deserializer, headers.deserializer",
+    )
+    parser.add_argument("--formatter-config", metavar="FILE", help="properties file for the formatter")
+    parser.add_argument("--key-deserializer", metavar="CLASS", help="key.deserializer of the formatter")
+    parser.add_argument("--value-deserializer", metavar="CLASS", help="value.deserializer of the formatter")
 
 
 def _check(parser: CommandParser, args: argparse.Namespace) -> None:
@@ -157,18 +161,18 @@ def _consume(args: argparse.Namespace) -> int:
     formatter = _formatter(args)
     props = consumer_properties(args)
     config = confluent.client_config(props, args.bootstrap_server, "console-consumer")
-    assignment: Assignment | None = None
+    partitions: Assignment | Subscription
     if "group.id" in props:
         consumer = confluent.consumer(config)
-        consumer.subscribe([args.topic or f"^({topic_pattern(args.include).pattern})$"])
+        partitions = Subscription(consumer, args.topic or f"^({topic_pattern(args.include).pattern})$")
     else:
         # librdkafka wants a group id even from those who will never join or commit.
         consumer = confluent.consumer(config | {"group.id": "console-consumer", "enable.auto.commit": "false"})
-        assignment = _assignment(consumer, args, props)
+        partitions = _assignment(consumer, args, props)
     printer = Printer(formatter, skip_errors=args.skip_message_on_error, warn_once=config["error_cb"])
     with confluent.Interruption() as interruption:
         try:
-            _poll(consumer, args, assignment, printer, interruption)
+            _poll(consumer, args, partitions, printer, interruption)
         except KeyboardInterrupt:
             pass  # the usual way to end it
         except BrokenPipeError:
@@ -200,15 +204,14 @@ def _assignment(consumer: Any, args: argparse.Namespace, props: dict[str, str]) 
 def _poll(
     consumer: Any,
     args: argparse.Namespace,
-    assignment: Assignment | None,
+    partitions: Assignment | Subscription,
     printer: Printer,
     interruption: Interruption,
 ) -> None:
     last_record = time.monotonic()
     while args.max_messages is None or args.max_messages < 0 or printer.count < args.max_messages:
         interruption.check()
-        if assignment is not None:
-            assignment.refresh(interruption)
+        partitions.refresh(interruption)
         remaining = _BATCH_MAX
         if args.max_messages is not None and args.max_messages >= 0:
             # Never more than will be printed: what is handed out counts as consumed when the group commits.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from moldau.cli import common
+from moldau.cli.assignment import Subscription
 from moldau.cli.confluent import ErrorLines, Interruption, client_config
 from moldau.errors import ConfigError
 
@@ -39,6 +41,44 @@ def test_the_second_signal_ends_the_process_there_and_then(monkeypatch: pytest.M
         interruption._on_signal(signal.SIGTERM, None)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert raised == [signal.SIGTERM]
+
+
+class Member:
+    """A consumer with or without a coordinator, of a cluster with or without a broker."""
+
+    def __init__(self, member_id: str | None, brokers: tuple[int, ...]) -> None:
+        self.subscribed: list[str] = []
+        self._member_id, self._brokers = member_id, brokers
+
+    def subscribe(self, topics: list[str]) -> None:
+        self.subscribed += topics
+
+    def memberid(self) -> str | None:
+        return self._member_id
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(brokers=self._brokers)
+
+
+@pytest.mark.parametrize(
+    ("member_id", "brokers", "lines"),
+    [(None, (1,), 1), ("", (1,), 1), ("console-1", (1,), 0), (None, (), 0)],
+    ids=["none", "empty", "member", "nobody there"],
+)
+def test_a_group_without_a_coordinator_says_so_once(
+    member_id: str | None, brokers: tuple[int, ...], lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = [0.0]
+    member = Member(member_id, brokers)
+    with Interruption() as interruption:
+        subscription = Subscription(member, "orders", clock=lambda: times[-1])
+        subscription.refresh(interruption)
+        assert capsys.readouterr().err == "", "it has just begun to look"
+        for now in (5.0, 6.0, 60.0):
+            times.append(now)
+            subscription.refresh(interruption)
+    assert member.subscribed == ["orders"]
+    assert capsys.readouterr().err.count("no group coordinator") == lines
 
 
 class Error:
