@@ -1,4 +1,4 @@
-"""Forcing a log to disk, and closing it. Appends go to the page cache; how often to flush is the caller's.
+"""Forcing a log to disk, producer snapshots, closing. Appends go to the page cache; how often to flush is the caller's.
 
 A flush runs beside appends, in another thread: it takes the log end first, opens descriptors of its own, and
 only then moves the recovery point. A truncation meanwhile voids it.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from moldau.log.checkpoints import PARTITION_METADATA
-from moldau.log.files import fsync_path
+from moldau.log.files import SNAPSHOT_SUFFIX, file_name, fsync_path, write_file
+from moldau.log.segment import base_offset_of
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
 
-_base_offset = attrgetter("base_offset")
 # Not the disk's failures: there are too many open files, and the next try may find fewer.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -46,7 +45,7 @@ def flush(log: PartitionLog, upto_offset: int | None) -> None:
 def _sync(log: PartitionLog, end_offset: int) -> None:
     segments = list(log.segments)
     # One below the recovery point: a segment that ends there may have been sealed since the last flush.
-    first = max(0, bisect_right(segments, log.recovery_point - 1, key=_base_offset) - 1)
+    first = max(0, bisect_right(segments, log.recovery_point - 1, key=base_offset_of) - 1)
     for segment in segments[first:]:
         if segment.base_offset < end_offset:
             segment.flush(with_indexes=segment is not segments[-1] or not segment.writable)
@@ -71,12 +70,25 @@ def _sync_small_files(log: PartitionLog) -> None:
             raise
 
 
+def take_snapshot(log: PartitionLog) -> None:
+    """Writes the producer state as of its end offset, unless that is there already; the next flush forces it."""
+    offset = log.producers.end_offset
+    if offset == log.producers.snapshot_offset:
+        return
+    path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+    write_file(path, log.producers.encode())
+    log.producers.snapshot_offset = offset
+    log.snapshots.append(offset)
+    log.unsynced_snapshots.append(path)
+    log.needs_dir_sync = True
+
+
 def close(log: PartitionLog) -> None:
     active = log.segments[-1]
     changed = active.writable
     try:
         active.close()
-        log.take_snapshot()
+        take_snapshot(log)
         flush(log, None)
         with log.flush_lock:
             if changed:

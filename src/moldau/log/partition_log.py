@@ -16,22 +16,20 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from moldau.config.topic import TopicConfig
-from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, OffsetOutOfRangeError
+from moldau.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from moldau.log import durability, lookups, retention, truncation
 from moldau.log.checkpoints import write_partition_metadata
 from moldau.log.epoch_cache import EpochCache
-from moldau.log.files import SNAPSHOT_SUFFIX, FilePool, LogDir, file_name, write_file
+from moldau.log.files import FilePool, LogDir
 from moldau.log.producer_state import AppendOrigin, EndTxnMarker, ProducerState, read_marker
-from moldau.log.segment import Segment
-from moldau.log.validation import LogRules
+from moldau.log.segment import Segment, base_offset_of
+from moldau.log.validation import LogRules, wrong_size
 from moldau.wire.batch import LOG_OVERHEAD, BatchHeader, check_batch, iter_headers, read_header, stamp
 
-base_offset_of = attrgetter("base_offset")
 # A reader that reads on finds its position here; with more of them some look it up in the index now and then.
 _HINTS_MAX = 32
 
@@ -188,7 +186,7 @@ class PartitionLog:
         size = header.length + LOG_OVERHEAD
         rules = self._rules
         if size != len(records):
-            raise _wrong_size(records, header)
+            raise wrong_size(records, header)
         if size > rules.max_message_bytes or size > rules.segment_bytes:
             rules.check_size(size)
         check_batch(records, 0, header, strict=origin is AppendOrigin.CLIENT)
@@ -317,7 +315,7 @@ class PartitionLog:
         if old.writable:
             old.write_indexes()
         self.producers.end_offset = base_offset
-        self.take_snapshot()
+        durability.take_snapshot(self)
         # Last, when the old one is complete: recovery takes a segment's name for the end of the one before.
         new = Segment.create(str(self.directory), base_offset, self.pool, self.clock())
         self.make_writable(new)
@@ -355,18 +353,6 @@ class PartitionLog:
         self._rules = LogRules.of(config)
         if self._active.writable:
             self.make_writable(self._active)
-
-    def take_snapshot(self) -> None:
-        """Writes the producer state as of its end offset, unless that is on disk already."""
-        offset = self.producers.end_offset
-        if offset == self.producers.snapshot_offset:
-            return
-        path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-        write_file(path, self.producers.encode())
-        self.producers.snapshot_offset = offset
-        self.snapshots.append(offset)
-        self.unsynced_snapshots.append(path)
-        self.needs_dir_sync = True
 
     def drop_segments(self, gone: list[Segment]) -> None:
         """Takes some of the segments out of the log; their files follow after `file.delete.delay.ms`."""
@@ -500,9 +486,3 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the next record gets `offset`."""
         truncation.truncate_fully_and_start_at(self, offset)
-
-
-def _wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:
-    if header.size > len(records) or not list(iter_headers(records)):
-        return CorruptRecordError(f"batch claims {header.size} bytes, {len(records)} were sent")
-    return KafkaError(ErrorCode.INVALID_RECORD, "a produce request holds exactly one record batch per partition")

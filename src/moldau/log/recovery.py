@@ -325,11 +325,13 @@ def _list_files(directory: Path) -> _Found:
             stem, suffix = os.path.splitext(name)
             if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
                 remove_file(entry.path)
+            elif not name.partition(".")[0].isdecimal():
+                continue  # not a segment's
             elif suffix == SWAP_SUFFIX:
                 swaps.append(entry.path)
-            elif suffix == LOG_SUFFIX and stem.isdigit():
+            elif suffix == LOG_SUFFIX and stem.isdecimal():
                 found.sizes[int(stem)] = entry.stat().st_size
-            elif suffix == SNAPSHOT_SUFFIX and stem.isdigit():
+            elif suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
                 found.snapshots.append(int(stem))
             elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
                 found.indexes.add(name)

@@ -11,6 +11,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterator
+from operator import attrgetter
 from os import ftruncate, pread
 
 from moldau.errors import CorruptRecordError
@@ -35,6 +36,7 @@ from moldau.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_heade
 
 logger = logging.getLogger(__name__)
 
+base_offset_of = attrgetter("base_offset")
 # Base offset, length and last offset delta: all that hopping from batch to batch needs.
 _HOP = struct.Struct(">qi11xi")
 _BASE_OFFSET = struct.Struct(">q")
@@ -359,6 +361,10 @@ class Segment:
         next_offset = -1
         while at + _HOP.size <= len(data):
             base, length, delta = _HOP.unpack_from(data, at)
+            if length < _MIN_LENGTH or position + at + length + LOG_OVERHEAD > end:
+                if at:
+                    break  # the next read begins there
+                raise CorruptRecordError(f"{self.path} holds no readable batch at byte {position}")
             if at + length + LOG_OVERHEAD > max_bytes:
                 if at or not min_one:
                     next_offset = base

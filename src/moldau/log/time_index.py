@@ -27,10 +27,6 @@ class TimeIndex:
         self.base_offset = base_offset
         self._data: bytearray | None = bytearray() if new else None
 
-    @property
-    def loaded(self) -> bool:
-        return self._data is not None
-
     def load(self) -> None:
         """CorruptIndexError when the file is missing, torn or out of order."""
         if self._data is not None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from moldau.config.topic import TopicConfig
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.wire.batch import (
     RECORD_SIZE_MIN,
     UNCOMPRESSED_BYTES_MAX,
     BatchHeader,
+    iter_headers,
     iter_records,
     read_header,
     recompress,
@@ -140,3 +141,10 @@ class LogRules(NamedTuple):
                 raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic cannot accept a record without a key")
             if bounded_before and 0 <= record.timestamp_ms < now_ms - self.before_max_ms:
                 raise self._out_of_range(record.timestamp_ms, now_ms)
+
+
+def wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:
+    """For what is not exactly one batch."""
+    if header.size > len(records) or not list(iter_headers(records)):
+        return CorruptRecordError(f"batch claims {header.size} bytes, {len(records)} were sent")
+    return KafkaError(ErrorCode.INVALID_RECORD, "a produce request holds exactly one record batch per partition")

@@ -194,3 +194,19 @@ def test_a_segment_that_is_garbage_gives_an_error_not_garbage(tmp_path: Path) ->
     with pytest.raises(CorruptRecordError):
         log.read(1, 1000, upto_offset=6, min_one=True)
     assert spans(log.read(3, 1000, upto_offset=6, min_one=True)) == [(3, 3)]
+
+
+@pytest.mark.parametrize("length", [-12, 0, 48, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("damaged", [0, 1])
+@pytest.mark.timeout(20)
+def test_a_senseless_length_on_disk_ends_a_read(tmp_path: Path, damaged: int, length: int) -> None:
+    log = new_log(tmp_path, index_interval_bytes=100_000)
+    sizes = [len(one) for one in (batch(size=50) for _ in range(4)) if append(log, one)]
+    log.read(damaged, 1, upto_offset=4, min_one=False)  # from here on, its position is known
+    with Path(log.segments[0].path).open("r+b") as file:
+        file.seek(sum(sizes[:damaged]) + 8)
+        file.write(length.to_bytes(4, "big", signed=True))
+    if damaged:
+        assert len(log.read(0, 2 * sizes[0] + 1, upto_offset=4, min_one=True)) == sizes[0]
+    with pytest.raises(CorruptRecordError, match=r"no readable batch|claims"):
+        log.read(damaged, 2 * sizes[0] + 1, upto_offset=4, min_one=True)

@@ -287,6 +287,18 @@ def test_files_without_a_segment_and_leftovers_are_removed(tmp_path: Path) -> No
     assert offsets_of(log) == [0]
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_files_that_are_no_segments_are_left_alone(tmp_path: Path, clean: bool) -> None:
+    log = new_log(tmp_path)
+    append(log)
+    names = ["x.index", "x.timeindex", "x.txnindex", "x.log", "x.log.swap", "x.snapshot", "\u00b2.log", "notes"]
+    for name in names:
+        (log.directory / name).write_text("mine")
+    log = restart(log) if clean else crash(log)
+    assert offsets_of(log) == [0]
+    assert [(log.directory / name).read_text() for name in names] == ["mine"] * len(names)
+
+
 def test_a_cleaned_segment_takes_the_place_of_those_it_was_made_from(tmp_path: Path) -> None:
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(9):
