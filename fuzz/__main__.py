@@ -47,7 +47,7 @@ def _attack(broker: BrokerProcess, seed: int, seconds: float, connections: int) 
     if "Traceback" in broker.output():
         print(broker.output()[-10_000:], file=sys.stderr)
         return 1
-    return 1 if unexpected else 0
+    return 1 if unexpected or attack.outcomes["silent"] else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The attack itself: many connections, one damaged frame after the other, each followed by a probe.
 
-What the broker may do with a damaged frame: answer it, close the connection, or wait for the rest of it.
-What it must not do shows elsewhere: in its count of unexpected errors, in its memory, and in whether it
-still serves.
+What the broker may do with a damaged frame: answer it, close the connection, or wait where there is something
+to wait for: the rest of the frame, or records for a fetch. It must not fall silent; what else it must not do shows
+elsewhere: in its count of unexpected errors, in its memory, and in whether it still serves.
 """
 
 from __future__ import annotations
@@ -17,14 +17,23 @@ from collections.abc import Callable, Sequence
 from fuzz.mutate import mutated
 from fuzz.requests import RequestMaker, Target
 
-# Longer than any answer should take; a frame whose size was made larger is waited for in vain.
-PATIENCE_S = 0.1
+# Longer than any answer takes, however busy the machine is.
+PATIENCE_S = 30.0
+# With frames that the broker may hold as long as it likes there is nothing to learn from patience.
+WAITING_S = 0.1
 FRAMES_PER_CONNECTION = 50
 SAMPLES_PER_VERSION = 24
 
+_FETCH = 1
 _PROBE_ID = 0x7EED_BEEF
 # ApiVersions v0 without a client id: answered as long as the connection is alive and in step.
 _PROBE = struct.pack(">ihhih", 10, 18, 0, _PROBE_ID, -1)
+
+
+def may_be_held(frame: bytes) -> bool:
+    """Whether silence is a right answer: the frame ends elsewhere than its size says, or it is a fetch."""
+    size, api_key = struct.unpack(">ih", frame[:6].ljust(6, b"\0"))
+    return size != len(frame) - 4 or api_key == _FETCH
 
 
 class _Link(asyncio.Protocol):
@@ -62,7 +71,10 @@ class _Link(asyncio.Protocol):
         if self.transport.is_closing():
             return "closed"
         self.outcome = self._loop.create_future()
-        timer = self._loop.call_later(PATIENCE_S, self._decide, "silent")
+        if may_be_held(data):
+            timer = self._loop.call_later(WAITING_S, self._decide, "held")
+        else:
+            timer = self._loop.call_later(PATIENCE_S, self._decide, "silent")
         self.transport.write(data + _PROBE)
         try:
             return await self.outcome
@@ -71,7 +83,7 @@ class _Link(asyncio.Protocol):
 
 
 class Attack:
-    """`outcomes` counts what became of the frames: answered, closed, silent."""
+    """`outcomes` counts what became of the frames: answered, closed, held, silent."""
 
     def __init__(self, bootstrap: str, target: Target, versions: Sequence[tuple[int, int]], seed: int) -> None:
         host, _, port = bootstrap.rpartition(":")

@@ -25,6 +25,9 @@ def test_fifty_thousand_damaged_frames_hurt_nobody(tmp_path: Path) -> None:
         assert attack.outcomes["answered"] > FRAMES / 4, "or most frames never reached a handler"
         assert attack.outcomes["closed"] > FRAMES / 10, "or the frames were not damaged enough"
 
+        assert attack.outcomes["silent"] == 0, "a whole request is answered or ends its connection"
+        assert attack.outcomes["held"] < FRAMES / 20, "or too many were never looked at"
+
         assert broker.metrics()["moldau_unexpected_errors_total"] == 0, broker.output()[-5000:]
         assert "Traceback" not in broker.output()
         assert broker.rss_bytes() - before_bytes < 64 << 20
