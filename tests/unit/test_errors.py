@@ -1,4 +1,4 @@
-"""The error codes are Apache Kafka's, by name, number and what a client may do about them."""
+"""The error codes are Apache Kafka's, by name and number."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ KIO_ERROR_CODE = type(error(ErrorCode.NONE))
 def test_error_codes_equal_the_protocol_packages() -> None:
     theirs = {code.name.upper(): code.value for code in KIO_ERROR_CODE}
     assert {code.name: code.value for code in ErrorCode} == theirs
-
-
-@pytest.mark.parametrize("code", ErrorCode, ids=lambda code: code.name)
-def test_retriable_means_what_kafka_means(code: ErrorCode) -> None:
-    assert code.retriable == error(code).retriable
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,6 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
     @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id > NO_PRODUCER_ID
-
-    @property
     def last_sequence(self) -> int:
         """Sequences count modulo 2^31: after the largest int comes zero."""
         if self.base_sequence == NO_SEQUENCE:

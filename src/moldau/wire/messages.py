@@ -198,10 +198,6 @@ def ms(milliseconds: int) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=milliseconds)
 
 
-def to_ms(duration: datetime.timedelta) -> int:
-    return round(duration.total_seconds() * 1000)
-
-
 def _schema(api_key: int, version: int, kind: str) -> Schema:
     def module_of(other: int) -> Any:
         return importlib.import_module(f"kio.schema.{name}.v{other}.{kind}")

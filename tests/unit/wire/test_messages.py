@@ -26,7 +26,6 @@ from moldau.wire.messages import (
     parse_request_header,
     request_schema,
     response_schema,
-    to_ms,
 )
 
 METADATA_VERSIONS = range(APIS[ApiKey.METADATA].min_version, APIS[ApiKey.METADATA].max_version + 1)
@@ -240,8 +239,3 @@ def test_hypothesis_is_not_loaded_by_the_broker_and_stays_importable() -> None:
         "import hypothesis; m.response_schema(3, 9)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-@given(st.integers(-(2**31), 2**31 - 1))
-def test_milliseconds_survive_the_way_through_a_timedelta(milliseconds: int) -> None:
-    assert to_ms(ms(milliseconds)) == milliseconds

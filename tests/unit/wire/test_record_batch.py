@@ -95,7 +95,7 @@ def test_the_header_says_what_was_asked_for() -> None:
     assert (header.base_offset, header.last_offset, header.next_offset) == (40, 42, 43)
     assert (header.count, header.last_offset_delta, header.leader_epoch, header.magic) == (3, 2, 5, 2)
     assert (header.base_timestamp, header.max_timestamp) == (1_000, 3_000)
-    assert (header.producer_id, header.producer_epoch, header.has_producer_id) == (9, 2, True)
+    assert (header.producer_id, header.producer_epoch) == (9, 2)
     assert (header.base_sequence, header.last_sequence) == (2**31 - 2, 0)
     assert header.codec is Codec.ZSTD
     assert header.is_compressed
