@@ -267,6 +267,16 @@ async def test_the_older_request_replaces_everything(offline_broker: OfflineBrok
     assert result.error_code == ErrorCode.INVALID_REQUEST
 
 
+async def test_resources_of_one_request_cannot_contradict_each_other(offline_broker: OfflineBroker) -> None:
+    results = await alter(
+        offline_broker,
+        (BROKER, "1", [("log.cleaner.min.compaction.lag.ms", SET, "100")]),
+        (BROKER, "", [("log.cleaner.max.compaction.lag.ms", SET, "50")]),
+    )
+    assert [ErrorCode(result.error_code) for result in results] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    await offline_broker.create("t")  # metadata can still change
+
+
 async def test_altered_values_survive_a_restart(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
     await alter(offline_broker, (TOPIC, "t", [("retention.ms", SET, "42")]))
