@@ -26,6 +26,7 @@ from moldau.log.checkpoints import write_partition_metadata
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.files import FilePool, LogDir
 from moldau.log.producer_state import AppendOrigin, EndTxnMarker, ProducerState, read_marker
+from moldau.log.replay import check_producer
 from moldau.log.segment import Segment, base_offset_of
 from moldau.log.validation import LogRules, wrong_size
 from moldau.wire.batch import LOG_OVERHEAD, BatchHeader, check_batch, iter_headers, read_header, stamp
@@ -200,7 +201,7 @@ class PartitionLog:
                 if marker is not None:
                     self.producers.check_marker(header, marker)
             else:
-                self.producers.check(header, origin)
+                check_producer(self.producers, self.segments, header, origin)
         base_offset = self.log_end_offset
         stamp(records, 0, base_offset, leader_epoch)
         self._write(records, header, base_offset, leader_epoch, now_ms)

@@ -9,7 +9,7 @@ data reaches.
     transactions     data opens one; a control marker (commit or abort) ends it
 
 `<offset>.snapshot` is Kafka's format, version 1: version, CRC32C of the rest, entries. It holds the last
-batch of each producer only, so after a restart the retry of an older batch is out of order, as in Kafka.
+batch of each producer only; `replay.py` finds the others in the log when a retry asks for one of them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ class BatchMetadata(NamedTuple):
     offset_delta: int
     timestamp_ms: int
 
+    @classmethod
+    def of(cls, header: BatchHeader, base_offset: int) -> BatchMetadata:
+        delta = header.last_offset_delta
+        return cls(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
+
     @property
     def first_sequence(self) -> int:
         return (self.last_sequence - self.offset_delta) & _SEQUENCE_MASK
@@ -88,6 +93,7 @@ class ProducerEntry:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "is_partial",
         "last_timestamp_ms",
         "producer_id",
         "txn_first_offset",
@@ -100,6 +106,7 @@ class ProducerEntry:
         self.last_timestamp_ms = -1
         self.txn_first_offset = NO_OFFSET
         self.batches: list[BatchMetadata] = []
+        self.is_partial = False  # from a snapshot: the log may hold batches before these
 
     @property
     def last_sequence(self) -> int:
@@ -194,8 +201,7 @@ class ProducerState:
         batches = entry.batches
         if len(batches) == BATCHES_KEPT:
             del batches[0]
-        delta = header.last_offset_delta
-        batches.append(BatchMetadata(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        batches.append(BatchMetadata.of(header, base_offset))
         entry.last_timestamp_ms = header.max_timestamp
         if header.is_transactional and entry.txn_first_offset < 0:
             entry.txn_first_offset = base_offset
@@ -301,6 +307,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         entry.txn_first_offset = txn
         if last_offset >= 0:
             entry.batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp_ms))
+            entry.is_partial = True
         entries.append(entry)
     return entries
 

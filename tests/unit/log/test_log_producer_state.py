@@ -235,6 +235,42 @@ def test_producers_are_remembered_over_a_restart(tmp_path: Path, stop: Stop) -> 
     assert retry.value.base_offset == 9
 
 
+@pytest.mark.parametrize("stop", [restart, crash])
+@pytest.mark.parametrize("segment_bytes", [250, 400, 100_000])
+def test_retries_of_batches_in_flight_are_known_after_a_restart(tmp_path: Path, stop: Stop, segment_bytes: int) -> None:
+    log = new_log(tmp_path, segment_bytes=segment_bytes)
+    offsets = []
+    for number in range(8):
+        append(log, batch(producer_id=2, producer_epoch=0, base_sequence=number))
+        offsets.append(append(log, batch(2, producer_id=1, producer_epoch=1, base_sequence=2 * number)).base_offset)
+    log.flush()
+    log = stop(log)
+    append(log, batch(2, producer_id=1, producer_epoch=1, base_sequence=16))  # one that is new does not ask the log
+    if stop is restart:
+        assert len(log.producers.producers[1].batches) == 2
+    for number in range(4, 8):
+        with pytest.raises(DuplicateSequenceError) as retry:
+            append(log, batch(2, producer_id=1, producer_epoch=1, base_sequence=2 * number))
+        assert retry.value.base_offset == offsets[number]
+    for number in (3, 10):  # too old, too new
+        with pytest.raises(KafkaError) as refused:
+            append(log, batch(2, producer_id=1, producer_epoch=1, base_sequence=2 * number))
+        assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(log, batch(2, producer_id=1, producer_epoch=1, base_sequence=18)).base_offset == 26
+
+
+def test_batches_of_another_epoch_are_no_retries_after_a_restart(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=1))
+    append(log, batch(producer_id=1, producer_epoch=1, base_sequence=0))
+    log = restart(log)
+    with pytest.raises(KafkaError) as refused:
+        append(log, batch(producer_id=1, producer_epoch=1, base_sequence=2))
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert len(log.producers.producers[1].batches) == 1
+
+
 # -- transactions
 
 
