@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from moldau.config.topic import TopicConfig
 from moldau.log.files import FilePool, LogDir
+from moldau.log.manager import LogManager
 from moldau.log.partition_log import AppendInfo, LogContext, PartitionLog
 from moldau.log.producer_state import AppendOrigin
 from moldau.log.recovery import create_log, load_log
@@ -156,3 +157,33 @@ def producer_view(log: PartitionLog) -> dict[int, Any]:
         )
         for entry in log.producers.producers.values()
     }
+
+
+def manager_of(*directories: Path, clock: Clock | None = None, node_id: int = 1, **changes: Any) -> LogManager:
+    return LogManager(
+        directories,
+        default_config=changes.pop("config", topic_config()),
+        node_id=node_id,
+        clock=clock or Clock(),
+        recovery_threads=2,
+        **changes,
+    )
+
+
+def opened(*directories: Path, **changes: Any) -> LogManager:
+    manager = manager_of(*directories, **changes)
+    manager.open()
+    return manager
+
+
+def crashed(manager: LogManager) -> None:
+    """What the kernel does when the process is killed."""
+    for log in manager.logs.values():
+        log.close_files()
+    manager._unlock()
+
+
+def log_of(manager: LogManager, topic: str = "t", partition: int = 0) -> PartitionLog:
+    log = manager.get(topic, partition)
+    assert log is not None
+    return log

@@ -1,0 +1,121 @@
+"""One of several log directories fails: the others go on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_helpers import NOW_MS, TOPIC_ID, append, opened, topic_config
+
+from moldau.errors import StorageError
+from moldau.log import files
+
+
+def test_a_directory_that_takes_no_checkpoint_does_not_keep_others_from_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, good = tmp_path / "full", tmp_path / "good"
+    manager = opened(full, good)
+    for partition in range(2):
+        append(manager.create("t", partition, TOPIC_ID))
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if str(full) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, position)
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError, match="full"):
+        manager.checkpoint()
+    assert (good / "replication-offset-checkpoint").read_text() == "0\n1\nt 1 1\n"
+    manager.close()
+    assert not (full / ".kafka_cleanshutdown").exists()
+    assert (good / ".kafka_cleanshutdown").exists()
+
+
+def test_a_file_that_cannot_be_removed_does_not_keep_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = opened(tmp_path, config=topic_config(file_delete_delay_ms=0))
+    for partition in range(2):
+        log = manager.create("t", partition, TOPIC_ID)
+        append(log)
+        log.roll()
+        log.delete_records(-1)
+    real = os.unlink
+
+    def unlink(path: Any) -> None:
+        if "t-0/" in str(path):
+            raise OSError(errno.EPERM, "Operation not permitted")
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    manager.purge_deleted(NOW_MS)
+    monkeypatch.undo()
+    assert list((tmp_path / "t-0").glob("*.deleted"))
+    assert not list((tmp_path / "t-1").glob("*.deleted"))
+    manager.close()
+
+
+def test_a_failed_directory_gets_no_clean_mark_and_no_new_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    manager = opened(bad, good)
+    log = manager.create("t", 0, TOPIC_ID)
+    assert log.log_dir.path == bad
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if str(bad) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, data, position)
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError):
+        append(log)
+    assert manager.offline_dirs == [bad]
+    assert [one.error != "" for one in manager.describe_dirs()] == [True, False]
+    for partition in range(1, 4):
+        assert manager.create("t", partition, TOPIC_ID).log_dir.path == good
+    manager.checkpoint()
+    manager.close()
+    assert not (bad / ".kafka_cleanshutdown").exists()
+    assert (good / ".kafka_cleanshutdown").exists()
+
+
+def test_a_log_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = opened(tmp_path)
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError, match="full"):
+        manager.create("t", 0, TOPIC_ID)
+    assert not (tmp_path / "t-0").exists()
+    monkeypatch.undo()
+    manager.create("t", 0, TOPIC_ID)
+    manager.close()
+
+
+def test_a_directory_that_cannot_be_read_at_start_goes_offline_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    manager = opened(bad, good)
+    for partition in range(2):
+        append(manager.create("t", partition, TOPIC_ID))
+    manager.close()
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if "bad/t-" in str(path):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    manager = opened(bad, good)
+    assert manager.offline_dirs == [bad]
+    assert list(manager.logs) == [("t", 1)]
+    manager.close()
