@@ -30,6 +30,10 @@ def flush(log: PartitionLog, upto_offset: int | None) -> None:
         if end_offset <= log.recovery_point:
             return
         try:
+            log.epochs.write()  # a full disk is told here: further down it would look like a failed fsync
+        except OSError as error:
+            raise log.log_dir.storage_error(f"cannot flush {log.name}", error) from error
+        try:
             _sync(log, end_offset)
         except OSError as error:
             if error.errno not in _OURS:

@@ -1,12 +1,14 @@
 """`leader-epoch-checkpoint`: at which offset each leader epoch began.
 
 It answers "where did epoch N end?", by which a follower finds the point up to which it agrees with the
-leader. The file is written on change but forced to disk only with the data: after a crash the batches
-themselves tell the epochs above the recovery point.
+leader. A new epoch is written down only when the data is forced to disk, so that a partition's first append
+makes no file: after a crash the batches themselves tell the epochs above the recovery point. An epoch that is
+forgotten is forgotten on disk first.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from pathlib import Path
 
@@ -17,14 +19,17 @@ UNDEFINED = (-1, -1)
 
 
 class EpochCache:
-    __slots__ = ("_dirty", "_epochs", "_path", "_starts", "latest")
+    __slots__ = ("_dirty", "_entries", "_epochs", "_path", "_starts", "_unwritten", "_writing", "latest")
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LEADER_EPOCH
+        self._entries: list[tuple[int, int]] = []
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = -1
         self._dirty = False
+        self._unwritten = False
+        self._writing = threading.Lock()
 
     @classmethod
     def load(cls, directory: Path) -> EpochCache:
@@ -38,13 +43,14 @@ class EpochCache:
         return cache
 
     def entries(self) -> list[tuple[int, int]]:
-        return list(zip(self._epochs, self._starts, strict=True))
+        return list(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Notes that `epoch` begins at `start_offset`, unless it is known to begin there or before."""
         if epoch < 0 or (epoch == self.latest and start_offset >= self._starts[-1]):
             return
-        self._replace(self._with(epoch, start_offset))
+        self._set(self._with(epoch, start_offset))
+        self._unwritten = self._dirty = True
 
     def _with(self, epoch: int, start_offset: int) -> list[tuple[int, int]]:
         entries = self.entries()
@@ -83,8 +89,17 @@ class EpochCache:
     def clear(self) -> None:
         self._replace([])
 
+    def write(self) -> None:
+        """Writes the file if memory is ahead of it. Any thread may call it."""
+        with self._writing:
+            if self._unwritten:
+                entries = self._entries
+                self._write(entries)
+                self._unwritten = self._entries is not entries
+
     def flush(self) -> None:
         """Forces the file to disk if it changed since. Any thread may call it."""
+        self.write()
         if self._dirty:
             self._dirty = False
             try:
@@ -96,12 +111,18 @@ class EpochCache:
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         """First on disk, then in memory: what the disk does not take did not happen."""
+        with self._writing:
+            self._write(entries)
+            self._set(entries)
+            self._unwritten = False
+            self._dirty = True
+
+    def _write(self, entries: list[tuple[int, int]]) -> None:
         lines = (f"{epoch} {start}" for epoch, start in entries)
         replace_file(self._path, format_checkpoint(lines), sync=False)
-        self._dirty = True
-        self._set(entries)
 
     def _set(self, entries: list[tuple[int, int]]) -> None:
+        self._entries = entries
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if entries else -1

@@ -209,16 +209,21 @@ def test_an_abort_that_cannot_be_indexed_is_taken_back(
     assert log.aborted_transactions(0, 4) == [(2, 0), (1, 2)]
 
 
-def test_an_epoch_that_could_not_be_written_is_written_with_the_next_batch(
+def test_an_epoch_that_could_not_be_written_is_written_with_the_next_flush(
     tmp_path: Path, disk: Callable[[Pwrite], None]
 ) -> None:
     log = new_log(tmp_path)
     append(log, leader_epoch=1)
+    log.flush()
+    append(log, leader_epoch=2)
     disk(fail_on("leader-epoch-checkpoint.tmp", errno.ENOSPC))
     with pytest.raises(StorageError, match="full"):
-        append(log, leader_epoch=2)
+        log.flush()
+    assert not log.log_dir.offline
+    assert log.recovery_point == 1
     disk(real_pwrite)
-    append(log, leader_epoch=2)
+    log.flush()
+    assert log.recovery_point == 2
     assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
 
 
