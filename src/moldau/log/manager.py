@@ -125,6 +125,8 @@ class LogManager:
             with ThreadPoolExecutor(self._recovery_threads, thread_name_prefix="recovery") as executor:
                 futures = [executor.submit(job) for job in jobs]
                 self._collect((future.result() for future in futures), len(jobs), progress)
+        if jobs and not all_clean:
+            logger.info("not stopped cleanly the last time: checked the logs", extra={"partitions": len(jobs)})
         self._is_open = True
 
     def _jobs(
