@@ -1,4 +1,4 @@
-"""Apache Kafka and Moldau on each other's files. Jars are used where `make bench` has put them, never fetched here."""
+"""Apache Kafka's Java client on our broker, and each on the other's files. Jars are used where `make bench` has put them, never fetched here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.apache import ApacheKafka, cache_directory, has_jars
+from moldau import Broker
 from soak.broker_process import BrokerProcess
 from tests.integration.clients import CLIENTS, CODECS, Message
 from tests.integration.conftest import cluster_at, make_topic
@@ -30,15 +31,19 @@ def _missing() -> str | None:
 pytestmark = [pytest.mark.apache, pytest.mark.skipif(_missing() is not None, reason=str(_missing()))]
 
 
-def dump(*arguments: object) -> str:
-    """What Apache's kafka-dump-log says."""
+def java(tool: str, *arguments: object, stdin: str = "") -> str:
+    """What one of Apache's own commands says."""
     done = subprocess.run(
         ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-         "-cp", f"{cache_directory() / 'libs'}/*", "org.apache.kafka.tools.DumpLogSegments", *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False,
+         "-cp", f"{cache_directory() / 'libs'}/*", tool, *map(str, arguments)],
+        input=stdin, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def dump(*arguments: object) -> str:
+    return java("org.apache.kafka.tools.DumpLogSegments", *arguments)
 
 
 def files(folder: Path, suffix: str) -> str:
@@ -153,3 +158,29 @@ def test_a_folder_of_apache_kafka_moves_in(apache_folder: tuple[Path, dict[str, 
         broker.stop()
         logs = dump("--deep-iteration", "--files", files(broker.data_dir / "moved-1", ".log"))
         assert len(re.findall(r"^\| offset: \d+ ", logs, re.M)) == count + 1
+
+
+def test_apaches_java_tools_work_against_our_broker(kafka_broker: Broker) -> None:
+    tools, to = "org.apache.kafka.tools", ("--bootstrap-server", kafka_broker.bootstrap_servers)
+    topic = "java-tools"
+    java(
+        f"{tools}.TopicCommand", *to, "--create", "--topic", topic, "--partitions", 2, "--config", "retention.ms=60000"
+    )
+    described = java(f"{tools}.TopicCommand", *to, "--describe", "--topic", topic)
+    assert "PartitionCount: 2" in described
+    assert "Configs: retention.ms=60000" in described
+
+    lines = "".join(f"key-{number}:value-{number}\n" for number in range(500))
+    keyed = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")
+    java(f"{tools}.ConsoleProducer", *to, "--topic", topic, *keyed, "--compression-codec", "zstd", stdin=lines)
+    offsets = java(f"{tools}.GetOffsetShell", *to, "--topic", topic)
+    counts = [int(count) for count in re.findall(rf"^{topic}:\d:(\d+)$", offsets, re.M)]
+    assert (len(counts), sum(counts)) == (2, 500)
+
+    read = ""
+    for partition, count in enumerate(counts):
+        where = ("--topic", topic, "--partition", partition, "--offset", "earliest", "--max-messages", count)
+        read += java(f"{tools}.consumer.ConsoleConsumer", *to, *where, "--formatter-property", "print.key=true")
+    assert sorted(re.findall(r"^key-(\d+)\tvalue-\1$", read, re.M), key=int) == [str(n) for n in range(500)]
+    java(f"{tools}.TopicCommand", *to, "--delete", "--topic", topic)
+    assert topic not in java(f"{tools}.TopicCommand", *to, "--list")
