@@ -1,4 +1,7 @@
-"""Apache Kafka's Java client on our broker, and each on the other's files. Jars are used where `make bench` has put them, never fetched here."""
+"""Apache Kafka's Java client on our broker, and each on the other's files.
+
+Jars are used where `make bench` has put them, never fetched here.
+"""
 
 from __future__ import annotations
 
