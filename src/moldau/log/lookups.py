@@ -20,7 +20,7 @@ def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> Found | None:
     try:
         for segment in log.segments:
             if segment.size and segment.newest_timestamp() >= timestamp_ms:
-                found = _find(segment, timestamp_ms, log.log_start_offset)
+                found = _find(log, segment, timestamp_ms)
                 if found is not None:
                     return found
     except OSError as error:
@@ -28,12 +28,13 @@ def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> Found | None:
     return None
 
 
-def _find(segment: Segment, timestamp_ms: int, start_offset: int) -> Found | None:
+def _find(log: PartitionLog, segment: Segment, timestamp_ms: int) -> Found | None:
+    start_offset = log.log_start_offset
     segment.load_indexes()
     begin = max(segment.time_index.lookup(timestamp_ms), start_offset)
     for _, header, batch in segment.batches_from(begin):
         if header.max_timestamp >= timestamp_ms:
-            for record in iter_records(batch, 0, header):
+            for record in iter_records(batch, 0, header, log.uncompressed_bytes_max):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                     return record.timestamp_ms, record.offset, header.leader_epoch
     return None
@@ -47,21 +48,22 @@ def max_timestamp(log: PartitionLog) -> Found | None:
             timestamp_ms = segment.newest_timestamp()
             if timestamp_ms < 0 or (kept is not None and kept[0] >= timestamp_ms):
                 break
-            found = _find(segment, timestamp_ms, log.log_start_offset)
+            found = _find(log, segment, timestamp_ms)
             if found is not None:
                 return found
-            kept = _newest(segment, log.log_start_offset)
+            kept = _newest(log, segment)
         return kept
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
 
 
-def _newest(segment: Segment, start_offset: int) -> Found | None:
-    """The newest record from `start_offset` on, found by reading everything there."""
+def _newest(log: PartitionLog, segment: Segment) -> Found | None:
+    """The newest record of a segment from the log start on, found by reading everything there."""
+    start_offset = log.log_start_offset
     newest: Found | None = None
     for _, header, batch in segment.batches_from(start_offset):
         if newest is None or header.max_timestamp > newest[0]:
-            for record in iter_records(batch, 0, header):
+            for record in iter_records(batch, 0, header, log.uncompressed_bytes_max):
                 if record.offset >= start_offset and (newest is None or record.timestamp_ms > newest[0]):
                     newest = record.timestamp_ms, record.offset, header.leader_epoch
     return newest

@@ -151,6 +151,11 @@ class PartitionLog:
         return self._sealed_bytes + self._active.size
 
     @property
+    def uncompressed_bytes_max(self) -> int:
+        """How far a batch may unpack where the broker has to look inside."""
+        return self._rules.uncompressed_bytes_max
+
+    @property
     def unflushed_messages(self) -> int:
         return self.log_end_offset - self.recovery_point
 

@@ -26,6 +26,8 @@ _INT32 = struct.Struct(">i")
 _SWELL_GUESS = 8
 _GUESS_SIZE_MIN = 64 * 1024
 _GUESS_GROWTH = 8
+# How far data of a codec can swell at all, by the codec's format: no larger buffer need be tried.
+_SWELL_SLACK = 128 * 1024
 
 _LZ4_DEFAULT_LEVEL = 9  # in Kafka's counting; there too it means the fast compressor, the others the thorough one
 _LZ4_FAST = 1
@@ -78,8 +80,12 @@ def decompress(codec: Codec, data: Buffer, max_size: int) -> bytes:
 _MODULES: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 
 
+_SWELL_MAX = {Codec.GZIP: 1032, Codec.LZ4: 255, Codec.ZSTD: 32 * 1024}
+
+
 def _decompress_within(codec: Codec, data: Buffer, max_size: int) -> bytes:
     """Decompress into a buffer of fixed size, which no codec overruns, and try again with a larger one."""
+    max_size = min(max_size, _SWELL_MAX[codec] * len(data) + _SWELL_SLACK)
     decompress_into = _MODULES[codec].decompress_into
     size = min(max_size, max(_SWELL_GUESS * len(data), _GUESS_SIZE_MIN))
     while True:

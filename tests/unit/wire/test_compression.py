@@ -9,6 +9,7 @@ import resource
 import struct
 import subprocess
 import sys
+import tracemalloc
 
 import cramjam
 import pytest
@@ -186,3 +187,16 @@ def test_zstd_without_a_content_size_is_read() -> None:
     packed += bytes(compressor.finish())
     assert packed[4] & 0xE0 == 0  # neither content size nor single segment
     assert decompress(Codec.ZSTD, packed, len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_damaged_data_costs_no_more_memory_than_its_codec_could_swell_to(codec: Codec) -> None:
+    data = bytearray(compress(codec, b"some words, and some words again " * 8))
+    data[len(data) // 2] ^= 0xFF
+    tracemalloc.start()
+    try:
+        with pytest.raises(KafkaError):
+            decompress(codec, bytes(data) + b"junk", 256 * 1024 * 1024)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
