@@ -29,7 +29,7 @@ from bench.scenarios.scenario import BOTH, FULL, QUICK, Bench, Phase, Scenario
 from bench.server import ServerError, ServerProcess
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SCRATCH = RESULTS / "work"
+SCRATCH = RESULTS / "scratch"
 
 CLASSES: dict[str, type[ServerProcess]] = {MOLDAU: Moldau, KAFKA: ApacheKafka}
 
