@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,6 +75,7 @@ class BrokerNode:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._partitions_by_id: dict[tuple[bytes, int], Partition] = {}
         self._topics_without_logs: set[str] = set()
+        self._rejected_overrides: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.logs = LogManager(
@@ -94,10 +95,7 @@ class BrokerNode:
         store = LocalStore(self.logs.directories[0] / METADATA_FILE)
         self.image = store.open()
         self._store = store
-        try:
-            self._apply_broker_overrides()
-        except ConfigError as error:
-            log.error("the dynamic broker configuration is not in force", extra={"why": str(error)})
+        self._apply_broker_overrides()
         is_new = self.image.version == 0
         self.logs.open(self.topic_config, progress=_log_progress())
         if is_new and self.logs.logs:
@@ -238,8 +236,12 @@ class BrokerNode:
         for key in [key for key, part in self._partitions.items() if not _holds(self.image, part)]:
             partition = self._partitions.pop(key)
             self._partitions_by_id.pop((partition.topic_id, partition.index), None)
-            self.logs.delete(*key)
             partition.wake(ENOUGH_BYTES)
+            try:
+                self.logs.delete(*key)
+            except StorageError as error:
+                # Out of service it is; at the next start the folder is found to belong to nobody.
+                log.error("cannot delete a log", extra={"partition": partition.log.name, "why": error.message})
 
     def _match_topic(self, topic: TopicImage, config: TopicConfig) -> None:
         topic_id = topic.topic_id.bytes
@@ -258,11 +260,20 @@ class BrokerNode:
             self._partitions_by_id[(topic_id, image.index)] = partition
 
     def _apply_broker_overrides(self) -> bool:
-        """True when a dynamic broker configuration changed something."""
-        own, everyone = self.image.broker_config(self.node_id), self.image.broker_config(None)
-        if self.config.dynamic == own and self.config.dynamic_default == everyone:
+        """True when a dynamic broker configuration changed something.
+
+        What is stored was checked, but against another server.properties perhaps: values that no longer fit are left
+        out, and the broker serves on.
+        """
+        wanted = (self.image.broker_config(self.node_id), self.image.broker_config(None))
+        if wanted in ((self.config.dynamic, self.config.dynamic_default), self._rejected_overrides):
             return False
-        self.config = self.config.with_overrides(own, everyone)
+        try:
+            self.config = self.config.with_overrides(*wanted)
+        except ConfigError as error:
+            self._rejected_overrides = wanted
+            log.error("the dynamic broker configuration is not in force", extra={"why": str(error)})
+            return False
         self.connections.configure(self.config)
         return True
 

@@ -11,7 +11,7 @@ import pytest
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ConfigError, StorageError
-from moldau.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from moldau.metadata.records import ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from moldau.wire.batch import encode_batch
 from moldau.wire.uuids import random_uuid
 
@@ -111,4 +111,18 @@ async def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_starts_empty(tm
     await node.close()
     node = await node_with_topic(tmp_path, "orders")
     assert append(node, "orders", b"new") == 0
+    await node.close()
+
+
+async def test_dynamic_values_that_no_longer_fit_are_left_out_and_changes_go_on(tmp_path: Path) -> None:
+    node = open_node(tmp_path)
+    await node.change_metadata(lambda image: [ConfigRecord("broker", "1", "log.cleaner.max.compaction.lag.ms", "50")])
+    await node.close()
+    config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "log.cleaner.min.compaction.lag.ms": "100"})
+    node = BrokerNode(config, asyncio.get_running_loop())
+    node.open()
+    assert node.config is config
+    topic_id = random_uuid()
+    await node.change_metadata(lambda image: [TopicRecord("t", topic_id), PartitionRecord(topic_id, 0, (1,), (1,), 1)])
+    assert append(node, "t", b"x") == 0
     await node.close()
