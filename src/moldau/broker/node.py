@@ -19,8 +19,8 @@ from moldau.broker import adoption
 from moldau.broker.connections import Connections
 from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
-from moldau.broker.handlers.metadata import PackedMetadata
 from moldau.broker.metrics import Metrics
+from moldau.broker.packed_metadata import PackedMetadata
 from moldau.broker.partition import Partition
 from moldau.broker.producer_ids import ProducerIds
 from moldau.config.broker import BrokerConfig

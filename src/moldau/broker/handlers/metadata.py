@@ -1,8 +1,4 @@
-"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): who is in the cluster and leads what.
-
-Topics are packed once and kept until the metadata changes: every client asks again every few minutes, and all
-of them at once when something moved.
-"""
+"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): who is in the cluster and leads what."""
 
 from __future__ import annotations
 
@@ -12,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.connection import Buffers
 from moldau.broker.handlers.topics import CLUSTER_METADATA_TOPIC, NewTopic, create_topics
+from moldau.broker.packed_metadata import alive_brokers, endpoints, topic_as_told
 from moldau.errors import ErrorCode, KafkaError
-from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
+from moldau.metadata.image import TopicImage
 from moldau.metadata.topics import is_internal, validate_topic_name
 from moldau.wire.messages import error, ms
 from moldau.wire.metadata import (
     OPERATIONS_NOT_ASKED,
-    MetadataPartition,
     MetadataTopic,
     framed,
     pack_described_topic,
@@ -26,7 +22,6 @@ from moldau.wire.metadata import (
     pack_metadata_response,
     pack_metadata_topic,
 )
-from moldau.wire.primitives import NodeEndpoint
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
@@ -34,110 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_LEADER = -1
-
 # What may be done, as bits: everything, as long as nobody is asked who they are.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 _BROKERS, _CONTROLLERS = 1, 2
 _TOPIC_IDS_FROM = 12
-
-
-class PackedMetadata:
-    """Packed topics of the newest image, and packed answers that hold them all."""
-
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
-        self._image: MetadataImage | None = None
-        self._topics: dict[tuple[str, int, int], tuple[TopicImage, bytes]] = {}
-        self._answers: dict[tuple[str, int, int, int], bytes] = {}
-
-    def topic(self, name: str, version: int, operations: int) -> bytes | None:
-        """One topic of a response, or None where there is no such topic."""
-        self._follow_image()
-        known = self._topics.get((name, version, operations))
-        if known is not None:
-            return known[1]
-        topic = self._node.image.topics.get(name)
-        if topic is None:
-            return None
-        packed = pack_metadata_topic(version, _told(topic, _alive(self._node), operations, version == 0))
-        self._topics[name, version, operations] = (topic, packed)
-        return packed
-
-    def all_topics(self, listener: str, version: int, operations: int, cluster_operations: int) -> bytes:
-        """A whole response, from behind its correlation id."""
-        self._follow_image()
-        key = (listener, version, operations, cluster_operations)
-        answer = self._answers.get(key)
-        if answer is None:
-            packed = (self.topic(name, version, operations) for name in self._node.image.topics)
-            topics = [each for each in packed if each is not None]
-            answer = self.response(listener, version, cluster_operations, topics)
-            self._answers[key] = answer
-        return answer
-
-    def response(self, listener: str, version: int, cluster_operations: int, topics: Sequence[bytes]) -> bytes:
-        node = self._node
-        return pack_metadata_response(
-            version,
-            brokers=_brokers(node, listener),
-            cluster_id=node.cluster_id,
-            controller_id=node.node_id,
-            topics=topics,
-            cluster_operations=cluster_operations,
-        )
-
-    def _follow_image(self) -> None:
-        image = self._node.image
-        if self._image is image:
-            return
-        self._image = image
-        self._answers.clear()
-        # Images share the topics that did not change.
-        self._topics = {key: known for key, known in self._topics.items() if image.topics.get(key[0]) is known[0]}
-
-
-def _brokers(node: BrokerNode, listener: str) -> list[NodeEndpoint]:
-    """As a client of this listener reaches them."""
-    host, port = node.advertised[listener]
-    return [(node.node_id, host, port, node.config.broker_rack)]
-
-
-def _alive(node: BrokerNode) -> frozenset[int]:
-    return frozenset((node.node_id,))
-
-
-def _told(topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False) -> MetadataTopic:
-    partitions = (_told_partition(each, alive, only_alive) for each in topic.partitions)
-    return MetadataTopic(
-        topic.name,
-        topic.topic_id.bytes,
-        partitions,
-        is_internal(topic.name),
-        authorized_operations=operations,
-    )
-
-
-def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
-    """What clients hear of a partition; version 0 (`only_alive`) has no word for replicas that are away."""
-    leader, replicas, isr, offline, code = (
-        image.leader,
-        image.replicas,
-        image.isr,
-        image.offline,
-        ErrorCode.NONE,
-    )
-    if not alive.issuperset(replicas):
-        offline = tuple(each for each in replicas if each not in alive or each in offline)
-        if only_alive:
-            code = ErrorCode.REPLICA_NOT_AVAILABLE
-            replicas = tuple(each for each in replicas if each in alive)
-            isr = tuple(each for each in isr if each in alive)
-    if leader not in alive:
-        leader, code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
-    return MetadataPartition(image.index, leader, image.leader_epoch, replicas, isr, offline, int(code))
 
 
 # -- Metadata
@@ -293,7 +190,7 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
         controller_id=node.node_id,
         brokers=tuple(
             schema.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=False)
-            for node_id, host, port, rack in _brokers(node, context.connection.listener)
+            for node_id, host, port, rack in endpoints(node, context.connection.listener)
         ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
@@ -325,7 +222,7 @@ class _Page:
         self.topics: list[bytes] = []
         self.next_cursor: tuple[str, int] | None = None
         self._image = node.image
-        self._alive = _alive(node)
+        self._alive = alive_brokers(node)
         self._room = limit
 
     def add(self, name: str, first: int) -> bool:
@@ -338,7 +235,7 @@ class _Page:
             self.topics.append(pack_described_topic(_told_absence(name, TOPIC_OPERATIONS)))
             return True
         part = topic.partitions[first : first + self._room]
-        told = _told(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
+        told = topic_as_told(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
         self.topics.append(pack_described_topic(told))
         self._room -= len(part)
         if first + len(part) < len(topic.partitions):

@@ -1,0 +1,122 @@
+"""Metadata as clients hear it, packed once and kept until it changes.
+
+Every client asks again every few minutes, and all of them at once when something moved. The handlers of
+`handlers.metadata` answer with what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moldau.errors import ErrorCode
+from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
+from moldau.metadata.topics import is_internal
+from moldau.wire.metadata import (
+    MetadataPartition,
+    MetadataTopic,
+    pack_metadata_response,
+    pack_metadata_topic,
+)
+from moldau.wire.primitives import NodeEndpoint
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+NO_LEADER = -1
+
+
+class PackedMetadata:
+    """Packed topics of the newest image, and packed answers that hold them all."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._image: MetadataImage | None = None
+        self._topics: dict[tuple[str, int, int], tuple[TopicImage, bytes]] = {}
+        self._answers: dict[tuple[str, int, int, int], bytes] = {}
+
+    def topic(self, name: str, version: int, operations: int) -> bytes | None:
+        """One topic of a response, or None where there is no such topic."""
+        self._follow_image()
+        known = self._topics.get((name, version, operations))
+        if known is not None:
+            return known[1]
+        topic = self._node.image.topics.get(name)
+        if topic is None:
+            return None
+        packed = pack_metadata_topic(version, topic_as_told(topic, alive_brokers(self._node), operations, version == 0))
+        self._topics[name, version, operations] = (topic, packed)
+        return packed
+
+    def all_topics(self, listener: str, version: int, operations: int, cluster_operations: int) -> bytes:
+        """A whole response, from behind its correlation id."""
+        self._follow_image()
+        key = (listener, version, operations, cluster_operations)
+        answer = self._answers.get(key)
+        if answer is None:
+            packed = (self.topic(name, version, operations) for name in self._node.image.topics)
+            topics = [each for each in packed if each is not None]
+            answer = self.response(listener, version, cluster_operations, topics)
+            self._answers[key] = answer
+        return answer
+
+    def response(self, listener: str, version: int, cluster_operations: int, topics: Sequence[bytes]) -> bytes:
+        node = self._node
+        return pack_metadata_response(
+            version,
+            brokers=endpoints(node, listener),
+            cluster_id=node.cluster_id,
+            controller_id=node.node_id,
+            topics=topics,
+            cluster_operations=cluster_operations,
+        )
+
+    def _follow_image(self) -> None:
+        image = self._node.image
+        if self._image is image:
+            return
+        self._image = image
+        self._answers.clear()
+        # Images share the topics that did not change.
+        self._topics = {key: known for key, known in self._topics.items() if image.topics.get(key[0]) is known[0]}
+
+
+def endpoints(node: BrokerNode, listener: str) -> list[NodeEndpoint]:
+    """As a client of this listener reaches them."""
+    host, port = node.advertised[listener]
+    return [(node.node_id, host, port, node.config.broker_rack)]
+
+
+def alive_brokers(node: BrokerNode) -> frozenset[int]:
+    return frozenset((node.node_id,))
+
+
+def topic_as_told(topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False) -> MetadataTopic:
+    partitions = (_told_partition(each, alive, only_alive) for each in topic.partitions)
+    return MetadataTopic(
+        topic.name,
+        topic.topic_id.bytes,
+        partitions,
+        is_internal(topic.name),
+        authorized_operations=operations,
+    )
+
+
+def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
+    """What clients hear of a partition; version 0 (`only_alive`) has no word for replicas that are away."""
+    leader, replicas, isr, offline, code = (
+        image.leader,
+        image.replicas,
+        image.isr,
+        image.offline,
+        ErrorCode.NONE,
+    )
+    if not alive.issuperset(replicas):
+        offline = tuple(each for each in replicas if each not in alive or each in offline)
+        if only_alive:
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
+            replicas = tuple(each for each in replicas if each in alive)
+            isr = tuple(each for each in isr if each in alive)
+    if leader not in alive:
+        leader, code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    return MetadataPartition(image.index, leader, image.leader_epoch, replicas, isr, offline, int(code))
