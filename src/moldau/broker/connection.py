@@ -20,7 +20,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol, TypeAlias, cast
 
 from moldau.broker.budget import ByteBudget
@@ -110,12 +110,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._end = 0
         self._granted = 0
         self._reading = True
-        self._write_paused = False
-        self._draining = False
         self._held: asyncio.Task[None] | None = None
         self._answers: deque[Buffers | asyncio.Future[Buffers]] = deque()
         self._unwritten_bytes = 0
-        self._on_idle: list[Callable[[], None]] = []
+        self._idle: asyncio.Event | None = None
+        """There from the moment the broker wants to stop; set when the last answer has left."""
 
     # -- transport callbacks
 
@@ -159,14 +158,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._write_paused = True
         self.write_paused_since_s = self._loop.time()
         if self._transport is not None:
             self._unsent_bytes = self._transport.get_write_buffer_size()
             self._send_budget.charge(self._unsent_bytes)
 
     def resume_writing(self) -> None:
-        self._write_paused = False
         self.write_paused_since_s = 0.0
         self._sent()
         self._handle_frames()
@@ -193,11 +190,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def drained(self) -> None:
         """Handles no further request, lets the answers under way leave, closes: how a broker says good-bye."""
-        self._draining = True
-        if self.is_busy and not self.closing:
-            idle = asyncio.Event()
-            self._on_idle.append(idle.set)
-            await idle.wait()
+        self._idle = asyncio.Event()
+        self._became_idle()
+        await self._idle.wait()
         self.close("broker is stopping", logging.DEBUG)
 
     def abort(self) -> None:
@@ -208,7 +203,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def overdue(self, now_s: float, idle_max_s: float) -> str | None:
         """Why this connection has to go, or None."""
-        if self._end > self._start and self.frame_since_s and not self.is_busy and not self._write_paused:
+        if self._end > self._start and self.frame_since_s and not self.is_busy and not self.write_paused_since_s:
             grace_s = FRAME_GRACE_CONTENDED_S if self._budget.contended and self._granted else FRAME_GRACE_S
             allowed_s = grace_s + (self._end - self._start) / MIN_RECEIVE_RATE_BYTES
             if self._reading and now_s - self.frame_since_s > allowed_s:
@@ -234,12 +229,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> None:
         """Handles every whole frame in the buffer, then makes room for more or stops reading."""
         transport = self._transport
-        if transport is None or self.closing or self._draining:
+        if transport is None or self.closing or self._idle is not None:
             return
         missing = 0
         ready: list[bytes | memoryview] = []
         try:
-            while self._held is None and not self._write_paused and not self._is_full:
+            while self._held is None and not self.write_paused_since_s and not self._is_full:
                 start = self._start
                 available = self._end - start
                 if available < 4:
@@ -353,10 +348,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.writelines(ready)
 
     def _became_idle(self) -> None:
-        if self._on_idle and (self.closing or not self.is_busy):
-            callbacks, self._on_idle = self._on_idle, []
-            for callback in callbacks:
-                callback()
+        if self._idle is not None and (self.closing or not self.is_busy):
+            self._idle.set()
 
     # -- the receive buffer
 

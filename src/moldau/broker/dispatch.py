@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,6 +44,11 @@ FETCH_MAX_BYTES = 1024 * 1024
 """Some 30,000 partitions. A Fetch is read on the loop, and its session remembers every one of them."""
 MESSAGE_MAX_BYTES = 8 * 1024 * 1024
 """Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
+_MAX_BYTES: dict[int, int] = {
+    ApiKey.PRODUCE: sys.maxsize,  # the connection holds it to `socket.request.max.bytes`
+    ApiKey.FETCH: FETCH_MAX_BYTES,
+    ApiKey.API_VERSIONS: FETCH_MAX_BYTES,
+}
 
 
 class RequestContext:
@@ -116,18 +122,18 @@ class Dispatcher:
             if key == ApiKey.API_VERSIONS:
                 return api_versions.unsupported_version(context)
             raise ProtocolError(f"request for API {key} in version {version}, which is not served")
+        if len(frame) > _MAX_BYTES.get(key, MESSAGE_MAX_BYTES):
+            raise ProtocolError(f"request of {len(frame)} bytes for {api.name}")
         metrics = self._node.metrics
         metrics.requests[key] += 1
         metrics.bytes_in += len(frame)
         try:
             raw = RAW_HANDLERS.get(key)
             if raw is not None:
-                if key != ApiKey.PRODUCE and len(frame) > FETCH_MAX_BYTES:
-                    raise ProtocolError(f"request of {len(frame)} bytes for {api.name}")
                 return raw(self._node, context, frame[header.body_offset :])
             body = bytes(frame[header.body_offset :])
             if len(body) > DECODE_INLINE_MAX_BYTES:
-                return self._handle_large(context, body)
+                return self._encode_later(context, self._handle_large(context, body))
             response = HANDLERS[key](self._node, context, decode_request(key, version, body))
             if inspect.isawaitable(response):
                 return self._encode_later(context, response)
@@ -137,21 +143,16 @@ class Dispatcher:
         except Exception as error:
             raise self._unexpected(context, error) from error
 
-    async def _handle_large(self, context: RequestContext, body: bytes) -> Buffers:
-        if len(body) > MESSAGE_MAX_BYTES:
-            raise ProtocolError(f"request of {len(body)} bytes for {SERVED[context.key].name}")
+    async def _handle_large(self, context: RequestContext, body: bytes) -> Any:
         message = await self._node.in_thread(decode_request, context.key, context.version, body)
-        try:
-            response = HANDLERS[context.key](self._node, context, message)
-        except Exception as error:
-            raise self._unexpected(context, error) from error
-        if not inspect.isawaitable(response):
-            return _framed(context, response)
-        return await self._encode_later(context, response)
+        response = HANDLERS[context.key](self._node, context, message)
+        return await response if inspect.isawaitable(response) else response
 
     async def _encode_later(self, context: RequestContext, response: Awaitable[Any]) -> Buffers:
         try:
             return _framed(context, await response)
+        except ProtocolError:
+            raise
         except Exception as error:
             raise self._unexpected(context, error) from error
 

@@ -249,7 +249,6 @@ class BrokerNode:
             partition = self._partitions.get((topic.name, image.index))
             if partition is not None and partition.topic_id == topic_id:
                 partition.log.update_config(config)
-                partition.image = image
                 partition.leader_epoch = image.leader_epoch
                 continue
             partition_log = self.logs.get(topic.name, image.index)

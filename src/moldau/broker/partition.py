@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
 
 class Partition:
-    __slots__ = ("image", "index", "leader_epoch", "log", "topic", "topic_id", "waiting")
+    __slots__ = ("index", "leader_epoch", "log", "topic", "topic_id", "waiting")
 
     def __init__(self, topic: str, topic_id: bytes, image: PartitionImage, log: PartitionLog) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = image.index
-        self.image = image
         self.leader_epoch = image.leader_epoch
         self.log = log
         self.waiting: set[DelayedFetch] = set()

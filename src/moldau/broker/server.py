@@ -29,15 +29,13 @@ INTERVAL_MIN_S = 0.05
 
 
 class Server:
-    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self.config = config
-        loop = asyncio.get_running_loop()
-        self._loop = loop
-        self.node = BrokerNode(config, loop, clock=clock) if clock else BrokerNode(config, loop)
+        self._loop = asyncio.get_running_loop()
+        self.node = BrokerNode(config, self._loop)
         self._listeners: list[asyncio.Server] = []
         self._stopped = False
         self._metrics: Callable[[], None] | None = None
-        self.metrics_port: int | None = None
 
     async def start(self) -> None:
         """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
@@ -76,7 +74,6 @@ class Server:
             from moldau.broker.metrics_endpoint import serve_metrics  # 50 ms of imports, in a thread
 
             http, thread = serve_metrics(self.node, "127.0.0.1", port)
-            self.metrics_port = http.server_port
 
             def stop() -> None:
                 http.shutdown()
@@ -86,7 +83,7 @@ class Server:
             return stop
 
         self._metrics = await self.node.in_thread(start)
-        log.info("metrics", extra={"url": f"http://127.0.0.1:{self.metrics_port}/metrics"})
+        log.info("metrics", extra={"url": f"http://127.0.0.1:{port}/metrics"})
 
     @property
     def bound(self) -> dict[str, tuple[str, int]]:
@@ -95,7 +92,6 @@ class Server:
 
     async def _listen(self, listener: Listener) -> None:
         dispatcher = Dispatcher(self.node)
-
         socket_options = self._socket_options()
 
         def connect() -> ClientConnection:

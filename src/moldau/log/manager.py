@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau.config.storage_keys import DAY_MS
 from moldau.config.topic import TopicConfig
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log import checkpoints
@@ -37,7 +38,6 @@ _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _METADATA_TOPIC = "__cluster_metadata"
 _NAME_MAX = 255
 _CLOSING_THREADS = 8  # they wait for the disk, which makes one commit of many fsyncs
-DAY_MS = 86_400_000
 
 TopicPartition = tuple[str, int]
 Progress = Callable[[int, int], None]  # logs loaded, logs in all

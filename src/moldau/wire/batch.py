@@ -159,6 +159,11 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         pos = following
 
 
+def is_transactional(buf: Buffer) -> bool:
+    """Of the batch at the start of `buf`, without reading the rest of its header; False where there is none."""
+    return len(buf) >= HEADER_SIZE and buf[_ATTRIBUTES_POS + 1] & _TRANSACTIONAL != 0
+
+
 def check_batch(buf: Buffer, pos: int, header: BatchHeader, *, strict: bool = True) -> None:
     """Raise unless the batch is whole and its CRC holds; `strict` adds what Kafka demands of producers.
 

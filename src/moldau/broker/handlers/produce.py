@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers, Pipelined
 from moldau.broker.partition import Partition
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError
-from moldau.wire.batch import HEADER_SIZE, read_header
+from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.produce import (
     ProducePartition,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZSTD_SINCE = 7
-_ATTRIBUTES = 22  # the byte of a batch that holds its flags
-_TRANSACTIONAL = 0x10
 
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
@@ -77,7 +75,7 @@ def _append(node: BrokerNode, partition: Partition, part: ProducePartition, now_
     records = part.records
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
-    if len(records) >= HEADER_SIZE and records[_ATTRIBUTES] & _TRANSACTIONAL:
+    if is_transactional(records):
         # Nobody could ever end such a transaction, and readers of committed records would wait for its end.
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
