@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 from moldau.broker import adoption
 from moldau.broker.connections import Connections
+from moldau.broker.coordinator import Coordinator
+from moldau.broker.coordinators import Coordinators
 from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.metrics import Metrics
@@ -25,6 +27,7 @@ from moldau.broker.partition import Partition
 from moldau.broker.producer_ids import ProducerIds
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
+from moldau.coordinators.group_shard import GroupShard
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
@@ -69,6 +72,7 @@ class BrokerNode:
         self.producer_ids = ProducerIds(self)
         self.packed_metadata = PackedMetadata(self)
         self.image = MetadataImage()
+        self.coordinators = Coordinators(self)
         self.advertised: dict[str, tuple[str, int]] = {}
         """Where clients of each listener find this broker; known once the listeners are bound."""
         self._store: LocalStore | None = None
@@ -134,6 +138,10 @@ class BrokerNode:
     # -- reading
 
     @property
+    def groups(self) -> Coordinator[GroupShard]:
+        return self.coordinators.groups
+
+    @property
     def cluster_id(self) -> str:
         return self.logs.cluster_id
 
@@ -178,6 +186,8 @@ class BrokerNode:
             changed = self._changed_topics(before, self.image)
             await self.in_thread(self._create_logs, changed, before)
             self._match_logs(changed)
+            if self.image.topics is not before.topics:
+                self.coordinators.follow()
             return self.image
 
     def _changed_topics(self, before: MetadataImage, after: MetadataImage) -> list[TopicImage]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
+from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.image import PartitionImage
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class Partition:
         self.log = log
         self.waiting: set[DelayedFetch] = set()
 
-    def append(self, records: memoryview, now_ms: int) -> AppendInfo:
-        info = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
+    def append(self, records: memoryview, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
+        info = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
         if self.waiting:
             self.wake(len(records))
         return info

@@ -41,6 +41,7 @@ class Server:
         """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
         try:
             await self.node.in_thread(self.node.open)
+            self.node.coordinators.follow()
             for listener in self.config.listeners:
                 await self._listen(listener)
         except BaseException:

@@ -193,11 +193,11 @@ class PartitionLog:
         rules = self._rules
         if size != len(records):
             raise wrong_size(records, header)
-        if size > rules.max_message_bytes or size > rules.segment_bytes:
-            rules.check_size(size)
+        if size > rules.segment_bytes or (size > rules.max_message_bytes and origin is AppendOrigin.CLIENT):
+            rules.check_size(size)  # a coordinator's step is one batch, however many members its group has
         check_batch(records, 0, header, strict=origin is AppendOrigin.CLIENT)
         rules.check_header(header, now_ms)
-        if not rules.headers_suffice:
+        if not rules.headers_suffice and origin is AppendOrigin.CLIENT:
             records, header = rules.apply(records, header, now_ms)
         marker = None
         if header.producer_id >= 0:

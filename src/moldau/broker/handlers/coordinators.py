@@ -1,36 +1,62 @@
-"""FindCoordinator (key 10): who keeps a group's offsets. Nobody yet, and a client that asks is told so.
-
-It is served because librdkafka takes its presence for the sign of a broker that understands lz4: without it, what
-a program asks to be compressed is sent as it is.
-"""
+"""FindCoordinator (key 10): who keeps a group's offsets, a transaction, or a share group's progress."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from moldau.errors import ErrorCode
+from moldau.broker.coordinator import Coordinator
+from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
-_WHY = "this broker has no group or transaction coordinator; readers assign() their partitions"
+_GROUP = 0
 _MANY_SINCE = 4
 
 
-def handle_find_coordinator(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_find_coordinator(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    nobody: dict[str, Any] = {
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-        "error_code": error(ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        "error_message": _WHY,
-    }
+    key_type = getattr(request, "key_type", _GROUP)
     if context.version < _MANY_SINCE:
-        return schema.FindCoordinatorResponse(throttle_time=ms(0), **nobody)
+        found = await _find(node, context, key_type, request.key)
+        return schema.FindCoordinatorResponse(throttle_time=ms(0), **found)
     return schema.FindCoordinatorResponse(
         throttle_time=ms(0),
-        coordinators=tuple(schema.Coordinator(key=key, **nobody) for key in request.coordinator_keys),
+        coordinators=tuple(
+            [
+                schema.Coordinator(key=key, **await _find(node, context, key_type, key))
+                for key in request.coordinator_keys
+            ]
+        ),
     )
+
+
+async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+    try:
+        coordinator = _coordinator(node, key_type)
+        await coordinator.ready()
+        coordinator.partition_for(key)
+    except KafkaError as failure:
+        return {
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": error(failure.code),
+            "error_message": failure.message,
+        }
+    host, port = node.advertised[context.connection.listener]
+    return {
+        "node_id": node.node_id,
+        "host": host,
+        "port": port,
+        "error_code": error(ErrorCode.NONE),
+        "error_message": None,
+    }
+
+
+def _coordinator(node: BrokerNode, key_type: int) -> Coordinator[Any]:
+    if key_type == _GROUP:
+        return node.groups
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")

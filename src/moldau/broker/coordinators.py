@@ -1,0 +1,66 @@
+"""The coordinators of this broker: which there are, the topics they keep their state in, and what they are told."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from moldau.broker.coordinator import Coordinator
+from moldau.coordinators.group_kinds import GROUP_RECORDS
+from moldau.coordinators.group_shard import GroupShard
+from moldau.errors import KafkaError
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+GROUPS_TOPIC = "__consumer_offsets"
+
+
+class Coordinators:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        topics = NodeTopics(node)
+        self.groups: Coordinator[GroupShard] = Coordinator(
+            node,
+            GROUPS_TOPIC,
+            GROUP_RECORDS,
+            lambda _: GroupShard(lambda: node.config, topics),
+            partitions=lambda: node.config.offsets_topic_num_partitions,
+            topic_configs=lambda: _state_topic_configs(node.config.offsets_topic_segment_bytes),
+        )
+
+    def follow(self) -> None:
+        """The metadata changed: coordinators move with the partitions of their topics, groups see new topics."""
+        self.groups.follow()
+        for partition, _ in self.groups.shards():
+            try:
+                self.groups.run(partition, GroupShard.topics_changed)
+            except KafkaError:
+                continue  # the shard is being loaded again, and will look at the topics then
+
+
+class NodeTopics:
+    """The topics of a node's current image, as the coordinators ask for them."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+
+    def partition_count(self, name: str) -> int | None:
+        topic = self._node.image.topics.get(name)
+        return None if topic is None else len(topic.partitions)
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        topic = self._node.image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        topic = self._node.image.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def names(self) -> Iterable[str]:
+        return self._node.image.topics.keys()
+
+
+def _state_topic_configs(segment_bytes: int) -> dict[str, str]:
+    return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
