@@ -1,0 +1,216 @@
+"""The shell of the coordinators, around a machine that only counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from offline import OfflineBroker, StartOffline
+
+from moldau.broker import coordinator as shell
+from moldau.broker.coordinator import Coordinator, Reply, java_hash
+from moldau.coordinators.effects import Effects
+from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.wire.batch import ControlType, encode_end_txn_marker
+from moldau.wire.state_records import INT32, STRING, StateRecords, state_key, state_value, wire
+
+
+@state_key(kind=7)
+class CountKey:
+    name: str = wire(STRING)
+
+
+@state_value(versions=(0, 0), written=0)
+class CountValue:
+    count: int = wire(INT32)
+
+
+class Counters:
+    """Counts per name; a name called "late" is answered by its wake-up only."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.markers: list[tuple[int, bool]] = []
+        self.replayed: list[tuple[int, int]] = []
+        self.woken: list[tuple[Any, int]] = []
+        self.waiters: list[Any] = []
+
+    def add(self, name: str, waiter: Any) -> Effects:
+        effects = Effects()
+        self.counts[name] = self.counts.get(name, 0) + 1
+        effects.record(CountKey(name), CountValue(count=self.counts[name]))
+        effects.reply(waiter, self.counts[name])
+        return effects
+
+    def wait(self, waiter: Any, at_ms: int) -> Effects:
+        self.waiters.append(waiter)
+        effects = Effects()
+        effects.wake(at_ms, "late")
+        return effects
+
+    def replay(self, key: Any, value: Any | None, *, offset: int, timestamp_ms: int, producer_id: int = -1) -> None:
+        self.replayed.append((offset, producer_id))
+        if value is None:
+            self.counts.pop(key.name, None)
+        else:
+            self.counts[key.name] = value.count
+
+    def replay_marker(self, producer_id: int, committed: bool) -> None:
+        self.markers.append((producer_id, committed))
+
+    def loaded(self, now_ms: int) -> Effects:
+        return Effects()
+
+    def wake(self, key: Any, now_ms: int) -> Effects:
+        self.woken.append((key, now_ms))
+        effects = Effects()
+        for waiter in self.waiters:
+            effects.reply(waiter, "woken")
+        self.waiters.clear()
+        return effects
+
+
+def counters(broker: OfflineBroker, configs: dict[str, str] | None = None) -> Coordinator[Counters]:
+    return Coordinator(
+        broker.node,
+        "__counters",
+        StateRecords({CountKey: CountValue}),
+        lambda _: Counters(),
+        partitions=lambda: 4,
+        topic_configs=lambda: {"cleanup.policy": "compact", **(configs or {})},
+    )
+
+
+@pytest.fixture
+async def started(offline_broker: OfflineBroker) -> Coordinator[Counters]:
+    coordinator = counters(offline_broker)
+    await coordinator.ready()
+    coordinator.follow()
+    return coordinator
+
+
+def add(name: str) -> Callable[[Counters, Reply, int], Effects]:
+    return lambda shard, reply, _: shard.add(name, reply)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("text", "positive"),
+    [("", 0), ("group", 98629247), ("my-group", 1906497762), ("žluťoučký", 1512236005), ("😀", 1772899)],
+)
+def test_keys_are_hashed_as_java_hashes_strings(text: str, positive: int) -> None:
+    assert java_hash(text) == positive
+
+
+def test_the_one_hash_without_an_absolute_value_counts_as_zero() -> None:
+    assert java_hash("polygenelubricants") == 0  # its hashCode is Integer.MIN_VALUE
+
+
+async def test_before_the_topic_is_there_no_coordinator_is_available(offline_broker: OfflineBroker) -> None:
+    with pytest.raises(KafkaError) as error:
+        counters(offline_broker).ask("a", add("a"))
+    assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_step_is_answered_at_once_and_is_there_after_a_reload(
+    started: Coordinator[Counters], offline_broker: OfflineBroker
+) -> None:
+    assert [started.ask("a", add("a")) for _ in range(3)] == [1, 2, 3]
+    again = counters(offline_broker)
+    again.follow()
+    await until(lambda: not again.is_loading)
+    assert again.shard("a").counts == {"a": 3}
+    assert [offset for offset, _ in again.shard("a").replayed] == [0, 1, 2]
+
+
+async def test_while_a_shard_is_loaded_its_clients_are_told_so(
+    started: Coordinator[Counters], offline_broker: OfflineBroker
+) -> None:
+    started.ask("a", add("a"))
+    again = counters(offline_broker)
+    again.follow()
+    with pytest.raises(KafkaError) as error:
+        again.ask("a", add("a"))
+    assert error.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await until(lambda: not again.is_loading)
+    assert again.ask("a", add("a")) == 2
+
+
+async def test_transactional_records_and_their_markers_are_replayed_as_such(
+    started: Coordinator[Counters], offline_broker: OfflineBroker
+) -> None:
+    def in_transaction(shard: Counters, reply: Reply, _: int) -> Effects:
+        effects = shard.add("a", reply)
+        effects.producer = (77, 0)
+        return effects
+
+    assert started.ask("a", in_transaction) == 1
+    leader = offline_broker.node.find_partition("__counters", None, started.partition_for("a"))
+    marker = encode_end_txn_marker(
+        ControlType.COMMIT, coordinator_epoch=0, producer_id=77, producer_epoch=0, timestamp_ms=1
+    )
+    leader.append(memoryview(bytearray(marker)), 1, shell.AppendOrigin.COORDINATOR)
+    again = counters(offline_broker)
+    again.follow()
+    await until(lambda: not again.is_loading)
+    assert again.shard("a").replayed == [(0, 77)]
+    assert again.shard("a").markers == [(77, True)]
+
+
+async def test_a_wake_comes_at_its_time_and_its_replies_arrive(
+    started: Coordinator[Counters], offline_broker: OfflineBroker
+) -> None:
+    begin_ms = offline_broker.node.clock()
+    reply = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 30))
+    assert await asyncio.wait_for(reply, 10) == "woken"
+    ((key, at_ms),) = started.shard("a").woken
+    assert key == "late"
+    assert at_ms >= begin_ms + 30
+
+
+async def test_an_earlier_wake_does_not_wait_for_a_later_one(started: Coordinator[Counters]) -> None:
+    later = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 60_000))
+    sooner = started.ask("b", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1))
+    assert await asyncio.wait_for(sooner, 10) == "woken"
+    assert not later.done()
+
+
+async def test_when_the_log_refuses_memory_is_forgotten_and_whoever_waits_is_told(
+    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    assert started.ask("a", add("a")) == 1
+    waiting = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 60_000))
+    leader = offline_broker.node.find_partition("__counters", None, started.partition_for("a"))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StorageError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(leader), "append", full)
+        with pytest.raises(KafkaError) as error:
+            started.ask("a", add("a"))
+    assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(KafkaError, match="no space left"):
+        await waiting
+    await until(lambda: not started.is_loading)
+    assert started.ask("a", add("a")) == 2  # not 3: the refused step never happened
+
+
+async def test_replies_wait_for_the_disk_where_the_topic_asks_for_it(start_offline: StartOffline) -> None:
+    broker = start_offline()
+    coordinator = counters(broker, {"flush.messages": "1"})
+    await coordinator.ready()
+    coordinator.follow()
+    reply = coordinator.ask("a", add("a"))
+    assert not isinstance(reply, int)
+    assert await asyncio.wait_for(reply, 10) == 1
+    leader = broker.node.find_partition("__counters", None, coordinator.partition_for("a"))
+    assert leader.log.recovery_point == 1
