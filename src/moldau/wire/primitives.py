@@ -21,6 +21,10 @@ new_tuple = tuple.__new__
 # What reading past the end, or text that is no UTF-8, looks like before it is named `ProtocolError`.
 MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 
+STRING_BYTES_MAX = 0x7FFF
+"""The most that a 16-bit length can say, held in flexible versions, too: names of groups and topics from one kind of
+message go into the other, and into records."""
+
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
@@ -117,6 +121,8 @@ def read_compact_string(buf: memoryview, pos: int) -> tuple[str | None, int]:
     end = pos + length - 1
     if end > len(buf):
         raise _too_short(length - 1, buf, pos)
+    if length > STRING_BYTES_MAX + 1:
+        raise ProtocolError(f"string of {length - 1} bytes, more than the {STRING_BYTES_MAX} that Kafka allows")
     return buf[pos:end].tobytes().decode(), end
 
 

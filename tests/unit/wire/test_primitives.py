@@ -101,6 +101,12 @@ def test_a_string_longer_than_its_bytes_is_refused(read: Any, encoded: bytes) ->
         read(memoryview(encoded), 0)
 
 
+def test_a_compact_string_is_held_to_what_a_plain_one_can_be() -> None:
+    assert read_compact_string(memoryview(write_compact_string("x" * 32767)), 0)[0] == "x" * 32767
+    with pytest.raises(ProtocolError, match="32768"):
+        read_compact_string(memoryview(write_compact_string("x" * 32768)), 0)
+
+
 def test_bytes_never_come_out_short() -> None:
     view, pos = read_bytes(memoryview(b"abcdef"), 1, 3)
     assert (bytes(view), pos) == (b"bcd", 4)
