@@ -6,7 +6,7 @@ the coordinators that own them. The format is Kafka's:
     key     int16: the kind of record, then the key's fields, never in flexible encoding
     value   int16: the version of the value, then the fields of that version; no value at all is a tombstone
 
-    @state_key(kind=1)                          @state_value(versions=(0, 4), flexible_from=4, written=3)
+    @state_key(kind=1)                          @state_value(versions=(0, 4), flexible_from=4, written=4)
     class OffsetCommitKey:                      class OffsetCommitValue:
         group: str = wire(STRING)                   offset: int = wire(INT64)
         topic: str = wire(STRING)                   leader_epoch: int = wire(INT32, since=3, default=-1)
@@ -184,20 +184,24 @@ class _Array(_Sized):
 
 
 class _Struct:
-    """A dataclass inside another one; a nullable one is preceded by a byte: -1 for null, else 1."""
+    """A dataclass inside another one. A nullable one exists in tagged fields only, and begins with 0 for null, else 1.
+
+    That is not how messages of the protocol write them (-1 and 1), nor is null what Kafka assumes where the tag is
+    missing (that is a structure of zeros): so it has to be written, even as a default.
+    """
 
     def __init__(self, cls: type, *, nullable: bool = False) -> None:
         self._cls = cls
-        self._nullable = nullable
+        self.nullable = nullable
 
     def writer(self, version: int, flexible: bool) -> Writer:
         write_fields = _fields_writer(self._cls, version, flexible)
-        if not self._nullable:
+        if not self.nullable:
             return write_fields
 
         def write(out: bytearray, value: Any) -> None:
             if value is None:
-                out.append(0xFF)
+                out.append(0)
                 return
             out.append(1)
             write_fields(out, value)
@@ -206,9 +210,9 @@ class _Struct:
 
     def reader(self, version: int, flexible: bool) -> Reader:
         read_fields = _fields_reader(self._cls, version, flexible)
-        if not self._nullable:
+        if not self.nullable:
             return read_fields
-        return lambda buf, pos: (None, pos + 1) if buf[pos] == 0xFF else read_fields(buf, pos + 1)
+        return lambda buf, pos: (None, pos + 1) if buf[pos] == 0 else read_fields(buf, pos + 1)
 
 
 INT8: WireType = _Number("b")
@@ -271,13 +275,13 @@ def state_key(*, kind: int) -> Callable[[type[T]], type[T]]:
 
 @dataclass_transform(field_specifiers=(wire,), frozen_default=True, kw_only_default=True)
 def state_value(
-    *, versions: tuple[int, int], flexible_from: int = _NO_LIMIT, written: int
+    *, versions: tuple[int, int], flexible_from: int = _NO_LIMIT, written: int | Callable[[Any], int]
 ) -> Callable[[type[T]], type[T]]:
-    """`versions` can be read; `written` is the one to write."""
+    """`versions` can be read; `written` is the one to write, or says which one of them a value needs."""
 
     def decorate(cls: type[T]) -> type[T]:
         made = state_struct(cls)
-        made.__wire_written__ = written  # type: ignore[attr-defined]
+        made.__wire_written__ = staticmethod(written) if callable(written) else written  # type: ignore[attr-defined]
         made.__wire_codecs__ = {  # type: ignore[attr-defined]
             version: _codec(made, version, flexible=version >= flexible_from)
             for version in range(versions[0], versions[1] + 1)
@@ -292,13 +296,17 @@ def encode_key(key: Any) -> bytes:
     return _encode(key, kind)
 
 
-def encode_value(value: Any, version: int | None = None) -> bytes:
-    return _encode(value, value.__wire_written__ if version is None else version)
+def encode_value(value: Any) -> bytes:
+    written: int | Callable[[Any], int] = value.__wire_written__
+    return _encode(value, written if isinstance(written, int) else written(value))
 
 
 def _encode(entity: Any, number: int) -> bytes:
     out = bytearray(_INT16.pack(number))
-    entity.__wire_codecs__[number][0](out, entity)
+    try:
+        entity.__wire_codecs__[number][0](out, entity)
+    except struct.error as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{entity!r:.200} does not fit its format: {error}") from error
     return bytes(out)
 
 
@@ -311,7 +319,8 @@ class StateRecords:
     def decode(self, key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
         """Key and value (None for a tombstone); None altogether for a kind this broker does not know.
 
-        A kind or a version of a newer broker is not an error of the log; bytes that do not parse are.
+        A kind of a newer broker may be passed over, as Kafka does. A newer version of a kind that is known here may
+        not, since this broker's state would be wrong without it; nor may bytes that do not parse.
         """
         try:
             kind = _INT16.unpack_from(key)[0]
@@ -347,11 +356,10 @@ def _wire_fields(cls: Any, version: int) -> list[tuple[str, _WireField]]:
 
 
 def _fields_writer(cls: Any, version: int, flexible: bool) -> Writer:
-    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     fields = _wire_fields(cls, version)
     plain = [(name, spec.type.writer(version, flexible)) for name, spec in fields if spec.tag is None]
     tagged = sorted(
-        (spec.tag, name, defaults[name], spec.type.writer(version, flexible))
+        (spec.tag, name, _omitted(cls, name, spec), spec.type.writer(version, flexible))
         for name, spec in fields
         if spec.tag is not None
     )
@@ -373,6 +381,13 @@ def _fields_writer(cls: Any, version: int, flexible: bool) -> Writer:
             out += data
 
     return write
+
+
+def _omitted(cls: Any, name: str, spec: _WireField) -> Any:
+    """The value for which a tagged field is not written: its default, if there is one to which its absence is equal."""
+    if isinstance(spec.type, _Struct) and spec.type.nullable:
+        return dataclasses.MISSING
+    return cls.__dataclass_fields__[name].default
 
 
 def _fields_reader(cls: Any, version: int, flexible: bool) -> Reader:

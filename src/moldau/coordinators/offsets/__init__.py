@@ -1,0 +1,1 @@
+"""Committed offsets: their records, the table they build, and the events that change it."""
