@@ -30,11 +30,11 @@ NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 
-_CODEC_MASK = 0x07
+CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
-_DELETE_HORIZON = 0x40
+DELETE_HORIZON = 0x40
 
 _CRC_POS = 17
 _ATTRIBUTES_POS = 21
@@ -91,15 +91,15 @@ class BatchHeader(NamedTuple):
     def codec(self) -> Codec:
         """How the records are compressed; KafkaError for a number that Kafka never gave out."""
         try:
-            return Codec(self.attributes & _CODEC_MASK)
+            return Codec(self.attributes & CODEC_MASK)
         except ValueError:
             raise KafkaError(
-                ErrorCode.INVALID_RECORD, f"unknown compression type id {self.attributes & _CODEC_MASK}"
+                ErrorCode.INVALID_RECORD, f"unknown compression type id {self.attributes & CODEC_MASK}"
             ) from None
 
     @property
     def is_compressed(self) -> bool:
-        return self.attributes & _CODEC_MASK != 0
+        return self.attributes & CODEC_MASK != 0
 
     @property
     def is_log_append_time(self) -> bool:
@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
     @property
     def delete_horizon_ms(self) -> int | None:
         """When the cleaner may drop the batch's tombstones; it then stands in place of the base timestamp."""
-        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def last_sequence(self) -> int:
@@ -191,12 +191,12 @@ def _check_produced(header: BatchHeader) -> None:
     count = header.count
     if count <= 0:
         raise _invalid(f"invalid record count {count}")
-    if not header.attributes & _CODEC_MASK and count * RECORD_SIZE_MIN > header.size - HEADER_SIZE:
+    if not header.attributes & CODEC_MASK and count * RECORD_SIZE_MIN > header.size - HEADER_SIZE:
         raise _invalid(f"{count} records do not fit into {header.size - HEADER_SIZE} bytes")
     if header.last_offset_delta != count - 1:
         raise _invalid(f"last offset delta {header.last_offset_delta} does not fit {count} records")
-    if header.attributes & _CODEC_MASK > Codec.ZSTD:
-        raise _invalid(f"unknown compression type id {header.attributes & _CODEC_MASK}")
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        raise _invalid(f"unknown compression type id {header.attributes & CODEC_MASK}")
     if header.attributes & _CONTROL:
         raise _invalid("clients are not allowed to write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
@@ -232,7 +232,7 @@ def iter_records(
     buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
     """`decode_records` one by one, for those who need not keep all, or not even see all."""
-    data = _records_data(buf, pos, header, max_size)
+    data = records_data(buf, pos, header, max_size)
     append_time = header.max_timestamp if header.is_log_append_time else None
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     at = number = 0
@@ -247,7 +247,8 @@ def iter_records(
         raise _invalid(f"{len(data) - at} bytes left over after {header.count} records")
 
 
-def _records_data(buf: Buffer, pos: int, header: BatchHeader, max_size: int) -> bytes:
+def records_data(buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX) -> bytes:
+    """The records of a batch as plain bytes, one after the other."""
     view = memoryview(buf)[pos + HEADER_SIZE : pos + header.length + LOG_OVERHEAD]
     if header.is_compressed:
         return decompress(header.codec, view, max_size)
@@ -318,7 +319,7 @@ def encode_batch(
     data = b"".join([_write_record(delta, base_timestamp, fields) for delta, fields in enumerate(records)])
     attributes = codec | _LOG_APPEND_TIME * log_append_time
     attributes |= _TRANSACTIONAL * is_transactional | _CONTROL * is_control
-    return _assemble(
+    return assemble(
         BatchHeader(
             base_offset, 0, leader_epoch, MAGIC, 0, attributes, len(records) - 1, base_timestamp,
             max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
@@ -327,7 +328,7 @@ def encode_batch(
     )  # fmt: skip
 
 
-def _assemble(header: BatchHeader, data: bytes) -> bytes:
+def assemble(header: BatchHeader, data: bytes) -> bytes:
     """A batch out of a header, whose length and CRC are computed here, and the records as they go on disk."""
     rest = _AFTER_CRC.pack(*header[5:]) + data
     length = HEADER_SIZE - LOG_OVERHEAD - _AFTER_CRC.size + len(rest)
@@ -362,9 +363,9 @@ def recompress(
     max_size: int = UNCOMPRESSED_BYTES_MAX,
 ) -> bytes:
     """The same batch with its records compressed otherwise; header fields and record bytes are kept."""
-    data = _records_data(buf, pos, header, max_size)
-    attributes = header.attributes & ~_CODEC_MASK | codec
-    return _assemble(header._replace(attributes=attributes), compress(codec, data, level))
+    data = records_data(buf, pos, header, max_size)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return assemble(header._replace(attributes=attributes), compress(codec, data, level))
 
 
 class ControlType(IntEnum):
