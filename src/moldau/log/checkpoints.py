@@ -17,6 +17,7 @@ from moldau.wire.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET = "log-start-offset-checkpoint"
 REPLICATION_OFFSET = "replication-offset-checkpoint"  # the high watermarks
+CLEANER_OFFSET = "cleaner-offset-checkpoint"  # the first dirty offsets of compacted logs
 LEADER_EPOCH = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

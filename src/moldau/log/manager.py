@@ -136,7 +136,8 @@ class LogManager:
         recovery_points = _read_offsets(directory / checkpoints.RECOVERY_POINT)
         start_offsets = _read_offsets(directory / checkpoints.LOG_START_OFFSET)
         high_watermarks = _read_offsets(directory / checkpoints.REPLICATION_OFFSET)
-        self._checkpointed.update(recovery_points, start_offsets, high_watermarks)
+        dirty_offsets = _read_offsets(directory / checkpoints.CLEANER_OFFSET)
+        self._checkpointed.update(recovery_points, start_offsets, high_watermarks, dirty_offsets)
 
         def load(name: str, key: TopicPartition) -> PartitionLog | None:
             try:
@@ -148,6 +149,7 @@ class LogManager:
                 logger.error("%s", context.log_dir.storage_error(f"cannot load {name}", error).message)
                 context.log_dir.take_offline(str(error))
                 return None
+            log.first_dirty_offset = dirty_offsets.get(key, 0)
             if not context.single_replica:
                 log.high_watermark = high_watermarks.get(key, 0)
             return log
@@ -327,7 +329,7 @@ class LogManager:
                     logger.error("%s", error.message)
 
     def checkpoint(self) -> None:
-        """Writes recovery points, log start offsets and high watermarks of every directory that works.
+        """Writes recovery points, log start, high watermark and first dirty offsets of every directory that works.
 
         StorageError is about the first directory that failed; the others have theirs.
         """
@@ -393,6 +395,10 @@ def _write_checkpoints(directory: Path, logs: list[PartitionLog]) -> None:
     checkpoints.write_offsets(
         directory / checkpoints.REPLICATION_OFFSET,
         {(log.topic, log.partition): log.high_watermark for log in logs},
+    )
+    checkpoints.write_offsets(
+        directory / checkpoints.CLEANER_OFFSET,
+        {(log.topic, log.partition): log.first_dirty_offset for log in logs if log.first_dirty_offset},
     )
 
 

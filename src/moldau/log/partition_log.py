@@ -80,6 +80,7 @@ class PartitionLog:
         "deleted_files",
         "directory",
         "epochs",
+        "first_dirty_offset",
         "flush_lock",
         "last_flush_ms",
         "last_stable_offset",
@@ -129,6 +130,7 @@ class PartitionLog:
         self.log_end_offset = parts.log_end_offset
         self.recovery_point = parts.recovery_point
         self.last_flush_ms = context.clock()
+        self.first_dirty_offset = 0  # what is below has been compacted
         self.deleted_files: list[tuple[int, str]] = []  # since when, which
         self.flush_lock = threading.Lock()  # between flushing threads
         self.recovery_lock = threading.Lock()  # around the recovery point
@@ -278,7 +280,7 @@ class PartitionLog:
             raise self.log_dir.storage_error(f"cannot append to {self.name}", error) from error
         if not position:
             segment.first_timestamp = max_timestamp
-            segment.set_roll_deadline(self.config.segment_ms)
+            segment.set_roll_deadline(self.config.max_segment_ms)
 
     def _cut(self, segment: Segment, position: int) -> None:
         """Takes a half-written batch off the file again."""
@@ -339,8 +341,8 @@ class PartitionLog:
     def make_writable(self, segment: Segment) -> None:
         config = self.config
         segment.make_writable(
-            segment_ms=config.segment_ms,
-            jitter_ms=random.randrange(min(config.segment_jitter_ms, config.segment_ms) + 1),
+            segment_ms=config.max_segment_ms,
+            jitter_ms=random.randrange(min(config.segment_jitter_ms, config.max_segment_ms) + 1),
             index_interval_bytes=config.index_interval_bytes,
             max_index_bytes=config.segment_index_bytes,
         )
@@ -368,11 +370,19 @@ class PartitionLog:
         self._sealed_bytes = sum(segment.size for segment in self.segments[:-1])
         self._hints.clear()
 
-    def mark_deleted(self, segments: list[Segment]) -> None:
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Puts a cleaned segment in the place of neighbours whose files are out of the way already."""
+        at = self.segments.index(old[0])
+        self.segments[at : at + len(old)] = [new]
+        self._sealed_bytes = sum(segment.size for segment in self.segments[:-1])
+        self._hints.clear()
+        self.needs_dir_sync = True
+
+    def mark_deleted(self, segments: list[Segment], *, keep_snapshot_at: int = -1) -> None:
         now_ms = self.clock()
         for segment in segments:
             self.deleted_files += [(now_ms, path) for path in segment.mark_deleted()]
-        retention.delete_snapshots(self, {segment.base_offset for segment in segments})
+        retention.delete_snapshots(self, {segment.base_offset for segment in segments} - {keep_snapshot_at})
 
     def set_end(self, offset: int) -> None:
         """After a truncation: the log ends at `offset`, in its last segment."""

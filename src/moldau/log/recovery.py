@@ -23,6 +23,7 @@ from moldau.log.checkpoints import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from moldau.log.cleaning.swap import finish_swaps
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.files import (
     CLEANED_SUFFIX,
@@ -316,58 +317,28 @@ def _delete_files(segment: Segment) -> None:
 
 
 def _list_files(directory: Path) -> _Found:
-    """What is there, after removing what a crash left half done."""
+    """What is there, after completing or removing what a crash left half done."""
+    names = os.listdir(directory)
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        finish_swaps(directory, names)
     found = _Found()
-    swaps = []
     with os.scandir(directory) as entries:
         for entry in entries:
             name = entry.name
             stem, suffix = os.path.splitext(name)
             if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
                 remove_file(entry.path)
-            elif not name.partition(".")[0].isdecimal():
+            elif not stem.isdecimal():
                 continue  # not a segment's
-            elif suffix == SWAP_SUFFIX:
-                swaps.append(entry.path)
-            elif suffix == LOG_SUFFIX and stem.isdecimal():
+            elif suffix == LOG_SUFFIX:
                 found.sizes[int(stem)] = entry.stat().st_size
-            elif suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
+            elif suffix == SNAPSHOT_SUFFIX:
                 found.snapshots.append(int(stem))
             elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
                 found.indexes.add(name)
-    if swaps:
-        _finish_swaps(directory, swaps, found)
-        return _list_files(directory)
     for name in found.indexes:
         if int(name.partition(".")[0]) not in found.sizes:
             logger.warning("removing %s: there is no segment for it", directory / name)
             remove_file(directory / name)
     found.snapshots.sort()
     return found
-
-
-def _finish_swaps(directory: Path, swaps: list[str], found: _Found) -> None:
-    """A cleaned segment takes the place of those it was made from; a crash came before they were deleted."""
-    for path in swaps:
-        final = path.removesuffix(SWAP_SUFFIX)
-        if final.endswith(LOG_SUFFIX):
-            base_offset = int(Path(final).stem)
-            end_offset = _end_of(path, base_offset)
-            for covered in [base for base in found.sizes if base_offset <= base < end_offset]:
-                for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-                    remove_file(directory / file_name(covered, suffix))
-    for path in swaps:
-        os.replace(path, path.removesuffix(SWAP_SUFFIX))
-
-
-def _end_of(path: str, base_offset: int) -> int:
-    """The offset after the last batch of a segment file that no log has taken in yet."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for _, header, _ in scan(fd, 0, os.fstat(fd).st_size):
-            base_offset = header.next_offset
-    except CorruptRecordError as error:
-        logger.warning("%s: %s", path, error.message)
-    finally:
-        os.close(fd)
-    return base_offset

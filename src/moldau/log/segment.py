@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import time
 from collections.abc import Iterator
 from operator import attrgetter
 from os import ftruncate, pread
@@ -48,14 +49,16 @@ UNKNOWN = -2  # a timestamp that has not been read from disk yet; -1 says that t
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
-def scan(fd: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def scan(
+    fd: int, start: int, end: int, *, chunk_bytes: int = _SCAN_CHUNK
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Position, header and bytes of every batch in [start, end); CorruptRecordError where none can be.
 
     Headers are only checked for a length that fits: the CRC is the caller's.
     """
     position = start
     while position < end:
-        buffer = memoryview(pread(fd, min(_SCAN_CHUNK, end - position), position))
+        buffer = memoryview(pread(fd, min(chunk_bytes, end - position), position))
         at = 0
         while at + HEADER_SIZE <= len(buffer):
             header = read_header(buffer, at)
@@ -65,7 +68,7 @@ def scan(fd: int, start: int, end: int) -> Iterator[tuple[int, BatchHeader, memo
                     f"batch at byte {position + at} claims {size} bytes, {end - position - at} remain"
                 )
             if at + size > len(buffer):
-                if at or len(buffer) < min(_SCAN_CHUNK, end - position):
+                if at or len(buffer) < min(chunk_bytes, end - position):
                     break
                 buffer = memoryview(pread(fd, size, position))
                 if len(buffer) < size:
@@ -200,11 +203,14 @@ class Segment:
         self.close_files()
         renamed = []
         for path in (self.path, self.offset_index.path, self.time_index.path, self.txn_index.path):
+            target = path + DELETED_SUFFIX
+            if os.path.exists(target):  # of an earlier one: to replace it is to delete it, which takes time
+                target = f"{path}.{time.monotonic_ns()}{DELETED_SUFFIX}"
             try:
-                os.rename(path, path + DELETED_SUFFIX)
+                os.rename(path, target)
             except FileNotFoundError:
                 continue
-            renamed.append(path + DELETED_SUFFIX)
+            renamed.append(target)
         return renamed
 
     # -- writing
@@ -217,8 +223,7 @@ class Segment:
         self.index_interval_bytes = index_interval_bytes
         self.max_index_bytes = max_index_bytes
         self.roll_jitter_ms = jitter_ms
-        if self.first_timestamp == UNKNOWN:
-            self.first_timestamp = self._read_first_timestamp()
+        self.first_batch_timestamp()
         self.set_roll_deadline(segment_ms)
         self._note_index_sizes(len(self.offset_index), len(self.time_index))
         self.writable = True
@@ -399,10 +404,11 @@ class Segment:
         timestamp = self.newest_timestamp()
         return timestamp if timestamp >= 0 else int(os.stat(self.path).st_mtime * 1000)
 
-    def _read_first_timestamp(self) -> int:
-        if not self.size:
-            return NO_TIMESTAMP
-        return read_header(self.read(0, HEADER_SIZE)).max_timestamp
+    def first_batch_timestamp(self) -> int:
+        """The newest timestamp of the first batch; -1 when there is none."""
+        if self.first_timestamp == UNKNOWN:
+            self.first_timestamp = read_header(self.read(0, HEADER_SIZE)).max_timestamp if self.size else NO_TIMESTAMP
+        return self.first_timestamp
 
     # -- indexes
 

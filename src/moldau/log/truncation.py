@@ -31,6 +31,7 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
         log.set_end(offset)
         log.epochs.truncate_from_end(offset)
         log.log_start_offset = min(log.log_start_offset, offset)
+        log.first_dirty_offset = min(log.first_dirty_offset, offset)
         delete_snapshots(log, {snapshot for snapshot in log.snapshots if snapshot > offset})
         directory = str(log.directory)
         rebuild_producer_state(log.producers, log.segments, directory, log.snapshots, offset, now_ms=log.clock())
@@ -52,6 +53,6 @@ def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
         log.producers.clear(offset)
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot truncate {log.name}", error) from error
-    log.log_start_offset = offset
+    log.log_start_offset = log.first_dirty_offset = offset
     log.recovery_point = offset
     log.high_watermark = offset
