@@ -9,8 +9,10 @@ from moldau.errors import ErrorCode
 
 class Metrics:
     __slots__ = (
+        "bytes_cleaned",
         "bytes_fetched",
         "bytes_in",
+        "cleanings",
         "produce_errors",
         "records_in",
         "requests",
@@ -19,6 +21,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests: defaultdict[int, int] = defaultdict(int)
+        self.cleanings = 0
+        self.bytes_cleaned = 0
         self.bytes_in = 0
         self.bytes_fetched = 0
         self.records_in = 0

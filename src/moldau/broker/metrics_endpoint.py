@@ -45,6 +45,10 @@ class NodeCollector:
         yield CounterMetricFamily(
             "moldau_unexpected_errors", "Requests that failed inside the broker.", value=metrics.unexpected_errors
         )
+        yield CounterMetricFamily("moldau_cleanings", "Compacted logs that were cleaned.", value=metrics.cleanings)
+        yield CounterMetricFamily(
+            "moldau_cleaned_bytes", "Bytes that were read to be compacted.", value=metrics.bytes_cleaned
+        )
         yield GaugeMetricFamily("moldau_connections", "Open client connections.", value=len(node.connections))
         yield CounterMetricFamily(
             "moldau_connections_refused", "Connections over the limits.", value=node.connections.refused

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from moldau.broker.cleaning import Cleaner
 from moldau.broker.connection import ClientConnection
 from moldau.broker.connections import SWEEP_INTERVAL_S
 from moldau.broker.dispatch import Dispatcher
@@ -52,6 +53,8 @@ class Server:
         self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
         self._every(self.config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint)
         self._every(1.0, self._purge)
+        if self.config.log_cleaner_enable:
+            self.node.spawn(Cleaner(self.node).run())
 
     async def stop(self) -> None:
         if self._stopped:

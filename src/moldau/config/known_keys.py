@@ -82,7 +82,6 @@ KNOWN_WITHOUT_EFFECT = frozenset(
         "kafka.metrics.reporters",
         "leader.replication.throttled.rate",
         "log.cleaner.io.buffer.load.factor",
-        "log.cleaner.io.buffer.size",
         "max.connection.creation.rate",
         "num.io.threads",
         "num.network.threads",

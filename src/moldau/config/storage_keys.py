@@ -185,7 +185,7 @@ class StorageKeys(Configuration):
         "log.cleanup.policy",
         Kind.LIST,
         ("delete",),
-        "What happens to old segments: delete, compact, or both. Compacted topics are not cleaned yet: they keep all.",
+        "What happens to old segments: delete, compact, or both.",
         CLEANUP_POLICIES,
         dynamic=True,
     )
@@ -320,16 +320,14 @@ class StorageKeys(Configuration):
         Kind.BOOLEAN,
         True,
         "Whether compacted topics are cleaned.",
-        later=True,
     )
     log_cleaner_threads: int = key(
         "log.cleaner.threads",
         Kind.INT,
         1,
-        "Workers that compact logs.",
+        "Logs that are compacted at the same time, each by a process of its own.",
         AtLeast(0),
         dynamic=True,
-        later=True,
     )
     log_cleaner_backoff_ms: int = key(
         "log.cleaner.backoff.ms",
@@ -338,23 +336,29 @@ class StorageKeys(Configuration):
         "Sleep of the cleaner when there is nothing to clean.",
         AtLeast(0),
         dynamic=True,
-        later=True,
     )
     log_cleaner_dedupe_buffer_size: int = key(
         "log.cleaner.dedupe.buffer.size",
         Kind.LONG,
         134_217_728,
-        "Memory for the map of keys while compacting.",
+        "Memory for the maps of keys while compacting, for all workers together. A key takes up to 264 bytes; a "
+        "cleaning that meets more of them ends there, and the next one goes on.",
         dynamic=True,
-        later=True,
+    )
+    log_cleaner_io_buffer_size: int = key(
+        "log.cleaner.io.buffer.size",
+        Kind.INT,
+        524_288,
+        "Memory for reading and writing while compacting, for all workers together.",
+        AtLeast(0),
+        dynamic=True,
     )
     log_cleaner_io_max_bytes_per_second: float = key(
         "log.cleaner.io.max.bytes.per.second",
         Kind.DOUBLE,
         1.7976931348623157e308,
-        "Limit on what the cleaner reads and writes.",
+        "Limit on what all workers together read and write while compacting.",
         dynamic=True,
-        later=True,
     )
     log_cleaner_min_cleanable_ratio: float = key(
         "log.cleaner.min.cleanable.ratio",
@@ -363,7 +367,6 @@ class StorageKeys(Configuration):
         "Share of a log that must be dirty before it is cleaned.",
         Between(0, 1),
         dynamic=True,
-        later=True,
     )
     log_cleaner_delete_retention_ms: int = key(
         "log.cleaner.delete.retention.ms",
@@ -372,7 +375,6 @@ class StorageKeys(Configuration):
         "How long a compacted topic keeps delete markers.",
         AtLeast(0),
         dynamic=True,
-        later=True,
     )
     log_cleaner_min_compaction_lag_ms: int = key(
         "log.cleaner.min.compaction.lag.ms",
@@ -381,7 +383,6 @@ class StorageKeys(Configuration):
         "How long a record stays uncompacted at least.",
         AtLeast(0),
         dynamic=True,
-        later=True,
     )
     log_cleaner_max_compaction_lag_ms: int = key(
         "log.cleaner.max.compaction.lag.ms",
@@ -390,5 +391,4 @@ class StorageKeys(Configuration):
         "How long a record stays uncompacted at most.",
         AtLeast(1),
         dynamic=True,
-        later=True,
     )

@@ -45,7 +45,7 @@ class TopicConfig(Configuration):
         "cleanup.policy",
         Kind.LIST,
         ("delete",),
-        "What happens to old segments: delete, compact, or both. Compacted topics are not cleaned yet: they keep all.",
+        "What happens to old segments: delete, compact, or both.",
         CLEANUP_POLICIES,
         value=frozenset({"delete"}),
     )
@@ -83,7 +83,6 @@ class TopicConfig(Configuration):
         DAY_MS,
         "How long a compacted topic keeps delete markers.",
         AtLeast(0),
-        later=True,
     )
     file_delete_delay_ms: int = key(
         "file.delete.delay.ms",
@@ -119,7 +118,6 @@ class TopicConfig(Configuration):
         LONG_MAX,
         "How long a record stays uncompacted at most.",
         AtLeast(1),
-        later=True,
     )
     max_message_bytes: int = key(
         "max.message.bytes",
@@ -155,7 +153,6 @@ class TopicConfig(Configuration):
         0.5,
         "Share of the log that must be dirty before it is cleaned.",
         Between(0, 1),
-        later=True,
     )
     min_compaction_lag_ms: int = key(
         "min.compaction.lag.ms",
@@ -163,7 +160,6 @@ class TopicConfig(Configuration):
         0,
         "How long a record stays uncompacted at least.",
         AtLeast(0),
-        later=True,
     )
     min_insync_replicas: int = key(
         "min.insync.replicas",
@@ -317,6 +313,11 @@ class TopicConfig(Configuration):
     @property
     def compact(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """A compacted topic rolls in time for `max.compaction.lag.ms`: the active segment is never cleaned."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property
     def delete(self) -> bool:

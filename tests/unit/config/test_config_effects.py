@@ -24,6 +24,8 @@ SETTLED = {
     "listener.security.protocol.map": "listeners",
     "log.dir": "log_dirs",
     "max.connections.per.ip.overrides": "connection_limits_by_ip",
+    "max.compaction.lag.ms": "max_segment_ms",
+    "segment.ms": "max_segment_ms",
 }
 
 
