@@ -3,8 +3,9 @@
 `config`      where to connect and how (`ClientConfig`, from Java-style properties)
 `security`    TLS and SASL settings, for this client and for librdkafka
 `connection`  one socket to one broker: version negotiation, one request at a time
-`cluster`     which broker to ask: bootstrap, controller, partition leaders, retries
-`admin`       what an administrator asks for, answered in plain values
+`cluster`     which broker to ask: bootstrap, controller, partition leaders, coordinators, retries
+`admin`       what an administrator asks of topics, configurations and logs, answered in plain values
+`groups`, `share_groups`, `transactions`  the same of what coordinators keep
 `librdkafka`  the same Java-style properties for confluent-kafka, which moves the records
 
 Producing and consuming are librdkafka's work (confluent-kafka), not this room's. Works against any Kafka.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition
+from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition, by_topic
 from moldau.client.connection import Connection, raise_error, to_error
 from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.errors import ErrorCode, KafkaError
@@ -284,7 +284,7 @@ def list_offsets(
                             for index, timestamp in partitions
                         ),
                     )
-                    for topic, partitions in _by_topic(part)
+                    for topic, partitions in by_topic(part)
                 ),
             ),
         )
@@ -315,7 +315,7 @@ def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> d
                             for index, offset in partitions
                         ),
                     )
-                    for topic, partitions in _by_topic(part)
+                    for topic, partitions in by_topic(part)
                 ),
             ),
         )
@@ -347,13 +347,6 @@ def describe_log_dirs(cluster: Cluster, broker_id: int) -> list[LogDir]:
         )
         for result in answer.results
     ]
-
-
-def _by_topic(values: Mapping[TopicPartition, int]) -> list[tuple[str, list[tuple[int, int]]]]:
-    topics: dict[str, list[tuple[int, int]]] = {}
-    for (topic, index), value in sorted(values.items()):
-        topics.setdefault(topic, []).append((index, value))
-    return list(topics.items())
 
 
 def _optional_ids(ids: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Which broker to ask: bootstrap, metadata, controller, partition leaders; and asking again when it moved.
+"""Which broker to ask: bootstrap, metadata, controller, leaders, coordinators; and asking again when it moved.
 
 A `Cluster` keeps one connection per broker, opened when first needed.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -54,6 +56,11 @@ class Metadata(NamedTuple):
     controller_id: int
     brokers: dict[int, Broker]
     topics: dict[str, TopicMetadata]
+
+
+class CoordinatorType(IntEnum):
+    GROUP = 0
+    TRANSACTION = 1
 
 
 class Cluster:
@@ -158,9 +165,72 @@ class Cluster:
             results.update(failed)
             for leader, part in by_leader.items():
                 results.update(call(self.broker(leader), part))
-            waiting = {tp: value for tp, value in waiting.items() if _is_moving(results[tp])}
+            waiting = {tp: value for tp, value in waiting.items() if _is_passing(results[tp])}
             if not waiting or not self._pause(deadline):
                 return results
+
+    def at_coordinators(
+        self,
+        kind: CoordinatorType,
+        keys: Iterable[str],
+        call: Callable[[Broker, Sequence[str]], Mapping[str, R | KafkaError]],
+    ) -> dict[str, R | KafkaError]:
+        """`call` once per coordinator with the groups or transactional ids it looks after; again for those whose
+        coordinator moves, loads or is only being set up."""
+        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        results: dict[str, R | KafkaError] = {}
+        waiting = list(dict.fromkeys(keys))
+        while True:
+            for key in waiting:
+                results[key] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The broker said nothing about '{key}'")
+            by_coordinator, failed = self._group_by_coordinator(kind, waiting)
+            results.update(failed)
+            for coordinator, part in by_coordinator.items():
+                results.update(call(coordinator, part))
+            waiting = [key for key in waiting if _is_passing(results[key])]
+            if not waiting or not self._pause(deadline):
+                return results
+
+    def at_every_broker(self, api_key: int, build: Build) -> dict[int, Any]:
+        """The answers of all brokers; those whose coordinator still loads are asked again, then it is raised."""
+        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        answers: dict[int, Any] = {}
+        for node in sorted(self.brokers()):
+            while True:
+                answers[node] = self.broker(node).send(api_key, build)
+                code = ErrorCode(answers[node].error_code)
+                if code not in _COORDINATOR_PASSING or not self._pause(deadline):
+                    break
+            if code:
+                raise to_error(code)
+        return answers
+
+    def _group_by_coordinator(
+        self, kind: CoordinatorType, keys: Sequence[str]
+    ) -> tuple[dict[Broker, list[str]], dict[str, KafkaError]]:
+        by_coordinator: dict[Broker, list[str]] = {}
+        failed: dict[str, KafkaError] = {}
+        for key, found in self._find_coordinators(kind, keys):
+            if found.error_code:
+                failed[key] = to_error(found.error_code, getattr(found, "error_message", None))
+            else:
+                by_coordinator.setdefault(Broker(found.node_id, found.host, found.port), []).append(key)
+        return by_coordinator, failed
+
+    def _find_coordinators(self, kind: CoordinatorType, keys: Sequence[str]) -> list[tuple[str, Any]]:
+        version = self.any_broker().version_of(ApiKey.FIND_COORDINATOR)
+        if version is None or version >= 4:  # many keys in one request
+            answer = self._ask_any(
+                ApiKey.FIND_COORDINATOR,
+                lambda schema: schema.FindCoordinatorRequest(key_type=kind, coordinator_keys=tuple(keys)),
+            )
+            return [(found.key, found) for found in answer.coordinators]
+        if version == 0 and kind is not CoordinatorType.GROUP:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for transactions")
+        return [
+            (key, self._ask_any(ApiKey.FIND_COORDINATOR, partial(_find_one_request, kind=kind, key=key)))
+            for key in keys
+        ]
 
     def _group_by_leader(
         self, values: Mapping[TopicPartition, V]
@@ -208,14 +278,36 @@ class Cluster:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "No broker could be reached: " + "; ".join(failures))
 
 
-def _is_moving(result: object) -> bool:
-    return isinstance(result, KafkaError) and result.code in (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    )
+# While these last, the same question to whoever is in charge by then gets another answer.
+_LEADER_PASSING = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+)
+_COORDINATOR_PASSING = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+
+
+def _is_passing(result: object) -> bool:
+    return isinstance(result, KafkaError) and result.code in (*_LEADER_PASSING, *_COORDINATOR_PASSING)
+
+
+def by_topic(values: Mapping[TopicPartition, V]) -> list[tuple[str, list[tuple[int, V]]]]:
+    """Values of partitions as most requests want them: under their topics, in order."""
+    topics: dict[str, list[tuple[int, V]]] = {}
+    for topic, index in sorted(values):
+        topics.setdefault(topic, []).append((index, values[topic, index]))
+    return list(topics.items())
+
+
+def _find_one_request(schema: Schema, *, kind: CoordinatorType, key: str) -> Any:
+    return schema.FindCoordinatorRequest(key=key, key_type=kind)
 
 
 def _topic(topic: Any) -> TopicMetadata:

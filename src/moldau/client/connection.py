@@ -51,9 +51,14 @@ class Connection:
         highest = min(served[1], APIS[api_key].max_version)
         return highest if highest >= max(served[0], APIS[api_key].min_version) else None
 
-    def send(self, api_key: int, build: Build) -> Any:
-        """One request, one answer. Errors inside the answer are the caller's to look at."""
+    def send(self, api_key: int, build: Build, *, max_version: int | None = None) -> Any:
+        """One request, one answer. Errors inside the answer are the caller's to look at.
+
+        `max_version` is for callers that need a field which later versions no longer have.
+        """
         version = self.version_of(api_key)
+        if version is not None and max_version is not None:
+            version = min(version, max_version)
         if version is None:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -189,4 +194,19 @@ _MESSAGES = {
     ErrorCode.KAFKA_STORAGE_ERROR: "The broker's disk failed.",
     ErrorCode.REQUEST_TIMED_OUT: "The broker did not finish in time.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Authentication failed: check username and password.",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator is loading and hence can't process requests.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.NOT_COORDINATOR: "This is not the correct coordinator.",
+    ErrorCode.INVALID_GROUP_ID: "The group id is invalid.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "The group id does not exist.",
+    ErrorCode.NON_EMPTY_GROUP: "The group is not empty.",
+    ErrorCode.UNKNOWN_MEMBER_ID: "The coordinator is not aware of this member: the group has active members.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Not authorized to access the group.",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Deleting offsets of a topic is forbidden while the consumer group is "
+    "actively subscribed to it.",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "The transactional id could not be found.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Not authorized to use the transactional id.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "A transaction of this transactional id is being ended: try again.",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "The producer epoch is not the one the broker knows.",
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "A coordinator with a higher epoch is in charge.",
 }
