@@ -1,7 +1,7 @@
 """The broker's configuration: every key it honours, parsed from properties, with Kafka's rules between keys.
 
-The keys themselves stand in `network_keys`, `storage_keys`, `cluster_keys` and `coordinator_keys`; keys of
-Apache Kafka without a meaning here are named in `known_keys`. What DescribeConfigs answers is in `describe`.
+The keys themselves stand in `network_keys`, `storage_keys`, `cluster_keys`, `coordinator_keys` and `share_keys`; keys
+of Apache Kafka without a meaning here are named in `known_keys`. What DescribeConfigs answers is in `describe`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from moldau.config.keys import (
 from moldau.config.known_keys import KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE, has_no_effect
 from moldau.config.listeners import SERVED_PROTOCOLS, Listener, parse_listeners, parse_protocol_map
 from moldau.config.network_keys import NetworkKeys
+from moldau.config.share_keys import ShareKeys, share_key_problem
 from moldau.config.storage_keys import StorageKeys
 from moldau.errors import ConfigError
 
@@ -34,7 +35,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @configuration
-class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys):
+class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, ShareKeys):
     """Immutable. `originals` is what the properties said, the dynamic maps what IncrementalAlterConfigs said.
 
     An attribute is the value in force: dynamic of this broker, then dynamic default of the cluster, then
@@ -212,6 +213,9 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError("group.min.session.timeout.ms must not be more than group.max.session.timeout.ms")
     if "classic" not in config.group_coordinator_rebalance_protocols:
         raise ConfigError("group.coordinator.rebalance.protocols: the classic protocol cannot be turned off")
+    problem = share_key_problem(config)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _check_listeners(config: BrokerConfig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from moldau.config.keys import (
     INT_MAX,
     AtLeast,
-    Between,
     Configuration,
     Kind,
     ListOf,
@@ -130,30 +129,6 @@ class CoordinatorKeys(Configuration):
         "bidirectional",
         "Whether groups may change between the classic and the consumer protocol.",
         OneOf(("bidirectional", "upgrade", "downgrade", "disabled"), ignore_case=True),
-        later=True,
-    )
-    group_share_session_timeout_ms: int = key(
-        "group.share.session.timeout.ms",
-        Kind.INT,
-        45_000,
-        "Silence after which a member of a share group is out.",
-        AtLeast(1),
-        later=True,
-    )
-    group_share_heartbeat_interval_ms: int = key(
-        "group.share.heartbeat.interval.ms",
-        Kind.INT,
-        5_000,
-        "Heartbeat interval told to members of share groups.",
-        AtLeast(1),
-        later=True,
-    )
-    group_share_max_size: int = key(
-        "group.share.max.size",
-        Kind.INT,
-        200,
-        "Members of one share group.",
-        Between(1, 1_000),
         later=True,
     )
     offset_metadata_max_bytes: int = key(

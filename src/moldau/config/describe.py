@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from moldau.config.broker import BROKER_KEYS, BrokerConfig, value_text
 from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
+from moldau.config.group import GROUP_KEYS
+from moldau.config.group import SYNONYMS as GROUP_SYNONYMS
+from moldau.config.group import broker_value as group_value
 from moldau.config.keys import Key, Kind, format_value
 from moldau.config.topic import SYNONYMS, TOPIC_KEYS, broker_value
 
@@ -44,6 +47,24 @@ def describe_broker_defaults(broker: BrokerConfig) -> list[ConfigEntry]:
         value = None if entry.is_sensitive else broker.dynamic_default[name]
         entries.append(entry._replace(value=value, synonyms=synonyms, source=synonyms[0].source))
     return entries
+
+
+def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every key of a group with these overrides, by name."""
+    return [_group_entry(GROUP_KEYS[name], overrides, broker) for name in sorted(GROUP_KEYS)]
+
+
+def _group_entry(declared: Key, overrides: Mapping[str, str], broker: BrokerConfig) -> ConfigEntry:
+    name = declared.name
+    synonyms: list[ConfigSynonym] = []
+    if name in overrides:
+        synonyms.append(ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
+    if name in GROUP_SYNONYMS:
+        synonyms += _broker_synonyms(GROUP_SYNONYMS[name], broker, sensitive=False)
+    else:
+        synonyms.append(ConfigSynonym(name, format_value(declared.default), ConfigSource.DEFAULT_CONFIG))
+    value = overrides.get(name, format_value(group_value(name, broker)))
+    return ConfigEntry(name, value, _first(synonyms), False, False, tuple(synonyms), declared.kind, declared.doc)
 
 
 def _topic_entry(declared: Key, overrides: Mapping[str, str], broker: BrokerConfig) -> ConfigEntry:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 from moldau.config.broker import BROKER_KEYS
 from moldau.config.cluster_keys import ClusterKeys
 from moldau.config.coordinator_keys import CoordinatorKeys
+from moldau.config.group import GROUP_KEYS
+from moldau.config.group import SYNONYMS as GROUP_SYNONYMS
 from moldau.config.keys import INT_MAX, LONG_MAX, Configuration, Key, format_value, key_table
 from moldau.config.known_keys import KNOWN_PREFIXES, KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE
 from moldau.config.network_keys import NetworkKeys
+from moldau.config.share_keys import ShareKeys
 from moldau.config.storage_keys import StorageKeys
 from moldau.config.topic import SYNONYMS, TOPIC_KEYS
 
@@ -19,6 +22,7 @@ _PARTS: tuple[tuple[str, type[Configuration]], ...] = (
     ("Topics and logs", StorageKeys),
     ("Replication", ClusterKeys),
     ("Groups, offsets, transactions", CoordinatorKeys),
+    ("Share groups", ShareKeys),
 )
 _LARGEST = {INT_MAX: "2^31 − 1", LONG_MAX: "2^63 − 1"}
 
@@ -69,6 +73,13 @@ def _lines() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for declared in _by_name(TOPIC_KEYS.values()):
         fallback = ", ".join(f"`{synonym.name}`" for synonym in SYNONYMS.get(declared.name, ()))
+        yield f"| `{declared.name}` | {_common(declared)} | {fallback} | {_doc(declared)} |"
+    yield "\n## Group keys\n"
+    yield "Set with `kafka-configs --entity-type groups`; a key that the group does not set takes the broker's.\n"
+    yield "| key | type | default | allowed | broker's key | |"
+    yield "|---|---|---|---|---|---|"
+    for declared in _by_name(GROUP_KEYS.values()):
+        fallback = f"`{GROUP_SYNONYMS[declared.name]}`" if declared.name in GROUP_SYNONYMS else ""
         yield f"| `{declared.name}` | {_common(declared)} | {fallback} | {_doc(declared)} |"
     yield "\n## Accepted without effect\n"
     yield "These keys of Apache Kafka are taken; the same line of the log says that they change nothing here.\n"

@@ -10,7 +10,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from moldau.config.broker import BROKER_KEYS, BrokerConfig
-from moldau.config.keys import Kind, format_value
+from moldau.config.group import GROUP_KEYS, validate_group_overrides
+from moldau.config.keys import Key, Kind, format_value
 from moldau.config.topic import TOPIC_KEYS, validate_topic_overrides
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
@@ -19,6 +20,9 @@ from moldau.metadata.topics import validate_topic_name
 
 # As Kafka: a value is a string of the metadata log with a 16-bit length.
 MAX_VALUE_LENGTH = 32_767
+
+
+_KEYS: dict[str, dict[str, Key]] = {"topic": TOPIC_KEYS, "broker": BROKER_KEYS, "group": GROUP_KEYS}
 
 
 class ConfigOp(IntEnum):
@@ -43,7 +47,7 @@ def plan_incremental_alter_configs(
     changes: Iterable[ConfigChange],
     broker_config: BrokerConfig,
 ) -> list[Record]:
-    """Records of IncrementalAlterConfigs on a `topic`, or on a `broker` (the empty name: all brokers)."""
+    """Records of IncrementalAlterConfigs on a `topic`, a `group`, or a `broker` (the empty name: all brokers)."""
     changes = list(changes)
     _check_resource(image, resource_type, resource_name, broker_config)
     _check_names([change.key for change in changes])
@@ -86,6 +90,10 @@ def _check_resource(image: MetadataImage, resource_type: str, resource_name: str
     elif resource_type == "broker":
         if resource_name:
             _check_broker_name(image, resource_name, broker_config)
+    elif resource_type == "group":
+        # The group itself need not be there yet: its first member may have to find the configuration.
+        if not resource_name:
+            raise _invalid_request("Default group resources are not allowed.")
     else:
         raise _invalid_request(f"Unknown resource type {resource_type}")
 
@@ -118,8 +126,7 @@ def _changed(resource_type: str, change: ConfigChange, current: str | None) -> s
     assert change.value is not None, "checked before"
     if change.op == ConfigOp.SET:
         return change.value
-    keys = TOPIC_KEYS if resource_type == "topic" else BROKER_KEYS
-    declared = keys.get(change.key)
+    declared = _KEYS[resource_type].get(change.key)
     if declared is None or declared.kind is not Kind.LIST:
         op = ConfigOp(change.op).name
         raise _invalid_config(f"Can't {op} to key {change.key} because its type is not LIST.")
@@ -149,6 +156,8 @@ def _records(
             )
     if resource_type == "topic":
         validate_topic_overrides(wanted, broker_config)
+    elif resource_type == "group":
+        validate_group_overrides(wanted, broker_config)
     else:
         _check_broker_values(image, resource_name, wanted, broker_config)
     changed = [

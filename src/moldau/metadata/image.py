@@ -77,6 +77,10 @@ class MetadataImage:
         """The topic's own overrides."""
         return self.configs.get(("topic", name), _NO_CONFIG)
 
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        """The group's own overrides."""
+        return self.configs.get(("group", group_id), _NO_CONFIG)
+
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
         """The dynamic configuration of one broker; None stands for the default of all of them."""
         return self.configs.get(("broker", "" if broker_id is None else str(broker_id)), _NO_CONFIG)

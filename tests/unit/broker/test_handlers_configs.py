@@ -160,6 +160,30 @@ async def test_a_group_follows_the_broker(start_offline: StartOffline) -> None:
     assert {config.name: config.value for config in result.configs}["consumer.session.timeout.ms"] == "50000"
 
 
+async def test_a_group_has_a_configuration_before_it_has_members(start_offline: StartOffline) -> None:
+    broker = start_offline({"group.share.record.lock.duration.ms": "20000"})
+    results = await alter(
+        broker,
+        (
+            GROUP,
+            "g",
+            [("share.auto.offset.reset", SET, "by_duration:PT2H"), ("share.delivery.count.limit", SET, "3")],
+        ),
+        (GROUP, "other", [("share.session.timeout.ms", SET, "1000")]),
+        (GROUP, "unknown", [("share.colour", SET, "blue")]),
+    )
+    assert [result.error_code for result in results] == [0, ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_CONFIG]
+    (result,) = await describe(broker, (GROUP, "g"))
+    told = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert told["share.auto.offset.reset"] == ("by_duration:PT2H", ConfigSource.DYNAMIC_GROUP_CONFIG)
+    assert told["share.delivery.count.limit"] == ("3", ConfigSource.DYNAMIC_GROUP_CONFIG)
+    assert told["share.record.lock.duration.ms"] == ("20000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert told["share.isolation.level"] == ("read_uncommitted", ConfigSource.DEFAULT_CONFIG)
+    assert dict(broker.node.image.group_config("other")) == {}
+    await alter(broker, (GROUP, "g", [("share.delivery.count.limit", DELETE, None)]))
+    assert dict(broker.node.image.group_config("g")) == {"share.auto.offset.reset": "by_duration:PT2H"}
+
+
 # -- IncrementalAlterConfigs
 
 
@@ -196,7 +220,8 @@ async def test_a_refused_resource_stays_whole_and_spares_the_rest(offline_broker
         (TOPIC, "b2", []),
         (BROKER, "4711", [("log.retention.ms", SET, "1")]),
         (LOGGER, "1", [("root", SET, "DEBUG")]),
-        (GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]),
+        (METRICS, "m", [("interval.ms", SET, "50000")]),
+        (GROUP, "", [("consumer.session.timeout.ms", SET, "50000")]),
         (TOPIC, "", [("retention.ms", SET, "1")]),
     )
     assert [(result.resource_name, ErrorCode(result.error_code)) for result in results] == [
@@ -208,7 +233,8 @@ async def test_a_refused_resource_stays_whole_and_spares_the_rest(offline_broker
         ("b2", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("4711", ErrorCode.INVALID_REQUEST),
         ("1", ErrorCode.INVALID_REQUEST),
-        ("g", ErrorCode.INVALID_REQUEST),
+        ("m", ErrorCode.INVALID_REQUEST),
+        ("", ErrorCode.INVALID_REQUEST),
         ("", ErrorCode.INVALID_REQUEST),
     ]
     image = offline_broker.node.image

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import moldau
 from moldau.config.broker import BROKER_KEYS
+from moldau.config.group import GROUP_KEYS, bounds_of
+from moldau.config.group import SYNONYMS as GROUP_SYNONYMS
 from moldau.config.keys import Key
 from moldau.config.topic import SYNONYMS, TOPIC_KEYS
 
 SOURCE = "".join(
     path.read_text()
-    for room in ("broker", "log", "metadata")
+    for room in ("broker", "coordinators", "log", "metadata")
     for path in (Path(moldau.__file__).parent / room).rglob("*.py")
 )
 # Read inside the configuration itself, which hands out what they lead to.
@@ -24,6 +26,7 @@ SETTLED = {
     "listener.security.protocol.map": "listeners",
     "log.dir": "log_dirs",
     "max.connections.per.ip.overrides": "connection_limits_by_ip",
+    "share.isolation.level": "reads_committed",
     "max.compaction.lag.ms": "max_segment_ms",
     "segment.ms": "max_segment_ms",
 }
@@ -40,10 +43,15 @@ def test_a_topic_key_has_an_effect_or_says_that_it_has_none() -> None:
     }
 
 
+def test_every_group_key_has_an_effect() -> None:
+    assert {name for name, declared in GROUP_KEYS.items() if not is_read(declared)} == set()
+
+
 def test_a_broker_key_has_an_effect_or_says_that_it_has_none() -> None:
     defaults = {
         synonym.name for topic_key, family in SYNONYMS.items() if is_read(TOPIC_KEYS[topic_key]) for synonym in family
     }
+    defaults |= {bound for name in GROUP_KEYS for bound in (*bounds_of(name), GROUP_SYNONYMS.get(name, ""))}
     assert {name for name, declared in BROKER_KEYS.items() if declared.later} == {
         name for name, declared in BROKER_KEYS.items() if name not in defaults and not is_read(declared)
     }

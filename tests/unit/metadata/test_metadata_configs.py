@@ -169,7 +169,9 @@ class TestResources:
             (("topic", "a b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "Topic name is invalid: 'a b' contains"),
             (("broker", "x"), ErrorCode.INVALID_REQUEST, "Node id must be an integer, but it is: x"),
             (("broker", "7"), ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1, but received 7"),
-            (("group", "g"), ErrorCode.INVALID_REQUEST, "Unknown resource type group"),
+            (("group", ""), ErrorCode.INVALID_REQUEST, "Default group resources are not allowed."),
+            (("group", "g"), ErrorCode.INVALID_CONFIG, "Unknown group config name: retention.ms"),
+            (("user", "u"), ErrorCode.INVALID_REQUEST, "Unknown resource type user"),
         ],
     )
     def test_what_cannot_be_configured(self, resource: tuple[str, str], code: ErrorCode, message: str) -> None:

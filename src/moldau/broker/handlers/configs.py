@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.changes import Planner, change_each, error_of, repeated
 from moldau.broker.handlers.off_loop import answer_in_thread
-from moldau.config.broker import BROKER_KEYS, BrokerConfig
-from moldau.config.describe import describe_broker, describe_broker_defaults, describe_topic
-from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
-from moldau.config.keys import format_value
+from moldau.config.describe import describe_broker, describe_broker_defaults, describe_group, describe_topic
+from moldau.config.entries import ConfigEntry
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.configs import ConfigChange, plan_alter_configs, plan_incremental_alter_configs
 from moldau.metadata.image import MetadataImage
@@ -27,16 +25,10 @@ if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
-_ALTERABLE = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker"}
+_ALTERABLE = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker", ResourceType.GROUP: "group"}
 
 DESCRIBE_INLINE_MAX = 4
 """Resources described on the event loop: each takes nearly a millisecond."""
-
-# A group's own keys, and the broker keys that give their values.
-_GROUP_KEYS = {
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-}
 
 Resource = tuple[int, str]
 
@@ -91,7 +83,7 @@ def _describe(node: BrokerNode, resource_type: int, name: str) -> list[ConfigEnt
     if resource_type == ResourceType.GROUP:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return [_group_entry(key, synonym, node.config) for key, synonym in _GROUP_KEYS.items()]
+        return describe_group(node.image.group_config(name), node.config)
     raise _unsupported(resource_type)
 
 
@@ -105,15 +97,6 @@ def _check_broker_id(node: BrokerNode, name: str) -> None:
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {node.node_id} or empty string, but received {name}",
         )
-
-
-def _group_entry(name: str, broker_key: str, config: BrokerConfig) -> ConfigEntry:
-    declared = BROKER_KEYS[broker_key]
-    value = format_value(config.get(broker_key))
-    source = ConfigSource.DEFAULT_CONFIG
-    synonyms = (ConfigSynonym(name, value, source),)
-    # Read-only: a group has no configuration of its own here, it follows the broker's.
-    return ConfigEntry(name, value, source, False, True, synonyms, declared.kind, declared.doc)
 
 
 def _described(schema: Schema, entry: ConfigEntry, with_synonyms: bool, with_doc: bool) -> Any:
@@ -215,6 +198,8 @@ def handle_list_config_resources(node: BrokerNode, context: RequestContext, requ
             found.append((ResourceType.BROKER, str(node.node_id)))
         if ResourceType.TOPIC in asked:
             found.extend((ResourceType.TOPIC, name) for name in node.image.topics)
+        if ResourceType.GROUP in asked:
+            found.extend((ResourceType.GROUP, name) for kind, name in node.image.configs if kind == "group")
     return schema.ListConfigResourcesResponse(
         throttle_time=ms(0),
         error_code=error(code),
