@@ -1,0 +1,392 @@
+"""A share partition: one partition of a topic as a queue for one group, and what became of each record in it.
+
+Every offset from the start offset up to (not including) the end offset is in flight, in one of four states:
+
+    state         event                                    next state     delivery count
+    AVAILABLE     acquired by a member                     ACQUIRED       + 1
+    ACQUIRED      accepted                                 ACKNOWLEDGED
+    ACQUIRED      rejected, or found to be a gap           ARCHIVED
+    ACQUIRED      released, or its lock ran out            AVAILABLE      at the limit: ARCHIVED
+    ACQUIRED      its member's session ended               AVAILABLE      - 1: perhaps it was never seen
+    ACQUIRED      renewed                                  ACQUIRED       (a new lock)
+    any but these the log holds no record to deliver       ARCHIVED
+    any           the log start offset passes it           gone
+
+ACKNOWLEDGED and ARCHIVED are final. Offsets below the start offset are all final or gone, those from the end offset on
+were never delivered. The start offset moves over whatever is final and never goes back.
+
+Offsets are kept as runs: neighbours of the same state, delivery count, owner and lock are one entry. The runs cover
+all of [start offset, end offset) without overlap, so the common case, whole batches that come and go together, costs a
+few entries, and a single record that is treated apart costs two more.
+
+Acquiring is not durable, as in Kafka: after a restart an acquired record is available, with the delivery count it had
+when it was last let go. Letting go is: such a step returns what has to be written (`StateWrite`), and what was written
+is what `SharePartition.restore` takes. An offset that was never written is available and was never delivered.
+
+A record that comes back again and again may be what kills its consumers. From half the delivery limit on, its run is
+delivered apart from others and in ever smaller pieces, at the last attempt alone, so that one bad record does not take
+its neighbours with it into the archive.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from moldau.errors import ErrorCode, KafkaError
+
+
+class RecordState(IntEnum):
+    """Numbered as in the records of `__share_group_state`."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+class AckType(IntEnum):
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = RecordState
+_FINAL = frozenset((ACKNOWLEDGED, ARCHIVED))
+_STATE_AFTER = {
+    AckType.GAP: ARCHIVED,
+    AckType.ACCEPT: ACKNOWLEDGED,
+    AckType.RELEASE: AVAILABLE,
+    AckType.REJECT: ARCHIVED,
+}
+_THROTTLE_MIN = 2
+"""Deliveries after which a run may be cut into smaller pieces, at the least."""
+
+
+class Span(NamedTuple):
+    """Offsets from the first to the last, both included."""
+
+    first: int
+    last: int
+
+
+class Acquired(NamedTuple):
+    first: int
+    last: int
+    delivery_count: int
+
+
+class StateBatch(NamedTuple):
+    """A run as it is written."""
+
+    first: int
+    last: int
+    state: int
+    delivery_count: int
+
+
+class StateWrite(NamedTuple):
+    """What to make durable: where the queue begins now, and the runs that changed."""
+
+    start_offset: int
+    delivery_complete_count: int
+    batches: Sequence[StateBatch]
+
+
+class Ack(NamedTuple):
+    """What a member says of some records: one type for all of them, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class ShareLimits(NamedTuple):
+    """What the group is configured to."""
+
+    delivery_count: int
+    record_locks: int
+    lock_duration_ms: int
+
+
+class Wanted(NamedTuple):
+    """How much a fetch asks for. Batches are acquired whole, unless the number of records is `exact`."""
+
+    max_records: int
+    batch_size: int
+    exact: bool = False
+
+
+class Run(NamedTuple):
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int = 0
+    member: str = ""
+    lock_until_ms: int = 0
+
+
+def _first_of(run: Run) -> int:
+    return run.first
+
+
+class SharePartition:
+    __slots__ = ("_runs", "end_offset", "limits", "start_offset")
+
+    def __init__(self, start_offset: int, limits: ShareLimits) -> None:
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        self.limits = limits
+        self._runs: list[Run] = []
+
+    @classmethod
+    def restore(cls, start_offset: int, batches: Iterable[StateBatch], limits: ShareLimits) -> SharePartition:
+        partition = cls(start_offset, limits)
+        for batch in batches:
+            if batch.last < partition.end_offset:
+                continue
+            first = max(batch.first, partition.end_offset)
+            partition._extend(first)
+            partition._runs.append(Run(first, batch.last, RecordState(batch.state), batch.delivery_count))
+            partition.end_offset = batch.last + 1
+        partition._advance()
+        return partition
+
+    # -- what it is like
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return self._runs
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """Where to read the log for records to deliver."""
+        return next((run.first for run in self._runs if run.state is AVAILABLE), self.end_offset)
+
+    @property
+    def has_room(self) -> bool:
+        """Something could be acquired, if the log has it."""
+        return self.next_fetch_offset < self.end_offset or self._may_extend
+
+    @property
+    def next_lock_ms(self) -> int | None:
+        """When the first lock runs out."""
+        return min((run.lock_until_ms for run in self._runs if run.state is ACQUIRED), default=None)
+
+    @property
+    def delivery_complete_count(self) -> int:
+        return sum(run.last - run.first + 1 for run in self._runs if run.state in _FINAL)
+
+    @property
+    def _may_extend(self) -> bool:
+        return self.end_offset - self.start_offset < self.limits.record_locks
+
+    # -- acquiring
+
+    def acquire(self, member: str, found: Sequence[Span], upto: int, wanted: Wanted, now_ms: int) -> list[Acquired]:
+        """Gives `member` available records out of what a read of the log from the next fetch offset `found`.
+
+        What lies between the found spans, and behind them up to (not including) `upto`, holds nothing to deliver:
+        control records, records of aborted transactions, records that were compacted away.
+        """
+        taken: list[Acquired] = []
+        position = self.next_fetch_offset
+        for first, last in [*found, Span(upto, upto - 1)]:
+            if not self._archive_gap(position, first - 1) or not self._take(taken, first, last, wanted):
+                break
+            position = last + 1
+        lock_until_ms = now_ms + self.limits.lock_duration_ms
+        for one in taken:
+            self._put(Run(one.first, one.last, ACQUIRED, one.delivery_count, member, lock_until_ms))
+        self._advance()
+        return _joined(taken, None if wanted.exact else wanted.batch_size)
+
+    def _take(self, taken: list[Acquired], first: int, last: int, wanted: Wanted) -> bool:
+        """Adds what is available in one span; whether more may be taken."""
+        left = wanted.max_records - sum(one.last - one.first + 1 for one in taken)
+        if left <= 0:
+            return False
+        if self._may_extend:
+            self._extend(min(last, max(first, self.end_offset) + left - 1) + 1 if wanted.exact else last + 1)
+        for run, is_whole in self._available_pieces(first, last):
+            if not is_whole and taken:
+                return False
+            end = min(run.last, run.first + left - 1) if wanted.exact else run.last
+            taken.append(Acquired(run.first, end, run.delivery_count + 1))
+            left -= end - run.first + 1
+            if not is_whole or (wanted.exact and left <= 0):
+                return False
+        return True
+
+    def _available_pieces(self, first: int, last: int) -> Iterator[tuple[Run, bool]]:
+        """Available runs in the span, each with whether it is whole; one that failed often enough is cut."""
+        limit = self.limits.delivery_count
+        throttled_from = max(_THROTTLE_MIN, (limit + 1) // 2)
+        for run in self._overlapping(first, last):
+            if run.state is not AVAILABLE:
+                continue
+            if run.delivery_count < throttled_from:
+                yield run, True
+                continue
+            size = max(1, (run.last - run.first + 1) >> (run.delivery_count - throttled_from + 1))
+            if limit > _THROTTLE_MIN and run.delivery_count >= limit - 1:
+                size = 1
+            yield run._replace(last=run.first + size - 1), False
+
+    def _archive_gap(self, first: int, last: int) -> bool:
+        """False when there is no room for it: what lies behind cannot be acquired then either."""
+        if self._may_extend:
+            self._extend(last + 1)
+        for run in list(self._overlapping(first, last)):
+            if run.state is AVAILABLE:
+                self._put(run._replace(state=ARCHIVED))
+        return last < self.end_offset
+
+    # -- letting go
+
+    def acknowledge(self, member: str, acks: Sequence[Ack], now_ms: int) -> StateWrite | None:
+        """All of it or, with a KafkaError, nothing. What the start offset has passed is nobody's any more."""
+        marks = [mark for ack in acks for mark in _marks(ack)]
+        self._check(member, marks)
+        changed: list[StateBatch] = []
+        lock_until_ms = now_ms + self.limits.lock_duration_ms
+        for first, last, kind in marks:
+            for run in list(self._overlapping(first, last)):
+                if kind is AckType.RENEW:
+                    self._put(run._replace(lock_until_ms=lock_until_ms))
+                else:
+                    changed.append(self._let_go(run, _STATE_AFTER[kind]))
+        return self._finished(changed)
+
+    def _check(self, member: str, marks: Sequence[tuple[int, int, AckType]]) -> None:
+        position = -1
+        for first, last, _ in marks:
+            if first <= position:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset {first} is acknowledged twice, or out of order")
+            position = last
+            if last >= self.end_offset:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"nothing from offset {self.end_offset} on was acquired")
+            for run in self._overlapping(first, last):
+                if run.state is not ACQUIRED:
+                    raise KafkaError(
+                        ErrorCode.INVALID_RECORD_STATE, f"offset {run.first} cannot be acknowledged: it is not acquired"
+                    )
+                if run.member != member:
+                    raise KafkaError(
+                        ErrorCode.INVALID_RECORD_STATE,
+                        f"offset {run.first} cannot be acknowledged: another member acquired it",
+                    )
+
+    def release(self, member: str) -> StateWrite | None:
+        """The member's session is over: what it holds is available again, as if it had not been delivered."""
+        held = [run for run in self._runs if run.state is ACQUIRED and run.member == member]
+        return self._finished([self._let_go(run, AVAILABLE, seen=False) for run in held])
+
+    def expire(self, now_ms: int) -> StateWrite | None:
+        """Takes back what was not acknowledged in time."""
+        late = [run for run in self._runs if run.state is ACQUIRED and run.lock_until_ms <= now_ms]
+        return self._finished([self._let_go(run, AVAILABLE) for run in late])
+
+    def _let_go(self, run: Run, state: RecordState, *, seen: bool = True) -> StateBatch:
+        count = run.delivery_count if seen else run.delivery_count - 1
+        if state is AVAILABLE and count >= self.limits.delivery_count:
+            state = ARCHIVED
+        self._put(Run(run.first, run.last, state, count))
+        return StateBatch(run.first, run.last, state, count)
+
+    def _finished(self, changed: Sequence[StateBatch]) -> StateWrite | None:
+        if not changed:
+            return None
+        self._advance()
+        start = self.start_offset
+        kept = [batch._replace(first=max(batch.first, start)) for batch in changed if batch.last >= start]
+        return StateWrite(start, self.delivery_complete_count, kept)
+
+    # -- the ends
+
+    def move_start(self, log_start_offset: int) -> None:
+        """Older records are deleted; who holds one will find its acknowledgement ignored."""
+        if log_start_offset <= self.start_offset:
+            return
+        self._extend(log_start_offset)
+        del self._runs[: self._cut(log_start_offset)]
+        self.start_offset = log_start_offset
+        self._advance()
+
+    def _extend(self, end_offset: int) -> None:
+        if end_offset > self.end_offset:
+            self._runs.append(Run(self.end_offset, end_offset - 1, AVAILABLE))
+            self.end_offset = end_offset
+
+    def _advance(self) -> None:
+        final = 0
+        while final < len(self._runs) and self._runs[final].state in _FINAL:
+            final += 1
+        if final:
+            del self._runs[:final]
+            self.start_offset = self._runs[0].first if self._runs else self.end_offset
+
+    # -- runs
+
+    def _overlapping(self, first: int, last: int) -> Iterator[Run]:
+        """The runs of the span, cut to it; what lies outside of what is in flight is left out."""
+        number = max(0, bisect_left(self._runs, first + 1, key=_first_of) - 1)
+        while number < len(self._runs) and first <= last and self._runs[number].first <= last:
+            run = self._runs[number]
+            if run.last >= first:
+                yield run._replace(first=max(run.first, first), last=min(run.last, last))
+            number += 1
+
+    def _cut(self, offset: int) -> int:
+        """The number of the run that begins at `offset`; one that spans it becomes two."""
+        number = bisect_left(self._runs, offset, key=_first_of)
+        if number and self._runs[number - 1].last >= offset:
+            run = self._runs[number - 1]
+            self._runs[number - 1 : number] = [run._replace(last=offset - 1), run._replace(first=offset)]
+        return number
+
+    def _put(self, new: Run) -> None:
+        """In place of whatever covered these offsets, and one with neighbours that are like it."""
+        begin, end = self._cut(new.first), self._cut(new.last + 1)
+        if end < len(self._runs) and self._runs[end][2:] == new[2:]:
+            new = new._replace(last=self._runs[end].last)
+            end += 1
+        if begin and self._runs[begin - 1][2:] == new[2:]:
+            begin -= 1
+            new = new._replace(first=self._runs[begin].first)
+        self._runs[begin:end] = [new]
+
+
+def _marks(ack: Ack) -> Iterator[tuple[int, int, AckType]]:
+    """The acknowledgement as spans of one type each."""
+    if ack.first > ack.last or ack.first < 0 or len(ack.types) not in (1, ack.last - ack.first + 1):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"offsets {ack.first} to {ack.last} with {len(ack.types)} types")
+    if len(ack.types) == 1:
+        yield ack.first, ack.last, AckType(ack.types[0])
+        return
+    begin = 0
+    for number in range(1, len(ack.types) + 1):
+        if number == len(ack.types) or ack.types[number] != ack.types[begin]:
+            yield ack.first + begin, ack.first + number - 1, AckType(ack.types[begin])
+            begin = number
+
+
+def _joined(taken: Sequence[Acquired], size_max: int | None) -> list[Acquired]:
+    """Neighbours of the same delivery count become one, as long as it is smaller than `size_max`."""
+    joined: list[Acquired] = []
+    for one in taken:
+        before = joined[-1] if joined else None
+        if (
+            before is not None
+            and before.last + 1 == one.first
+            and before.delivery_count == one.delivery_count
+            and (size_max is None or before.last - before.first + 1 < size_max)
+        ):
+            joined[-1] = before._replace(last=one.last)
+        else:
+            joined.append(one)
+    return joined
