@@ -1,0 +1,167 @@
+"""The server-side assignors: who gets which partition. Pure functions over topics, members and what members have.
+
+    uniform   loads as equal as the subscriptions allow, and as few moves as that costs (the default)
+    range     of each topic a contiguous range, in the order of the members: topics with as many partitions and the same
+              subscribers end up co-partitioned; it has no memory, but static members keep their place
+
+Uniform works in three passes. Members keep what they have and may still have; partitions without an owner are dealt
+to whoever of their subscribers has least; then partitions go from the most to the least loaded until no move would
+bring two loads nearer. Two members of the same subscription thus never differ by more than one partition, and a
+partition moves only where balance asks for it. A move needs a topic that both are subscribed to, so topics with the
+same subscribers are balanced together, as one *pool*: a group whose members all subscribe to the same has one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
+"""Partitions by topic; a topic without partitions is not in it."""
+
+MAX_SWEEPS = 16
+"""Pools that share members can hand partitions on to each other for long; each sweep about halves what is left."""
+
+
+class Subscriber(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    topics: frozenset[uuid.UUID]
+    current: Partitions
+    """Its part of the previous target assignment."""
+
+
+Assignor: TypeAlias = Callable[[Mapping[uuid.UUID, int], Iterable[Subscriber]], dict[str, Partitions]]
+"""Partition counts by topic, and members, to partitions by member id. Topics without a count do not exist."""
+
+
+def assign_range(topics: Mapping[uuid.UUID, int], subscribers: Iterable[Subscriber]) -> dict[str, Partitions]:
+    members = sorted(subscribers, key=_order)
+    assigned: dict[str, dict[uuid.UUID, frozenset[int]]] = {member.member_id: {} for member in members}
+    for pool in _pools(topics, members):
+        for topic in pool.topics:
+            count, start = topics[topic], 0
+            quota, extra = divmod(count, len(pool.members))
+            for position, index in enumerate(pool.members[:count]):  # the rest gets nothing
+                end = start + quota + (position < extra)
+                assigned[members[index].member_id][topic] = frozenset(range(start, end))
+                start = end
+    return dict(assigned)
+
+
+def assign_uniform(topics: Mapping[uuid.UUID, int], subscribers: Iterable[Subscriber]) -> dict[str, Partitions]:
+    members = sorted(subscribers, key=_order)
+    table = _Table(topics, members)
+    pools = sorted(_pools(topics, members), key=lambda pool: len(pool.members))  # the least choice first
+    for pool in pools:
+        table.deal(pool)
+    for _ in range(MAX_SWEEPS):
+        if not sum(table.level(pool) for pool in pools):
+            break
+    return table.result()
+
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
+
+
+class _Pool(NamedTuple):
+    """Topics that have the same subscribers, those as positions in the list of members."""
+
+    topics: dict[uuid.UUID, None]  # in order
+    members: list[int]
+
+
+def _pools(topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> list[_Pool]:
+    by_subscription: dict[frozenset[uuid.UUID], list[int]] = {}
+    for index, member in enumerate(members):
+        by_subscription.setdefault(member.topics, []).append(index)
+    subscriptions: dict[uuid.UUID, list[int]] = {}
+    for number, subscription in enumerate(by_subscription):
+        for topic in subscription:
+            if topic in topics:
+                subscriptions.setdefault(topic, []).append(number)
+    indexes = list(by_subscription.values())
+    pools: dict[tuple[int, ...], _Pool] = {}
+    for topic in sorted(subscriptions):
+        numbers = tuple(subscriptions[topic])
+        if numbers not in pools:
+            pools[numbers] = _Pool({}, sorted(index for number in numbers for index in indexes[number]))
+        pools[numbers].topics[topic] = None
+    return list(pools.values())
+
+
+def _order(member: Subscriber) -> tuple[bool, str]:
+    """Static members first, by the name that outlives their restarts: so they keep what they have."""
+    return (False, member.instance_id) if member.instance_id is not None else (True, member.member_id)
+
+
+class _Table:
+    """Who has what, while the uniform assignor works on it; members are positions in its list."""
+
+    def __init__(self, topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> None:
+        self._members = members
+        self._free: dict[uuid.UUID, set[int]] = {topic: set(range(count)) for topic, count in topics.items()}
+        self._held: list[dict[uuid.UUID, set[int]]] = []
+        for member in members:
+            held: dict[uuid.UUID, set[int]] = {}
+            for topic, partitions in member.current.items():
+                if topic in member.topics and topic in topics:
+                    held[topic] = self._free[topic] & partitions
+                    self._free[topic] -= partitions
+            self._held.append(held)
+        self._loads = [sum(map(len, held.values())) for held in self._held]
+
+    def deal(self, pool: _Pool) -> None:
+        """Partitions without an owner, each to the subscriber that has least."""
+        heap = [(self._loads[index], index) for index in pool.members]
+        heapq.heapify(heap)
+        for topic in pool.topics:
+            for partition in sorted(self._free[topic]):
+                load, index = heap[0]
+                self._held[index].setdefault(topic, set()).add(partition)
+                self._loads[index] = load + 1
+                heapq.heapreplace(heap, (load + 1, index))
+
+    def level(self, pool: _Pool) -> int:
+        """Moves from the most to the least loaded until they differ by one at most; how many there were."""
+        loads, moves = self._loads, 0
+        takers = [(loads[index], index) for index in pool.members]
+        givers = [(-loads[index], index) for index in pool.members]
+        heapq.heapify(takers)
+        heapq.heapify(givers)
+        while givers:
+            giver, taker = givers[0][1], takers[0][1]
+            topic = self._topic_to_give(giver, pool)
+            if topic is None:  # its load is all from other pools
+                heapq.heappop(givers)
+                continue
+            if loads[giver] - loads[taker] < 2:
+                break
+            self._move(topic, giver, taker)
+            # Only a member that was the least has taken, so it never becomes one to give, and the other way round:
+            # its entry in the other heap may be out of date.
+            heapq.heapreplace(givers, (-loads[giver], giver))
+            heapq.heapreplace(takers, (loads[taker], taker))
+            moves += 1
+        return moves
+
+    def _topic_to_give(self, giver: int, pool: _Pool) -> uuid.UUID | None:
+        """The topic of which it has most, so that the partitions of each topic spread, too."""
+        held = self._held[giver]
+        topics = (topic for topic, partitions in held.items() if partitions and topic in pool.topics)
+        return max(topics, key=lambda topic: len(held[topic]), default=None)
+
+    def _move(self, topic: uuid.UUID, giver: int, taker: int) -> None:
+        partition = max(self._held[giver][topic])
+        self._held[giver][topic].discard(partition)
+        self._held[taker].setdefault(topic, set()).add(partition)
+        self._loads[giver] -= 1
+        self._loads[taker] += 1
+
+    def result(self) -> dict[str, Partitions]:
+        return {
+            member.member_id: {topic: frozenset(partitions) for topic, partitions in held.items() if partitions}
+            for member, held in zip(self._members, self._held, strict=True)
+        }

@@ -1,0 +1,127 @@
+"""Regular expressions of subscriptions: Python's `re` agrees wherever it is safe to ask it."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from moldau.coordinators.consumer.regex import MAX_PATTERN_CHARS, Regex, compile_regex
+from moldau.errors import ErrorCode, KafkaError
+
+_ATOMS = [
+    "a",
+    "b",
+    "c",
+    ".",
+    "[ab]",
+    "[^a]",
+    r"\d",
+    r"\w",
+    r"\.",
+    "1",
+    "(?:ab)",
+    "(a|b)",
+    "(?:a|bc|)",
+    "[a-c1]",
+    "^",
+    "$",
+]
+_REPEATS = ["", "", "", "*", "+", "?", "{2}", "{1,}", "{0,2}", "*?"]
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> str:
+    pieces = draw(st.lists(st.tuples(st.sampled_from(_ATOMS), st.sampled_from(_REPEATS)), max_size=5))
+    alternatives = ["".join(atom + ("" if atom in "^$" else repeat) for atom, repeat in pieces)]
+    if draw(st.booleans()):
+        alternatives.append(draw(patterns()))
+    text = "|".join(alternatives)
+    return f"({text}){draw(st.sampled_from(['', '*', '+', '{1,2}']))}" if draw(st.booleans()) else text
+
+
+@given(patterns(), st.lists(st.text("abc1.-_", max_size=6), max_size=10))
+@example("(?:a|bc|)*", ["", "a", "bca", "b"])
+@example("a$|^b", ["a", "b", "ab"])
+def test_the_same_names_match_as_with_python(pattern: str, names: list[str]) -> None:
+    expected = {name for name in names if re.fullmatch(pattern, name)}
+    assert Regex(pattern).filter(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (r"orders-.*", {"orders-1", "orders-"}),
+        (r"(?i)ORDERS-\d+", {"orders-1"}),
+        (r"(?i:ORDERS)-\d+", {"orders-1"}),
+        (r"\Qa.b\E", {"a.b"}),
+        (r"[[:alpha:]]+", {"payments"}),
+        (r"[^[:alpha:]]+", set()),
+        (r"\Apay\w+\z", {"payments"}),
+        (r"(?P<what>orders|payments).*", {"orders-1", "orders-", "payments"}),
+        (r"\x61[.]\x{62}", {"a.b"}),
+        (r"", set()),
+    ],
+)
+def test_re2_syntax_is_understood(pattern: str, names: set[str]) -> None:
+    assert compile_regex(pattern).filter(["orders-1", "orders-", "payments", "a.b"]) == names
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        ")",
+        "a)",
+        "*a",
+        "a**",
+        "[a",
+        "[b-a]",
+        "a{2,1}",
+        "a{1001}",
+        r"(a)\1",
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)",
+        "(?x)a",
+        "\\",
+        r"\pN",
+        r"\x{110000}",
+        "((((a{9}){9}){9}){9}){9}",
+        "(" * 200 + ")" * 200,
+        "a" * (MAX_PATTERN_CHARS + 1),
+    ],
+)
+def test_what_is_no_re2_expression_or_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        compile_regex(pattern)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.parametrize("pattern", ["(a|a)*b", "(a*)*b", "a*" * 50 + "b", "(a|aa)+$b", "((a?){30}a{30})+c"])
+def test_no_pattern_keeps_the_loop_busy(pattern: str) -> None:
+    names = ["a" * length for length in range(1, 250)]
+    began = time.perf_counter()
+    assert not compile_regex(pattern).filter(names)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_pattern_that_would_is_stopped() -> None:
+    pattern = "(.?a){900}|" + "[ab]{0,900}" + ".*c"
+    began = time.perf_counter()
+    with pytest.raises(KafkaError):
+        compile_regex(pattern).filter(
+            ("ab" * 120 + f"{number:b}".replace("1", "a").replace("0", "b")) for number in range(9_999)
+        )
+    assert time.perf_counter() - began < 3.0
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_expression_or_refused(pattern: str) -> None:
+    try:
+        Regex(pattern).filter(["orders", "payments-1"])
+    except KafkaError as error:
+        assert error.code is ErrorCode.INVALID_REGULAR_EXPRESSION
