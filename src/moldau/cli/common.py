@@ -113,11 +113,17 @@ def load_properties(path: str | None) -> dict[str, str]:
         return {}
     from moldau.config.properties import parse_properties
 
+    return parse_properties(load_text(path))
+
+
+def load_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            return parse_properties(file.read())
+            return file.read()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error}") from error
 
 
 def parse_key_values(pairs: Iterable[str]) -> dict[str, str]:
@@ -132,10 +138,13 @@ def parse_key_values(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def connect(args: argparse.Namespace) -> Cluster:
+    """The cluster of --bootstrap-server and --command-config; a --timeout bounds all tries of a call together."""
     from moldau.client.cluster import Cluster
     from moldau.client.config import ClientConfig
 
-    return Cluster(ClientConfig.from_properties(args.bootstrap_server, load_properties(args.command_config)))
+    config = ClientConfig.from_properties(args.bootstrap_server, load_properties(args.command_config))
+    timeout_ms = getattr(args, "timeout", None)
+    return Cluster(config if timeout_ms is None else config._replace(api_timeout_ms=timeout_ms))
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:

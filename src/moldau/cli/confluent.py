@@ -69,6 +69,12 @@ def consumer(config: Mapping[str, Any]) -> Any:
     return _create(Consumer, {"fetch.queue.backoff.ms": 10} | dict(config))
 
 
+def share_consumer(config: Mapping[str, Any]) -> Any:
+    from confluent_kafka import ShareConsumer
+
+    return _create(ShareConsumer, config)
+
+
 def _create(kind: Callable[[Any], Any], config: Mapping[str, Any]) -> Any:
     from confluent_kafka import KafkaException
 

@@ -62,7 +62,7 @@ def _parser(prog: str) -> CommandParser:
         default="read_uncommitted",
         help="whether to leave out records of open and aborted transactions",
     )
-    _add_formatting(parser)
+    add_formatting(parser)
     parser.add_argument(
         "--command-property",
         "--consumer-property",
@@ -81,7 +81,7 @@ def _parser(prog: str) -> CommandParser:
     return parser
 
 
-def _add_formatting(parser: CommandParser) -> None:
+def add_formatting(parser: CommandParser) -> None:
     parser.add_argument(
         "--formatter", metavar="NAME", default="default", help="default, logging or noop (class names too)"
     )
@@ -122,20 +122,9 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
 
 def consumer_properties(args: argparse.Namespace) -> dict[str, str]:
     """The consumer's properties; `group.id` is among them exactly when a group was asked for."""
-    from_file = load_properties(args.command_config)
-    from_options = parse_key_values(args.command_property)
-    groups = {group for group in (args.group, from_file.get("group.id"), from_options.get("group.id")) if group}
-    if len(groups) > 1:
-        raise ConfigError(
-            "The group ids provided in different places (--group, --command-property, --command-config) "
-            f"do not match: {', '.join(sorted(groups))}"
-        )
-    if groups and args.partition is not None:
+    props = given_properties(args)
+    if "group.id" in props and args.partition is not None:
         raise ConfigError("Options group and partition cannot be specified together")
-    props = from_file | from_options
-    props.pop("group.id", None)
-    if groups:
-        props["group.id"] = groups.pop()
     reset = props.setdefault("auto.offset.reset", "earliest" if args.from_beginning else "latest")
     if args.from_beginning and reset != "earliest":
         raise ConfigError(f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}'")
@@ -144,7 +133,24 @@ def consumer_properties(args: argparse.Namespace) -> dict[str, str]:
     return props
 
 
-def _formatter(args: argparse.Namespace) -> Formatter:
+def given_properties(args: argparse.Namespace) -> dict[str, str]:
+    """File and options together, with the one group that they and --group agree on, if any."""
+    from_file = load_properties(args.command_config)
+    from_options = parse_key_values(args.command_property)
+    groups = {group for group in (args.group, from_file.get("group.id"), from_options.get("group.id")) if group}
+    if len(groups) > 1:
+        raise ConfigError(
+            "The group ids provided in different places (--group, --command-property, --command-config) "
+            f"do not match: {', '.join(sorted(groups))}"
+        )
+    props = from_file | from_options
+    props.pop("group.id", None)
+    if groups:
+        props["group.id"] = groups.pop()
+    return props
+
+
+def chosen_formatter(args: argparse.Namespace) -> Formatter:
     if args.json:
         return JsonFormatter()
     props = load_properties(args.formatter_config)
@@ -158,7 +164,7 @@ def _formatter(args: argparse.Namespace) -> Formatter:
 def _consume(args: argparse.Namespace) -> int:
     from moldau.cli import confluent
 
-    formatter = _formatter(args)
+    formatter = chosen_formatter(args)
     props = consumer_properties(args)
     config = confluent.client_config(props, args.bootstrap_server, "console-consumer")
     partitions: Assignment | Subscription
@@ -236,7 +242,7 @@ class Printer:
         try:
             for message in batch:
                 if message.error() is not None:
-                    self._report(message.error())
+                    report(message.error(), self._warn_once)
                     continue
                 self.count += 1
                 try:
@@ -249,17 +255,18 @@ class Printer:
             sys.stdout.buffer.write(b"".join(lines))
             sys.stdout.buffer.flush()
 
-    def _report(self, error: Any) -> None:
-        """Most errors pass (a broker restarts, a leader moves); those that cannot end the command."""
-        from confluent_kafka import KafkaError as Codes
 
-        from moldau.cli.confluent import ClientError
+def report(error: Any, warn_once: Callable[[Any], None]) -> None:
+    """Most errors pass (a broker restarts, a leader moves); those that cannot end the command."""
+    from confluent_kafka import KafkaError as Codes
 
-        if error.fatal() or error.code() in (
-            Codes.TOPIC_AUTHORIZATION_FAILED,
-            Codes.GROUP_AUTHORIZATION_FAILED,
-            Codes._AUTO_OFFSET_RESET,
-            Codes._AUTHENTICATION,
-        ):
-            raise ClientError(error.str())
-        self._warn_once(error)
+    from moldau.cli.confluent import ClientError
+
+    if error.fatal() or error.code() in (
+        Codes.TOPIC_AUTHORIZATION_FAILED,
+        Codes.GROUP_AUTHORIZATION_FAILED,
+        Codes._AUTO_OFFSET_RESET,
+        Codes._AUTHENTICATION,
+    ):
+        raise ClientError(error.str())
+    warn_once(error)

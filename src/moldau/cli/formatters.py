@@ -177,7 +177,8 @@ def _offset(record: Any) -> bytes:
 
 
 def _delivery(record: Any) -> bytes:
-    return b"Delivery:NOT_PRESENT"  # only share groups count deliveries
+    count = record.delivery_count()  # only share groups count deliveries
+    return b"Delivery:NOT_PRESENT" if count is None else b"Delivery:%d" % count
 
 
 def _epoch(record: Any) -> bytes:

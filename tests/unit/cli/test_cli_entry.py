@@ -133,7 +133,11 @@ def test_topic_arguments_are_regular_expressions_or_lists() -> None:
         topic_pattern("(")
 
 
-@pytest.mark.parametrize("name", ["topics", "configs", "get-offsets", "delete-records", "log-dirs"])
+@pytest.mark.parametrize(
+    "name",
+    ["topics", "configs", "get-offsets", "delete-records", "log-dirs", "groups", "consumer-groups", "share-groups",
+     "transactions"],
+)  # fmt: skip
 def test_administrators_never_pay_for_the_record_client(name: str) -> None:
     """confluent-kafka takes 80 ms to load, the protocol classes 100: neither before it is needed."""
     module = name.replace("-", "_")
@@ -147,7 +151,9 @@ def test_administrators_never_pay_for_the_record_client(name: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", ["console_producer", "console_consumer", "producer_perf", "consumer_perf"])
+@pytest.mark.parametrize(
+    "name", ["console_producer", "console_consumer", "console_share_consumer", "producer_perf", "consumer_perf"]
+)
 def test_help_of_the_record_commands_is_light_too(name: str) -> None:
     script = (
         f"import sys, moldau.cli.{name}\n"

@@ -1,0 +1,318 @@
+"""`kafka-transactions`: what coordinators and partitions know of transactions, and a way out of those that hang."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moldau.cli.common import CommandParser, at_terminal, connect, print_json, print_table, run
+from moldau.errors import ConfigError, ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from moldau.client.cluster import Cluster, TopicPartition
+    from moldau.client.transactions import ProducerState, TransactionDescription
+
+_EXAMPLE = """\
+{prog} --bootstrap-server localhost:9092 list
+{prog} --bootstrap-server localhost:9092 find-hanging --topic orders
+{prog} --bootstrap-server localhost:9092 abort --topic orders --partition 0 --start-offset 42"""
+_PARTITIONS_MAX = 500  # in one DescribeProducers request; a broker may have many thousands
+_MS_PER_MINUTE = 60_000
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "kafka-transactions") -> int:
+    parser = _parser(prog)
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.error(f"Missing a command: one of {', '.join(_COMMANDS)}")
+    parser.require_connection(args)
+
+    def work() -> int:
+        with connect(args) as cluster:
+            _COMMANDS[args.command](cluster, args)
+        return 0
+
+    return run(prog, work)
+
+
+def _parser(prog: str) -> CommandParser:
+    parser = CommandParser(prog, "Look into transactions, and end those that hang.", _EXAMPLE)
+    parser.add_connection()
+    parser.add_command_config()
+    parser.add_json()
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", parser_class=argparse.ArgumentParser
+    )
+    listing = commands.add_parser("list", help="list transactional ids and the state of their transactions")
+    listing.add_argument("--duration-filter", metavar="MS", type=int, default=-1, help="only those that run longer")
+    listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only these transactional ids")
+
+    describe = commands.add_parser("describe", help="the transaction of one transactional id")
+    describe.add_argument("--transactional-id", metavar="ID", required=True, help="the transactional id")
+
+    producers = commands.add_parser("describe-producers", help="the producers that a partition remembers")
+    _add_partition(producers)
+    producers.add_argument("--broker-id", metavar="ID", type=int, help="ask this replica, not the leader")
+
+    abort = commands.add_parser("abort", help="abort a hanging transaction in a partition")
+    _add_partition(abort)
+    abort.add_argument("--start-offset", metavar="OFFSET", type=int, help="where the transaction starts")
+    abort.add_argument("--producer-id", metavar="ID", type=int, help="for brokers before Kafka 3.0, with …")
+    abort.add_argument("--producer-epoch", metavar="EPOCH", type=int, help="… the producer's epoch …")
+    abort.add_argument("--coordinator-epoch", metavar="EPOCH", type=int, help="… and the coordinator's")
+
+    hanging = commands.add_parser("find-hanging", help="find transactions of which no coordinator knows")
+    hanging.add_argument("--broker-id", metavar="ID", type=int, help="look at this broker's partitions")
+    hanging.add_argument("--topic", metavar="NAME", help="look at this topic only")
+    hanging.add_argument("--partition", metavar="N", type=int, help="look at this partition of the topic only")
+    hanging.add_argument(
+        "--max-transaction-timeout",
+        metavar="MIN",
+        type=int,
+        default=15,
+        help="leave out what is younger than so many minutes (default: 15)",
+    )
+
+    force = commands.add_parser("forceTerminateTransaction", help="abort the open transaction of a transactional id")
+    force.add_argument("--transactionalId", dest="transactional_id", metavar="ID", required=True, help="the id")
+    for command in commands.choices.values():  # people write it at the end
+        command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_partition(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", metavar="NAME", required=True, help="the topic")
+    parser.add_argument("--partition", metavar="N", type=int, required=True, help="the partition")
+
+
+def _list(cluster: Cluster, args: argparse.Namespace) -> None:
+    from moldau.client import transactions
+
+    listings = transactions.list_transactions(
+        cluster, duration_ms=max(-1, args.duration_filter), id_pattern=args.transactional_id_pattern
+    )
+    _print(args, ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), listings)
+
+
+def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
+    from moldau.client import transactions
+
+    transactional_id = args.transactional_id
+    found = transactions.describe_transactions(cluster, [transactional_id])[transactional_id]
+    if isinstance(found, KafkaError):
+        raise _failed(f"describe transaction state of transactional-id `{transactional_id}`", found)
+    started = found.start_time_ms
+    row = (
+        found.coordinator,
+        found.transactional_id,
+        found.producer_id,
+        found.producer_epoch,
+        found.state,
+        found.timeout_ms,
+        started,
+        None if started is None else _now_ms() - started,
+        ",".join(f"{topic}-{partition}" for topic, partition in found.partitions),
+    )
+    _print(
+        args,
+        (
+            "CoordinatorId",
+            "TransactionalId",
+            "ProducerId",
+            "ProducerEpoch",
+            "TransactionState",
+            "TransactionTimeoutMs",
+            "CurrentTransactionStartTimeMs",
+            "TransactionDurationMs",
+            "TopicPartitions",
+        ),
+        [row],
+    )
+
+
+def _describe_producers(cluster: Cluster, args: argparse.Namespace) -> None:
+    from moldau.client import transactions
+
+    partition = (args.topic, args.partition)
+    found = transactions.describe_producers(cluster, [partition], broker_id=args.broker_id)[partition]
+    if isinstance(found, KafkaError):
+        where = "leader" if args.broker_id is None else f"broker {args.broker_id}"
+        raise _failed(f"describe producers for partition {args.topic}-{args.partition} on {where}", found)
+    _print(
+        args,
+        (
+            "ProducerId",
+            "ProducerEpoch",
+            "LatestCoordinatorEpoch",
+            "LastSequence",
+            "LastTimestamp",
+            "CurrentTransactionStartOffset",
+        ),
+        found,
+    )
+
+
+def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
+    from moldau.client import transactions
+
+    partition = (args.topic, args.partition)
+    if args.start_offset is not None:
+        producer = _producer_at(cluster, partition, args.start_offset)
+        ids = producer.producer_id, producer.producer_epoch, producer.coordinator_epoch
+    elif args.producer_id is None:
+        raise ConfigError(
+            "The transaction to abort must be identified either with --start-offset (for brokers on 3.0 or above) "
+            "or with --producer-id, --producer-epoch, and --coordinator-epoch (for older brokers)"
+        )
+    elif args.producer_epoch is None or args.coordinator_epoch is None:
+        raise ConfigError("--producer-id needs --producer-epoch and --coordinator-epoch beside it")
+    else:
+        ids = args.producer_id, args.producer_epoch, args.coordinator_epoch
+    producer_id, producer_epoch, coordinator_epoch = ids
+    try:
+        transactions.abort_transaction(
+            cluster,
+            partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            # -1 is a producer whose first transaction hangs. 0 is no higher than any coordinator's epoch.
+            coordinator_epoch=max(0, coordinator_epoch),
+        )
+    except KafkaError as error:
+        raise _failed(
+            f"abort the transaction of producer {producer_id} in {args.topic}-{args.partition}", error
+        ) from None
+
+
+def _producer_at(cluster: Cluster, partition: TopicPartition, start_offset: int) -> ProducerState:
+    from moldau.client import transactions
+
+    name = f"{partition[0]}-{partition[1]}"
+    found = transactions.describe_producers(cluster, [partition])[partition]
+    if isinstance(found, KafkaError):
+        raise _failed(f"validate producer state for partition {name}", found)
+    for producer in found:
+        if producer.txn_start_offset == start_offset:
+            return producer
+    raise KafkaError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"Could not find any open transactions starting at offset {start_offset} on partition {name}",
+    )
+
+
+def _find_hanging(cluster: Cluster, args: argparse.Namespace) -> None:
+    from moldau.client import transactions
+
+    if args.topic is None and args.broker_id is None:
+        raise ConfigError(
+            "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
+        )
+    if args.partition is not None and args.topic is None:
+        raise ConfigError("The --partition argument requires --topic to be provided")
+    older_than_ms = _now_ms() - args.max_transaction_timeout * _MS_PER_MINUTE
+    open_ = [
+        (partition, producer)
+        for partition, producer in _producers(cluster, _search(cluster, args), args.broker_id)
+        if producer.txn_start_offset is not None and producer.last_timestamp_ms < older_than_ms
+    ]
+    ids: dict[int, str] = {}
+    known: Mapping[str, TransactionDescription | KafkaError] = {}
+    if open_:
+        producer_ids = {producer.producer_id for _, producer in open_}
+        listings = transactions.list_transactions(cluster, producer_ids=sorted(producer_ids))
+        ids = {listing.producer_id: listing.transactional_id for listing in listings}
+        known = transactions.describe_transactions(cluster, ids.values())
+    hanging = [
+        (
+            *partition,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.coordinator_epoch,
+            producer.txn_start_offset,
+            producer.last_timestamp_ms,
+            (_now_ms() - producer.last_timestamp_ms) // _MS_PER_MINUTE,
+        )
+        for partition, producer in open_
+        if not is_expected(partition, known.get(ids.get(producer.producer_id, "")))
+    ]
+    headers = ("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset")
+    _print(args, (*headers, "LastTimestamp", "Duration(min)"), hanging)
+
+
+def is_expected(partition: TopicPartition, transaction: TransactionDescription | KafkaError | None) -> bool:
+    """Whether the coordinator still knows that it has to end the transaction in this partition."""
+    if isinstance(transaction, KafkaError):
+        if transaction.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise transaction
+        return False
+    return transaction is not None and partition in transaction.partitions
+
+
+def _search(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
+    if args.partition is not None:
+        return [(args.topic, args.partition)]
+    topics = cluster.metadata(None if args.topic is None else [args.topic]).topics
+    if args.topic is not None and topics[args.topic].error:
+        raise KafkaError(topics[args.topic].error, f"Topic '{args.topic}' does not exist")
+    return [
+        (topic.name, p.partition)
+        for topic in topics.values()
+        for p in topic.partitions
+        if args.broker_id is None or args.broker_id in p.replicas
+    ]
+
+
+def _producers(
+    cluster: Cluster, partitions: Sequence[TopicPartition], broker_id: int | None
+) -> Iterable[tuple[TopicPartition, ProducerState]]:
+    from moldau.client import transactions
+
+    for start in range(0, len(partitions), _PARTITIONS_MAX):
+        batch = partitions[start : start + _PARTITIONS_MAX]
+        for partition, found in transactions.describe_producers(cluster, batch, broker_id=broker_id).items():
+            if isinstance(found, KafkaError):
+                raise _failed(f"describe producers of partition {partition[0]}-{partition[1]}", found)
+            yield from ((partition, producer) for producer in found)
+
+
+def _force_terminate(cluster: Cluster, args: argparse.Namespace) -> None:
+    from moldau.client import transactions
+
+    try:
+        transactions.fence_producer(cluster, args.transactional_id)
+    except KafkaError as error:
+        raise _failed(f"force terminate transactionalId `{args.transactional_id}`", error) from None
+
+
+def _failed(what: str, error: KafkaError) -> KafkaError:
+    return KafkaError(error.code, f"Failed to {what}: {error}")
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _print(args: argparse.Namespace, headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    if args.json:
+        names = [header[0].lower() + header[1:].replace("(min)", "Min") for header in headers]
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    lines = [["None" if cell is None else str(cell) for cell in row] for row in rows]
+    if at_terminal():
+        print_table(headers, lines)
+        return
+    widths = [max(len(line[i]) for line in (headers, *lines)) for i in range(len(headers))]
+    for line in (headers, *lines):
+        print("".join(cell.ljust(width) + "\t" for cell, width in zip(line, widths, strict=True)))
+
+
+_COMMANDS = {
+    "list": _list,
+    "describe": _describe,
+    "describe-producers": _describe_producers,
+    "abort": _abort,
+    "find-hanging": _find_hanging,
+    "forceTerminateTransaction": _force_terminate,
+}
