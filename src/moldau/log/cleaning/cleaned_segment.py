@@ -6,6 +6,7 @@ All four always exist, the transaction index empty if need be: `swap.py` goes by
 from __future__ import annotations
 
 import os
+from os import fsync
 
 from moldau.log.files import (
     CLEANED_SUFFIX,
@@ -73,14 +74,14 @@ class CleanedSegment:
         self._parts.clear()
         self._written = self.size
         if self._written - self._synced >= _SYNC_BYTES:
-            os.fsync(self._fd)
+            fsync(self._fd)
             self._synced = self._written
 
     def finish(self, modified_s: float) -> None:
         """Everything on disk, as old as the segments it stands for: retention may go by that."""
         self._write()
         os.utime(self._fd, (modified_s, modified_s))
-        os.fsync(self._fd)
+        fsync(self._fd)
         self.close()
         self._time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
         self._offset_index.write()

@@ -32,7 +32,7 @@ class CleaningJob:
     def end_offsets(self) -> dict[int, int]:
         """Of each segment, by base offset."""
         bases = [base_offset for base_offset, _ in self.segments]
-        return dict(zip(bases, [*bases[1:], self.first_uncleanable_offset], strict=True))
+        return dict(zip(bases, [*bases[1:], self.first_uncleanable_offset], strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def look_at(log: PartitionLog, now_ms: int) -> LogToClean:
         log=log,
         segments=segments[:end],
         first_dirty_offset=first_dirty_offset,
-        first_uncleanable_offset=segments[end].base_offset,
+        first_uncleanable_offset=max(first_dirty_offset, segments[end].base_offset),
         clean_bytes=sum(
             segment.size for segment in segments[: first_dirty + 1] if segment.base_offset < first_dirty_offset
         ),

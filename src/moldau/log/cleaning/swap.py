@@ -1,5 +1,7 @@
 """Putting a cleaned segment in the place of those it was made from, so that a crash at any point loses nothing.
 
+    0. the producer snapshot at the start forgets open transactions: all of them have ended since, and the marker
+       that would tell may be gone
     1. index, time index, transaction index: `.cleaned` → `.swap`
     2. log: `.log.cleaned` → `.log.swap`            from here on the cleaned segment is the truth
     3. the old segments' files → `.deleted`
@@ -26,12 +28,17 @@ from moldau.log.files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
+    read_file,
     remove_file,
+    replace_file,
 )
+from moldau.log.partition_log import PartitionLog
+from moldau.log.producer_state import NO_OFFSET, CorruptSnapshotError, ProducerState, decode_snapshot
 from moldau.log.segment import Segment, scan
 
 logger = logging.getLogger(__name__)
@@ -49,6 +56,8 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
     directory = str(log.directory)
     paths = [f"{directory}/{file_name(cleaned.base_offset, suffix)}" for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX)]
     try:
+        if cleaned.base_offset in log.snapshots:
+            _end_transactions(log, f"{directory}/{file_name(cleaned.base_offset, SNAPSHOT_SUFFIX)}")
         for path in paths:
             os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError as error:
@@ -69,6 +78,22 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
     segment.index_interval_bytes = log.config.index_interval_bytes
     log.replace_segments(old, segment)
     return True
+
+
+def _end_transactions(log: PartitionLog, path: str) -> None:
+    """True before the swap as well: records of a transaction that lie behind the snapshot open it again."""
+    try:
+        entries = decode_snapshot(read_file(path))
+    except (CorruptSnapshotError, FileNotFoundError):
+        return  # whoever needs it finds out
+    if all(entry.txn_first_offset < 0 for entry in entries):
+        return
+    state = ProducerState(log.producers.expiration_ms)
+    for entry in entries:
+        entry.txn_first_offset = NO_OFFSET
+        state.producers[entry.producer_id] = entry
+    replace_file(Path(path), state.encode(), sync=False)
+    log.unsynced_snapshots.append(path)
 
 
 def _put_in_place(path: str) -> None:
