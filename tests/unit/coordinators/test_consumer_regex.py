@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from moldau.coordinators.consumer.regex import MAX_PATTERN_CHARS, Regex, compile_regex
+from moldau.coordinators.consumer.regex import MAX_PATTERN_CHARS, InvalidRegexError, Regex, compile_regex
 from moldau.errors import ErrorCode, KafkaError
 
 _ATOMS = [
@@ -121,7 +122,5 @@ def test_a_pattern_that_would_is_stopped() -> None:
 
 @given(st.text(max_size=30))
 def test_any_text_is_an_expression_or_refused(pattern: str) -> None:
-    try:
+    with contextlib.suppress(InvalidRegexError):
         Regex(pattern).filter(["orders", "payments-1"])
-    except KafkaError as error:
-        assert error.code is ErrorCode.INVALID_REGULAR_EXPRESSION
