@@ -119,8 +119,9 @@ class OffsetTable:
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         return (topic, partition) in self._open.get(group_id, {})
 
-    def has_pending(self, group_id: str) -> bool:
-        return group_id in self._open
+    def has_any(self, group_id: str) -> bool:
+        """Current or pending."""
+        return group_id in self._committed or group_id in self._open
 
     def groups(self) -> set[str]:
         """Every group that has an offset, be it pending."""
