@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from moldau.broker.coordinator import Coordinator
+from moldau.broker.coordinator import Coordinator, Shard
+from moldau.coordinators.effects import Effects
 from moldau.coordinators.group_kinds import GROUP_RECORDS
 from moldau.coordinators.group_shard import GroupShard
+from moldau.coordinators.share.records import STATE_RECORDS
+from moldau.coordinators.share.state_shard import ShareStateShard
 from moldau.errors import KafkaError
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 GROUPS_TOPIC = "__consumer_offsets"
+SHARE_STATE_TOPIC = "__share_group_state"
 
 
 class Coordinators:
@@ -25,19 +29,48 @@ class Coordinators:
             node,
             GROUPS_TOPIC,
             GROUP_RECORDS,
-            lambda _: GroupShard(lambda: node.config, topics),
+            lambda _: GroupShard(lambda: node.config, topics, self._overrides),
             partitions=lambda: node.config.offsets_topic_num_partitions,
             topic_configs=lambda: _state_topic_configs(node.config.offsets_topic_segment_bytes),
         )
+        self.share_state: Coordinator[ShareStateShard] = Coordinator(
+            node,
+            SHARE_STATE_TOPIC,
+            STATE_RECORDS,
+            lambda _: ShareStateShard(lambda: node.config, topics),
+            partitions=lambda: node.config.share_coordinator_state_topic_num_partitions,
+            topic_configs=lambda: {
+                **_state_topic_configs(node.config.share_coordinator_state_topic_segment_bytes),
+                # An update does not contain the one before it: what snapshots replaced is deleted in front of them.
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+            },
+        )
+
+    def _overrides(self, group_id: str) -> Mapping[str, str]:
+        return self._node.image.group_config(group_id)
 
     def follow(self) -> None:
         """The metadata changed: coordinators move with the partitions of their topics, groups see new topics."""
         self.groups.follow()
-        for partition, _ in self.groups.shards():
-            try:
-                self.groups.run(partition, GroupShard.topics_changed)
-            except KafkaError:
-                continue  # the shard is being loaded again, and will look at the topics then
+        _tell_of_topics(self.groups)
+        self.share_state.follow()
+        _tell_of_topics(self.share_state)
+
+
+class _TopicsShard(Shard, Protocol):
+    def topics_changed(self, now_ms: int) -> Effects: ...
+
+
+_S = TypeVar("_S", bound=_TopicsShard)
+
+
+def _tell_of_topics(coordinator: Coordinator[_S]) -> None:
+    for partition, _ in coordinator.shards():
+        try:
+            coordinator.run(partition, lambda shard, now_ms: shard.topics_changed(now_ms))
+        except KafkaError:
+            continue  # the shard is being loaded again, and will look at the topics then
 
 
 class NodeTopics:

@@ -15,7 +15,7 @@ works on what was before is fenced. The leader epoch does the same for a broker 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from moldau.config.broker import BrokerConfig
@@ -67,7 +67,7 @@ class ShareState(NamedTuple):
 
 
 class ShareStateShard:
-    def __init__(self, config: BrokerConfig, topics: Topics) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig], topics: Topics) -> None:
         self._config = config
         self._topics = topics
         self.states: dict[ShareKey, ShareState] = {}
@@ -95,7 +95,7 @@ class ShareStateShard:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         effects = Effects()
         after = _updated(state, epochs.leader, write)
-        if after.updates > self._config.share_coordinator_snapshot_update_records_per_snapshot:
+        if after.updates > self._config().share_coordinator_snapshot_update_records_per_snapshot:
             self._snapshot(effects, key, after, now_ms)
         else:
             self.states[key] = after
