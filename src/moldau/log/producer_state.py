@@ -228,6 +228,11 @@ class ProducerState:
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = header.max_timestamp
 
+    def epoch_of(self, producer_id: int) -> int:
+        """The newest that was seen of it here; -1 if it is not remembered."""
+        entry = self.producers.get(producer_id)
+        return NO_EPOCH if entry is None else entry.epoch
+
     def first_unstable_offset(self) -> int | None:
         """The first offset whose fate is open, or decided by a marker that is not replicated yet."""
         if not self._ongoing and not self._unreplicated:

@@ -26,61 +26,73 @@ class Records(NamedTuple):
 
 def scan_records(data: bytes, count: int) -> Records:
     """CorruptRecordError unless `data` is `count` records and nothing else."""
+    try:
+        records = _scan(data, count)
+    except (IndexError, ProtocolError) as error:
+        raise CorruptRecordError(f"malformed record among {count}: {error}") from error
+    if records.starts[-1] != len(data):
+        raise CorruptRecordError(f"{count} records end at byte {records.starts[-1]} of {len(data)}")
+    return records
+
+
+def _scan(data: bytes, count: int) -> Records:
     starts: list[int] = []
     offset_deltas: list[int] = []
     keys: list[bytes | None] = []
     tombstones: list[int] = []
     at = 0
-    try:
-        for number in range(count):
-            starts.append(at)
-            size = data[at]
+    for number in range(count):
+        starts.append(at)
+        size = data[at]
+        if size < 0x80:
             at += 1
-            if size >= 0x80:
-                size, at = _long_varint(data, at)
-            end = at + (size >> 1)
-            at += 1  # attributes
-            while data[at] >= 0x80:  # timestamp delta
-                at += 1
+        elif (byte := data[at + 1]) < 0x80:
+            size = size & 0x7F | byte << 7
+            at += 2
+        else:
+            size, at = _long_varint(data, at)
+        end = at + (size >> 1)
+        at += 1  # attributes
+        while data[at] >= 0x80:  # timestamp delta
             at += 1
-            delta = data[at]
-            at += 1
-            if delta >= 0x80:
-                delta, at = _long_varint(data, at)
-            offset_deltas.append(delta >> 1)
-            size = data[at]
-            at += 1
-            if size == _NULL:
-                keys.append(None)
-            elif size < 0x80:
-                keys.append(data[at : at + (size >> 1)])
-                at += size >> 1
-            else:
-                size, at = _long_varint(data, at)
-                keys.append(blake2b(data[at : at + (size >> 1)]).digest())
-                at += size >> 1
-            if data[at] == _NULL:
-                tombstones.append(number)
-            if at >= end:
-                raise CorruptRecordError(f"record {number} of {count} is longer than it says")
-            at = end
-    except (IndexError, ProtocolError) as error:
-        raise CorruptRecordError(f"malformed record {len(starts) - 1} of {count}: {error}") from error
-    if at != len(data):
-        raise CorruptRecordError(f"{len(data) - at} bytes left over after {count} records")
+        delta = data[at + 1]
+        if delta < 0x80:
+            at += 2
+        elif (byte := data[at + 2]) < 0x80:
+            delta = delta & 0x7F | byte << 7
+            at += 3
+        else:
+            delta, at = _long_varint(data, at + 1)
+        offset_deltas.append(delta >> 1)
+        size = data[at]
+        if size < 0x80 and size != _NULL:
+            key_end = at + 1 + (size >> 1)
+            keys.append(data[at + 1 : key_end])
+        else:
+            key, key_end = _long_or_no_key(data, at)
+            keys.append(key)
+        if key_end >= end:
+            raise ProtocolError(f"number {number} is longer than it says")
+        if data[key_end] == _NULL:
+            tombstones.append(number)
+        at = end
     starts.append(at)
     return Records(starts, offset_deltas, keys, tombstones)
 
 
 def _long_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The zigzag varint, not yet unfolded, whose second byte is at `at`; and what follows it."""
-    byte = data[at]
-    if byte < 0x80:
-        return data[at - 1] & 0x7F | byte << 7, at + 1
-    value, at = read_varlong(data, at - 1)
+    """A length or offset, not yet unfolded from zigzag, and what follows it."""
+    value, at = read_varlong(data, at)
     if value < 0:
         raise ProtocolError(f"length or offset of {value}")
     return value << 1, at
+
+
+def _long_or_no_key(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = read_varlong(data, at)
+    if size < 0:
+        return None, at
+    return blake2b(data[at : at + size]).digest(), at + size
 
 
 def newest_delta(data: bytes, starts: Sequence[int]) -> int:
