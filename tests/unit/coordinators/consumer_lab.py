@@ -57,7 +57,9 @@ class LabTopics:
 
 class Lab:
     def __init__(self, topics: LabTopics | None = None, **config: Any) -> None:
-        self.config = BrokerConfig.from_properties({key.replace("_", "."): str(value) for key, value in config.items()})
+        self.config, _ = BrokerConfig.from_properties(
+            {key.replace("_", "."): str(value) for key, value in config.items()}
+        )
         self.topics = topics or LabTopics(t=4)
         self.now_ms = 1_000_000
         self.records: list[tuple[bytes, bytes | None]] = []

@@ -143,14 +143,6 @@ class ConsumerGroup:
 
         return wake(shard, self, key, now_ms)
 
-    def loaded(self, shard: GroupShard, now_ms: int) -> Effects:
-        from moldau.coordinators.consumer.heartbeat import loaded
-
-        return loaded(shard, self, now_ms)
-
-    def topics_changed(self) -> None:
-        self.may_have_changed_topics = True
-
     # -- members
 
     def member(self, member_id: str) -> Member:

@@ -92,7 +92,7 @@ def heartbeat(shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int
         HeartbeatReply(
             updated.member_id,
             updated.epoch,
-            shard.config.group_consumer_heartbeat_interval_ms,
+            shard.group_config(group.group_id).consumer_heartbeat_interval_ms,
             updated.assigned if is_news else None,
         ),
     )
@@ -169,13 +169,23 @@ def wake(shard: GroupShard, group: ConsumerGroup, key: tuple[Any, ...], now_ms: 
     return step.effects
 
 
-def loaded(shard: GroupShard, group: ConsumerGroup, now_ms: int) -> Effects:
-    step = Step(shard, group, now_ms)
-    for member in group.members.values():
-        step.expect_session(member)
-        if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
-            step.expect("rebalance", member.member_id, member.rebalance_timeout_ms)
-    return step.effects
+def loaded(shard: GroupShard, now_ms: int) -> Effects:
+    effects = Effects()
+    for group in shard.groups.values():
+        if isinstance(group, ConsumerGroup):
+            step = Step(shard, group, now_ms)
+            for member in group.members.values():
+                step.expect_session(member)
+                if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
+                    step.expect("rebalance", member.member_id, member.rebalance_timeout_ms)
+            effects.merge(step.effects)
+    return effects
+
+
+def topics_changed(shard: GroupShard) -> None:
+    for group in shard.groups.values():
+        if isinstance(group, ConsumerGroup):
+            group.may_have_changed_topics = True
 
 
 # -- validation

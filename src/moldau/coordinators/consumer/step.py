@@ -186,7 +186,7 @@ class Step:
     def session_timeout_ms(self, member: Member) -> int:
         if member.classic is not None:
             return member.classic.session_timeout_ms
-        return self.shard.config.group_consumer_session_timeout_ms
+        return self.shard.group_config(self.group.group_id).consumer_session_timeout_ms
 
     def arm(self, what: str, member_id: str) -> None:
         at_ms = self.group.deadlines[what, member_id]
