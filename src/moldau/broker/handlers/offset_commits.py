@@ -1,0 +1,294 @@
+"""OffsetCommit, OffsetFetch, TxnOffsetCommit and OffsetDelete (keys 8, 9, 28, 47): what groups have read so far.
+
+Topics and partitions that do not exist are refused here, one by one; the group's coordinator sees the rest. From
+version 10 on topics come by id. An error of the group as a whole is said for each partition, or once where the
+response has a place for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, islice, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from moldau.coordinators.offsets.cleanup import delete_offsets
+from moldau.coordinators.offsets.commits import Asked, Commit, Fetch, Fetched, Offset, commit, fetch
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import Schema, error, ms
+from moldau.wire.uuids import ZERO_UUID
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+_EPOCHS_SINCE = 9
+_MANY_GROUPS_SINCE = 8
+_GROUP_ERROR_SINCE = 2
+_LOADING_KNOWN_SINCE = 2
+
+_Codes = Iterable[ErrorCode]
+_FetchedTopic = tuple[str | None, uuid.UUID | None, list[Fetched]]
+
+
+# -- committing
+
+
+def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    retention = getattr(request, "retention_time", None)
+    asked = Commit(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=request.generation_id_or_member_epoch,
+        offsets=(),
+        retention_ms=-1 if retention is None else retention // ms(1),
+        knows_member_epochs=context.version >= _EPOCHS_SINCE,
+    )
+    return _commit(node, request, asked, _responder(context.schema, "OffsetCommit", request))
+
+
+def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    respond = _responder(context.schema, "TxnOffsetCommit", request)
+    asked = Commit(
+        group_id=request.group_id,
+        member_id=getattr(request, "member_id", ""),
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=getattr(request, "generation_id", -1),
+        offsets=(),
+        producer=(request.producer_id, request.producer_epoch),
+    )
+    try:
+        _check_group_id(request.group_id)
+        _check_producer(node, request)
+    except KafkaError as failure:
+        return respond(repeat(failure.code))
+    if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
+        # Producers before 2.0 stop at the code for "loading" instead of asking again.
+        return respond(repeat(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    return _commit(node, request, asked, respond)
+
+
+def _commit(node: BrokerNode, request: Any, asked: Commit, respond: Callable[[_Codes], Any]) -> Any:
+    existing, refusals = _sort_out(node, request.topics)
+    asked = asked._replace(
+        offsets=[
+            Offset(
+                name,
+                one.partition_index,
+                one.committed_offset,
+                getattr(one, "committed_leader_epoch", -1),
+                one.committed_metadata,
+                topic_id,
+            )
+            for name, topic_id, one in existing
+        ]
+    )
+    if not existing:
+        return respond(_merged(refusals, ()))
+    return _ask(
+        lambda: node.groups.ask(asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms)),
+        lambda codes: respond(_merged(refusals, codes)),
+        lambda code: respond(repeat(code)),
+    )
+
+
+def _check_producer(node: BrokerNode, request: Any) -> None:
+    """Before anything is remembered of the commit: its batch must not be refused by the log afterwards."""
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    if producer_id < 0 or epoch < 0:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"there is no producer {producer_id}, epoch {epoch}")
+    groups = node.groups
+    log = node.find_partition(groups.topic, None, groups.partition_for(request.group_id)).log
+    known = log.producers.producers.get(producer_id)
+    if known is not None and epoch < known.epoch:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is older than {known.epoch}")
+
+
+# -- deleting
+
+
+def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    existing, refusals = _sort_out(node, request.topics)
+    partitions = [(name, one.partition_index) for name, _, one in existing]
+    respond = _responder(schema, "OffsetDelete", request, error_code=error(ErrorCode.NONE))
+
+    def delete() -> Any:
+        group_id = _check_group_id(request.group_id)
+        return node.groups.ask(group_id, lambda shard, waiter, _: delete_offsets(shard, waiter, group_id, partitions))
+
+    return _ask(
+        delete,
+        lambda codes: respond(_merged(refusals, codes)),
+        lambda code: schema.OffsetDeleteResponse(error_code=error(code), throttle_time=ms(0), topics=()),
+    )
+
+
+# -- fetching
+
+
+def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    require_stable = getattr(request, "require_stable", False)
+    if context.version >= _MANY_GROUPS_SINCE:
+        groups = []
+        for group in request.groups:
+            code, fetched = _fetch(node, group, require_stable)
+            topics = _fetched_topics(schema, "s", fetched)
+            groups.append(
+                schema.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error(code), topics=topics)
+            )
+        return schema.OffsetFetchResponse(throttle_time=ms(0), groups=tuple(groups))
+    code, fetched = _fetch(node, request, require_stable)
+    if code and context.version < _GROUP_ERROR_SINCE:
+        fetched = [(topic.name, None, _all_with(topic, code)) for topic in request.topics]
+    return schema.OffsetFetchResponse(
+        throttle_time=ms(0), error_code=error(code), topics=_fetched_topics(schema, "", fetched)
+    )
+
+
+def _fetch(node: BrokerNode, group: Any, require_stable: bool) -> tuple[ErrorCode, list[_FetchedTopic]]:
+    """The error of the group, or what it committed, topic by topic."""
+    try:
+        shard = node.groups.shard(group.group_id)
+        asked = Fetch(
+            group_id=group.group_id,
+            partitions=None,
+            member_id=getattr(group, "member_id", None),
+            member_epoch=getattr(group, "member_epoch", -1),
+            require_stable=require_stable,
+        )
+        if group.topics is None:
+            by_topic = groupby(fetch(shard, asked), attrgetter("topic"))
+            return ErrorCode.NONE, [(name, _id_of(node, name), list(found)) for name, found in by_topic]
+        topics = [(topic, *_named(node, topic)) for topic in group.topics]
+        partitions = [
+            Asked(name, index, topic_id or ZERO_UUID)
+            for topic, name, topic_id in topics
+            if name is not None
+            for index in topic.partition_indexes
+        ]
+        found = iter(fetch(shard, asked._replace(partitions=partitions)))
+    except KafkaError as failure:
+        return failure.code, []
+    return ErrorCode.NONE, [
+        (name, topic_id, _all_with(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+        if name is None
+        else (name, topic_id, list(islice(found, len(topic.partition_indexes))))
+        for topic, name, topic_id in topics
+    ]
+
+
+def _all_with(topic: Any, code: ErrorCode) -> list[Fetched]:
+    return [Fetched("", index, code) for index in topic.partition_indexes]
+
+
+def _fetched_topics(schema: Schema, plural: str, topics: list[_FetchedTopic]) -> tuple[Any, ...]:
+    make_topic = getattr(schema, "OffsetFetchResponseTopic" + plural)
+    make_partition = getattr(schema, "OffsetFetchResponsePartition" + plural)
+    return tuple(
+        make_topic(
+            name=name,
+            topic_id=topic_id,
+            partitions=tuple(
+                make_partition(
+                    partition_index=one.partition,
+                    committed_offset=one.offset,
+                    committed_leader_epoch=one.leader_epoch,
+                    metadata=one.metadata,
+                    error_code=error(one.error),
+                )
+                for one in fetched
+            ),
+        )
+        for name, topic_id, fetched in topics
+    )
+
+
+# -- in common
+
+
+def _named(node: BrokerNode, topic: Any) -> tuple[str | None, uuid.UUID | None]:
+    """Name and id of a topic that a request names in one of the two ways; no name for an id that nobody has."""
+    if hasattr(topic, "name"):
+        return topic.name, None
+    image = None if topic.topic_id is None else node.image.topic_by_id(topic.topic_id)
+    return None if image is None else image.name, topic.topic_id
+
+
+def _id_of(node: BrokerNode, name: str) -> uuid.UUID | None:
+    image = node.image.topics.get(name)
+    return None if image is None else image.topic_id
+
+
+def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID, Any]], list[ErrorCode | None]]:
+    """The partitions that exist, and for every one that was asked for the reason to refuse it, or None."""
+    existing: list[tuple[str, uuid.UUID, Any]] = []
+    refusals: list[ErrorCode | None] = []
+    for topic in topics:
+        name, topic_id = _named(node, topic)
+        refusal = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        image = None if name is None else node.image.topics.get(name)
+        count = 0 if image is None else len(image.partitions)
+        for partition in topic.partitions:
+            if name is not None and 0 <= partition.partition_index < count:
+                refusals.append(None)
+                existing.append((name, topic_id or ZERO_UUID, partition))
+            else:
+                refusals.append(refusal)
+    return existing, refusals
+
+
+def _merged(refusals: list[ErrorCode | None], codes: _Codes) -> Iterator[ErrorCode]:
+    """The coordinator's codes in the places that were not refused before."""
+    answered = iter(codes)
+    return (next(answered) if refusal is None else refusal for refusal in refusals)
+
+
+def _responder(schema: Schema, api: str, request: Any, **fields: Any) -> Callable[[_Codes], Any]:
+    """What makes a response of one code for each of the request's partitions."""
+    make_topic, make_partition = getattr(schema, f"{api}ResponseTopic"), getattr(schema, f"{api}ResponsePartition")
+
+    def respond(codes: _Codes) -> Any:
+        code = iter(codes)
+        topics = tuple(
+            make_topic(
+                name=getattr(topic, "name", None),
+                topic_id=getattr(topic, "topic_id", None),
+                partitions=tuple(
+                    make_partition(partition_index=one.partition_index, error_code=error(next(code)))
+                    for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        return getattr(schema, f"{api}Response")(throttle_time=ms(0), topics=topics, **fields)
+
+    return respond
+
+
+def _ask(ask: Callable[[], Any], respond: Callable[[Any], Any], fail: Callable[[ErrorCode], Any]) -> Any:
+    """The response, or an awaitable of it if the coordinator's reply takes a while."""
+    try:
+        reply = ask()
+    except KafkaError as failure:
+        return fail(failure.code)
+    if not isinstance(reply, asyncio.Future):
+        return respond(reply)
+
+    async def later() -> Any:
+        try:
+            return respond(await reply)
+        except KafkaError as failure:
+            return fail(failure.code)
+
+    return later()
+
+
+def _check_group_id(group_id: str) -> str:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+    return group_id
