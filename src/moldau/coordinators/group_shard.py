@@ -13,6 +13,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.config.group import GroupConfig
 from moldau.coordinators.classic import steps as classic
 from moldau.coordinators.classic.group import ClassicGroup
+from moldau.coordinators.consumer import heartbeat as consumer
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.group import Group
 from moldau.coordinators.group_kinds import REPLAY
@@ -54,6 +55,7 @@ class GroupShard:
 
     def topics_changed(self, now_ms: int) -> Effects:
         """Topics were created, deleted, or got more partitions."""
+        consumer.topics_changed(self)
         effects = forget_topics(self)
         effects.merge(share.topics_deleted(self))
         return effects
@@ -72,6 +74,7 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> Effects:
         effects = classic.loaded(self, now_ms)
+        effects.merge(consumer.loaded(self, now_ms))
         effects.merge(share.loaded(self, now_ms))
         for group_id in self.offsets.groups() - self.groups.keys():
             # Offsets without a group's records are those of a simple group.
