@@ -163,6 +163,12 @@ class Coordinator(Generic[S]):
         """Runs a step that nobody waits for."""
         self._perform(partition, step(self._shard(partition), self._node.clock()))
 
+    def marker_written(self, partition: int, producer_id: int, committed: bool) -> None:
+        """A transaction that wrote into this partition has ended. A shard that is being loaded meets the marker."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.replay_marker(producer_id, committed)
+
     def _perform(self, partition: int, effects: Effects) -> None:
         for at_ms, key in effects.wakes:
             self._wake_count += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moldau.broker.coordinator import Coordinator, Shard
+from moldau.broker.transactions import make_transactions
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.group_kinds import GROUP_RECORDS
 from moldau.coordinators.group_shard import GroupShard
@@ -33,6 +34,7 @@ class Coordinators:
             partitions=lambda: node.config.offsets_topic_num_partitions,
             topic_configs=lambda: _state_topic_configs(node.config.offsets_topic_segment_bytes),
         )
+        self.transactions = make_transactions(node)
         self.share_state: Coordinator[ShareStateShard] = Coordinator(
             node,
             SHARE_STATE_TOPIC,
@@ -54,6 +56,7 @@ class Coordinators:
         """The metadata changed: coordinators move with the partitions of their topics, groups see new topics."""
         self.groups.follow()
         _tell_of_topics(self.groups)
+        self.transactions.follow()
         self.share_state.follow()
         _tell_of_topics(self.share_state)
 

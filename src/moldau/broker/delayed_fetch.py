@@ -15,7 +15,7 @@ class DelayedFetch:
     Bytes are counted as they are appended, so waiting costs nothing per append but an addition.
     """
 
-    __slots__ = ("_done", "_loop", "_missing_bytes", "_partitions", "_read", "_timer", "future")
+    __slots__ = ("_done", "_loop", "_missing_bytes", "_partitions", "_read", "_timer", "committed", "future")
 
     def __init__(
         self,
@@ -24,9 +24,11 @@ class DelayedFetch:
         *,
         missing_bytes: int,
         wait_ms: int,
+        committed: bool,
         read: Callable[[], Buffers],
     ) -> None:
         self.future: asyncio.Future[Buffers] = loop.create_future()
+        self.committed = committed
         self._loop = loop
         self._partitions = partitions
         self._missing_bytes = missing_bytes

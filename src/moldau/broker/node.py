@@ -23,11 +23,12 @@ from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.metrics import Metrics
 from moldau.broker.packed_metadata import PackedMetadata
-from moldau.broker.partition import Partition
+from moldau.broker.partition import ENOUGH_BYTES, Partition
 from moldau.broker.producer_ids import ProducerIds
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
+from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
@@ -41,8 +42,6 @@ METADATA_FILE = "moldau-metadata.jsonl"
 """In the first of `log.dirs`, beside the partitions it describes."""
 
 PROGRESS_INTERVAL_S = 2.0
-ENOUGH_BYTES = 2**31
-"""More than any fetch can wait for."""
 
 Plan = Callable[[MetadataImage], Sequence[Record]]
 T = TypeVar("T")
@@ -142,6 +141,10 @@ class BrokerNode:
         return self.coordinators.groups
 
     @property
+    def transactions(self) -> Coordinator[TransactionShard]:
+        return self.coordinators.transactions
+
+    @property
     def cluster_id(self) -> str:
         return self.logs.cluster_id
 
@@ -166,7 +169,7 @@ class BrokerNode:
     def answer_waiting_fetches(self) -> None:
         """A broker that stops need not wait for `fetch.max.wait.ms` of its readers."""
         for partition in self._partitions.values():
-            partition.wake(ENOUGH_BYTES)
+            partition.wake(ENOUGH_BYTES, ENOUGH_BYTES)
 
     # -- changing
 
@@ -246,7 +249,7 @@ class BrokerNode:
         for key in [key for key, part in self._partitions.items() if not _holds(self.image, part)]:
             partition = self._partitions.pop(key)
             self._partitions_by_id.pop((partition.topic_id, partition.index), None)
-            partition.wake(ENOUGH_BYTES)
+            partition.wake(ENOUGH_BYTES, ENOUGH_BYTES)
             try:
                 self.logs.delete(*key)
             except StorageError as error:

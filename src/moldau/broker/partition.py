@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
 from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.image import PartitionImage
 
-if TYPE_CHECKING:
-    from moldau.broker.delayed_fetch import DelayedFetch
+
+class WaitingFetch(Protocol):
+    def more(self, byte_count: int) -> None: ...
+
+
+ENOUGH_BYTES = 2**31
+"""More than any fetch can wait for."""
 
 
 class Partition:
@@ -22,18 +27,27 @@ class Partition:
         self.index = image.index
         self.leader_epoch = image.leader_epoch
         self.log = log
-        self.waiting: set[DelayedFetch] = set()
+        self.waiting: set[WaitingFetch] = set()
 
     def append(self, records: memoryview, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
+        stable_before = self.log.last_stable_offset
         info = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
         if self.waiting:
-            self.wake(len(records))
+            self.wake(len(records), self._newly_stable(stable_before, info, len(records)))
         return info
 
-    def wake(self, byte_count: int) -> None:
-        """Tells the fetches that wait here of `byte_count` new readable bytes."""
+    def _newly_stable(self, stable_before: int, info: AppendInfo, byte_count: int) -> int:
+        """How many bytes an append of `byte_count` gave to readers of committed records."""
+        stable = self.log.last_stable_offset
+        if stable == stable_before:
+            return 0  # part of an open transaction, or behind one
+        # A transaction that ends sets everything free that came since its beginning.
+        return byte_count if stable_before == info.base_offset else ENOUGH_BYTES
+
+    def wake(self, byte_count: int, stable_byte_count: int) -> None:
+        """Tells the fetches that wait here of new bytes, and how many of them readers of committed records may see."""
         for fetch in tuple(self.waiting):
-            fetch.more(byte_count)
+            fetch.more(stable_byte_count if fetch.committed else byte_count)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """A client that knows another leader epoch than ours has to refresh its metadata first."""

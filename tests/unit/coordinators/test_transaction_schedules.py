@@ -121,7 +121,7 @@ class World:
         self.late: list[tuple[Any, Data]] = []
         self.wakes: list[tuple[int, Any]] = []
         self.failing: set[Any] = set()
-        self.shard = TransactionShard(CONFIG, "markers")
+        self.shard = TransactionShard(lambda: CONFIG, "markers")
         start = Transaction(ID, 7, first_epoch, TIMEOUT_MS, State.EMPTY, set(), -1, self.now_ms, version)
         if first_epoch >= 0:
             self.shard.transactions[ID] = start
@@ -169,7 +169,7 @@ class World:
         self.perform(self.shard.markers_written(markers, written, self.now_ms))
 
     def reload(self) -> None:
-        self.shard = TransactionShard(CONFIG, "markers")
+        self.shard = TransactionShard(lambda: CONFIG, "markers")
         for offset, (key, value) in enumerate(self.records):
             self.shard.replay(key, value, offset=offset, timestamp_ms=self.now_ms)
         self.wakes = []
@@ -263,7 +263,7 @@ class World:
     # -- what has to be true
 
     def check_replay(self) -> None:
-        replayed = TransactionShard(CONFIG, "markers")
+        replayed = TransactionShard(lambda: CONFIG, "markers")
         for offset, (key, value) in enumerate(self.records):
             replayed.replay(key, value, offset=offset, timestamp_ms=0)
         live, again = self.shard.transactions.get(ID), replayed.transactions.get(ID)

@@ -26,7 +26,7 @@ PARTITION = ("orders", 0)
 
 @pytest.fixture
 def shard() -> TransactionShard:
-    return TransactionShard(CONFIG, WRITER)
+    return TransactionShard(lambda: CONFIG, WRITER)
 
 
 def begin(shard: TransactionShard, transactional_id: str = "t", now_ms: int = 1000) -> Identity:
@@ -143,7 +143,7 @@ def test_many_expired_ids_go_in_batches_that_fit(shard: TransactionShard) -> Non
 def test_what_was_decided_before_a_crash_is_done_after_it(shard: TransactionShard) -> None:
     producer = begin(shard)
     ended = shard.end("me", EndTxn("t", producer, True, 2), 2000)
-    reborn = TransactionShard(CONFIG, WRITER)
+    reborn = TransactionShard(lambda: CONFIG, WRITER)
     for key, value in ended.records:
         reborn.replay(key, value, offset=0, timestamp_ms=0)
     effects = run_wakes(reborn, reborn.loaded(3000), 3000)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 _GROUP = 0
+_TRANSACTION = 1
 _MANY_SINCE = 4
 
 
@@ -59,4 +60,6 @@ async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: s
 def _coordinator(node: BrokerNode, key_type: int) -> Coordinator[Any]:
     if key_type == _GROUP:
         return node.groups
+    if key_type == _TRANSACTION:
+        return node.transactions
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")

@@ -53,6 +53,7 @@ def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) ->
         partitions,
         missing_bytes=request.min_bytes - size,
         wait_ms=min(request.max_wait_ms, WAIT_MAX_MS),
+        committed=request.isolation_level == _READ_COMMITTED,
         read=read_again,
     ).future
 

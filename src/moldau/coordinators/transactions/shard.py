@@ -77,7 +77,7 @@ NOBODY = Identity(-1, -1)
 
 
 class TransactionShard:
-    def __init__(self, config: BrokerConfig, marker_writer: Waiter) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig], marker_writer: Waiter) -> None:
         self.transactions: dict[str, Transaction] = {}
         self._config = config
         self._marker_writer = marker_writer
@@ -87,11 +87,11 @@ class TransactionShard:
     def init_producer_id(self, waiter: Waiter, request: InitProducerId, now_ms: int) -> Effects:
         """A new producer; who had the id before is fenced. An open transaction is aborted first: ask again then."""
         transactional_id, timeout_ms, expected, fresh_id = request
-        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+        if not 0 < timeout_ms <= self._config().transaction_max_timeout_ms:
             raise KafkaError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
                 f"a transaction timeout of {timeout_ms} ms; "
-                f"transaction.max.timeout.ms is {self._config.transaction_max_timeout_ms}",
+                f"transaction.max.timeout.ms is {self._config().transaction_max_timeout_ms}",
             )
         effects = Effects()
         transaction = self.transactions.get(transactional_id)
@@ -183,7 +183,7 @@ class TransactionShard:
         for transaction in self.transactions.values():
             if transaction.is_overdue(now_ms):
                 effects.wake(now_ms, ("timeout", transaction.transactional_id))
-        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        interval_ms = self._config().transaction_abort_timed_out_transaction_cleanup_interval_ms
         effects.wake(now_ms + interval_ms, _TIMEOUTS)
         return effects
 
@@ -198,10 +198,10 @@ class TransactionShard:
 
     def _expire(self, now_ms: int) -> Effects:
         effects = Effects()
-        expiration_ms = self._config.transactional_id_expiration_ms
+        expiration_ms = self._config().transactional_id_expiration_ms
         expired = [one for one, txn in self.transactions.items() if txn.is_expired(now_ms, expiration_ms)]
         size = 0
-        pause_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        pause_ms = self._config().transaction_remove_expired_transaction_cleanup_interval_ms
         for transactional_id in expired:
             if size > EXPIRED_AT_ONCE_BYTES:
                 pause_ms = EXPIRED_NEXT_MS
@@ -245,8 +245,8 @@ class TransactionShard:
         for transaction in self.transactions.values():
             if transaction.is_prepared:
                 effects.wake(now_ms, ("finish", transaction.transactional_id))
-        effects.wake(now_ms + self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms, _TIMEOUTS)
-        effects.wake(now_ms + self._config.transaction_remove_expired_transaction_cleanup_interval_ms, _EXPIRATION)
+        effects.wake(now_ms + self._config().transaction_abort_timed_out_transaction_cleanup_interval_ms, _TIMEOUTS)
+        effects.wake(now_ms + self._config().transaction_remove_expired_transaction_cleanup_interval_ms, _EXPIRATION)
         return effects
 
 

@@ -1,0 +1,138 @@
+"""Markers: how a transaction's end comes into the partitions that it wrote to.
+
+`MarkerWriter` takes the decisions of the transaction shards, as any waiter takes its reply, when they are safe in
+`__transaction_state`. Marker by marker it makes them true, then tells the shard. Whatever stops it half-way (a disk
+that refuses, the death of the broker) only delays the rest: the shard asks again for what is not reported as written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moldau.broker.partition import Partition
+from moldau.coordinators.transactions.shard import Markers
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.errors import ErrorCode, KafkaError
+from moldau.log.partition_log import PartitionLog
+from moldau.log.producer_state import AppendOrigin
+from moldau.wire.batch import ControlType, encode_end_txn_marker
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX = 100
+"""Markers written in one go, a few milliseconds; then the loop serves others first."""
+
+_NOTHING_TO_END = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the topic is gone, and its open transactions with it
+        ErrorCode.INVALID_PRODUCER_EPOCH,  # it has this marker since before a crash, or a newer one from outside
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+
+
+def write_marker(
+    node: BrokerNode, partition: Partition, producer: Identity, *, committed: bool, version: int, coordinator_epoch: int
+) -> None:
+    """Ends the producer's transaction in one partition."""
+    # With the raised epoch of version 2, a marker is the first thing that a partition sees of it.
+    if version >= EPOCH_BUMP_SINCE and partition.log.producers.epoch_of(producer.producer_id) >= producer.epoch:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition.log.name} knows epoch {producer.epoch} already")
+    now_ms = node.clock()
+    marker = encode_end_txn_marker(
+        ControlType.COMMIT if committed else ControlType.ABORT,
+        coordinator_epoch=coordinator_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        timestamp_ms=now_ms,
+    )
+    partition.append(memoryview(bytearray(marker)), now_ms, AppendOrigin.COORDINATOR)
+    if partition.topic == node.groups.topic:
+        node.groups.marker_written(partition.index, producer.producer_id, committed)
+
+
+class MarkerWriter:
+    """The waiter to whom the shards of transactions give their markers."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+
+    def arrive(self, markers: Markers) -> None:
+        if len(markers.partitions) > AT_ONCE_MAX:
+            self._node.spawn(self._write_in_turns(markers))
+            return
+        written, unflushed = self._write(markers, markers.partitions)
+        if unflushed:
+            self._node.spawn(self._flush_and_report(markers, written, unflushed))
+        else:
+            self._report(markers, written)
+
+    def fail(self, error: Exception) -> None:
+        """The decision is not safe: its shard is loaded again, and finds in its log whether it was made."""
+
+    async def _write_in_turns(self, markers: Markers) -> None:
+        written: set[TopicPartition] = set()
+        unflushed: dict[TopicPartition, PartitionLog] = {}
+        for start in range(0, len(markers.partitions), AT_ONCE_MAX):
+            done, open_logs = self._write(markers, markers.partitions[start : start + AT_ONCE_MAX])
+            written |= done
+            unflushed |= open_logs
+            await asyncio.sleep(0)
+        await self._flush_and_report(markers, written, unflushed)
+
+    async def _flush_and_report(
+        self, markers: Markers, written: set[TopicPartition], unflushed: dict[TopicPartition, PartitionLog]
+    ) -> None:
+        """A decision may be forgotten as done only when its markers are as safe as it is."""
+        flushes = [self._node.group_commit.flushed(one) for one in unflushed.values()]
+        outcomes = await asyncio.gather(*flushes, return_exceptions=True)
+        failed = {one for one, error in zip(unflushed, outcomes, strict=True) if error is not None}
+        self._report(markers, written - failed)
+
+    def _report(self, markers: Markers, written: set[TopicPartition]) -> None:
+        transactions = self._node.transactions
+        try:
+            partition = transactions.partition_for(markers.transactional_id)
+            transactions.run(partition, lambda shard, now_ms: shard.markers_written(markers, written, now_ms))
+        except KafkaError as error:
+            # The shard went away meanwhile; where it comes back, it asks for the markers again.
+            log.warning("a transaction's end was not recorded", extra={"why": error.message})
+
+    def _write(
+        self, markers: Markers, partitions: Sequence[TopicPartition]
+    ) -> tuple[set[TopicPartition], dict[TopicPartition, PartitionLog]]:
+        """Which have their marker now, and which of those wait for the disk."""
+        written: set[TopicPartition] = set()
+        unflushed: dict[TopicPartition, PartitionLog] = {}
+        coordinator_epoch = self._coordinator_epoch(markers.transactional_id)
+        for where in partitions:
+            try:
+                partition = self._node.find_partition(where[0], None, where[1])
+                write_marker(
+                    self._node,
+                    partition,
+                    markers.producer,
+                    committed=markers.committed,
+                    version=markers.version,
+                    coordinator_epoch=coordinator_epoch,
+                )
+            except KafkaError as error:
+                if error.code not in _NOTHING_TO_END:
+                    log.error("no marker for %s-%d: %s; it is tried again", *where, error.message)
+                    continue
+            else:
+                if partition.log.unflushed_messages >= partition.log.config.flush_messages:
+                    unflushed[where] = partition.log
+            written.add(where)
+        return written, unflushed
+
+    def _coordinator_epoch(self, transactional_id: str) -> int:
+        transactions = self._node.transactions
+        index = transactions.partition_for(transactional_id)
+        return self._node.find_partition(transactions.topic, None, index).leader_epoch
