@@ -18,6 +18,7 @@ from moldau.coordinators.offsets.cleanup import delete_offsets
 from moldau.coordinators.offsets.commits import Asked, Commit, Fetch, Fetched, Offset, commit, fetch
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
+from moldau.wire.offset_commit import encode_commit_response
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _MANY_GROUPS_SINCE = 8
 _GROUP_ERROR_SINCE = 2
 _LOADING_KNOWN_SINCE = 2
 
-_Codes = Iterable[ErrorCode]
 _FetchedTopic = tuple[str | None, uuid.UUID | None, list[Fetched]]
 
 
@@ -47,11 +47,10 @@ def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any
         retention_ms=-1 if retention is None else retention // ms(1),
         knows_member_epochs=context.version >= _EPOCHS_SINCE,
     )
-    return _commit(node, request, asked, _responder(context.schema, "OffsetCommit", request))
+    return _commit(node, context, request, asked)
 
 
 def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    respond = _responder(context.schema, "TxnOffsetCommit", request)
     asked = Commit(
         group_id=request.group_id,
         member_id=getattr(request, "member_id", ""),
@@ -60,18 +59,24 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         offsets=(),
         producer=(request.producer_id, request.producer_epoch),
     )
+    code = ErrorCode.NONE
     try:
         _check_group_id(request.group_id)
         _check_producer(node, request)
     except KafkaError as failure:
-        return respond(repeat(failure.code))
+        code = failure.code
     if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
         # Producers before 2.0 stop at the code for "loading" instead of asking again.
-        return respond(repeat(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-    return _commit(node, request, asked, respond)
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code:
+        return encode_commit_response(context.correlation_id, request, repeat(code))
+    return _commit(node, context, request, asked)
 
 
-def _commit(node: BrokerNode, request: Any, asked: Commit, respond: Callable[[_Codes], Any]) -> Any:
+def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Commit) -> Any:
+    def respond(codes: Iterable[ErrorCode]) -> bytes:
+        return encode_commit_response(context.correlation_id, request, codes)
+
     existing, refusals = _sort_out(node, request.topics)
     asked = asked._replace(
         offsets=[
@@ -114,17 +119,31 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
     schema = context.schema
     existing, refusals = _sort_out(node, request.topics)
     partitions = [(name, one.partition_index) for name, _, one in existing]
-    respond = _responder(schema, "OffsetDelete", request, error_code=error(ErrorCode.NONE))
 
     def delete() -> Any:
         group_id = _check_group_id(request.group_id)
         return node.groups.ask(group_id, lambda shard, waiter, _: delete_offsets(shard, waiter, group_id, partitions))
 
-    return _ask(
-        delete,
-        lambda codes: respond(_merged(refusals, codes)),
-        lambda code: schema.OffsetDeleteResponse(error_code=error(code), throttle_time=ms(0), topics=()),
-    )
+    def respond(codes: Iterable[ErrorCode]) -> Any:
+        code = _merged(refusals, codes)
+        topics = tuple(
+            schema.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    schema.OffsetDeleteResponsePartition(
+                        partition_index=one.partition_index, error_code=error(next(code))
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        return schema.OffsetDeleteResponse(error_code=error(ErrorCode.NONE), throttle_time=ms(0), topics=topics)
+
+    def fail(code: ErrorCode) -> Any:
+        return schema.OffsetDeleteResponse(error_code=error(code), throttle_time=ms(0), topics=())
+
+    return _ask(delete, respond, fail)
 
 
 # -- fetching
@@ -191,8 +210,7 @@ def _fetched_topics(schema: Schema, plural: str, topics: list[_FetchedTopic]) ->
     make_partition = getattr(schema, "OffsetFetchResponsePartition" + plural)
     return tuple(
         make_topic(
-            name=name,
-            topic_id=topic_id,
+            **({"name": name, "topic_id": topic_id} if plural else {"name": name}),
             partitions=tuple(
                 make_partition(
                     partition_index=one.partition,
@@ -242,32 +260,10 @@ def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID,
     return existing, refusals
 
 
-def _merged(refusals: list[ErrorCode | None], codes: _Codes) -> Iterator[ErrorCode]:
+def _merged(refusals: list[ErrorCode | None], codes: Iterable[ErrorCode]) -> Iterator[ErrorCode]:
     """The coordinator's codes in the places that were not refused before."""
     answered = iter(codes)
     return (next(answered) if refusal is None else refusal for refusal in refusals)
-
-
-def _responder(schema: Schema, api: str, request: Any, **fields: Any) -> Callable[[_Codes], Any]:
-    """What makes a response of one code for each of the request's partitions."""
-    make_topic, make_partition = getattr(schema, f"{api}ResponseTopic"), getattr(schema, f"{api}ResponsePartition")
-
-    def respond(codes: _Codes) -> Any:
-        code = iter(codes)
-        topics = tuple(
-            make_topic(
-                name=getattr(topic, "name", None),
-                topic_id=getattr(topic, "topic_id", None),
-                partitions=tuple(
-                    make_partition(partition_index=one.partition_index, error_code=error(next(code)))
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-        return getattr(schema, f"{api}Response")(throttle_time=ms(0), topics=topics, **fields)
-
-    return respond
 
 
 def _ask(ask: Callable[[], Any], respond: Callable[[Any], Any], fail: Callable[[ErrorCode], Any]) -> Any:
