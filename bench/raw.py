@@ -10,8 +10,10 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
+from bench.server import API_VERSIONS_REQUEST
 from moldau.wire import messages
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch
@@ -59,10 +61,72 @@ class RawConnection:
                 raise ConnectionError("the broker closed the connection")
             view = view[count:]
 
+    def greet(self) -> None:
+        """Ask once, as real clients do: one that only connects outruns the backlog of the listening socket
+        and measures how long the kernel takes to try again."""
+        self.socket.sendall(API_VERSIONS_REQUEST)
+        self.receive()
+
     def ask(self, entity: Any) -> Any:
         """Send one request and decode its response: for set-up and checks, never in a timed loop."""
         self.socket.sendall(messages.encode_request(1, CLIENT_ID, entity))
         return messages.decode_response(entity.__api_key__, entity.__version__, bytes(self.receive()))[1]
+
+
+class Window:
+    """Keeps a fixed number of equal requests in flight, as a pipelining client does.
+
+    The first one is sent alone and its response checked: all later ones have the same size.
+    """
+
+    def __init__(
+        self, connection: RawConnection, frame: bytes, in_flight: int, check: Callable[[memoryview], None]
+    ) -> None:
+        self.in_flight_max = in_flight
+        self._socket = connection.socket
+        self._socket.sendall(frame)
+        response = connection.receive()
+        check(response)
+        self._response_bytes = len(response) + 4
+        self._frames = [frame * count for count in range(in_flight + 1)]
+        self._in_flight = 0
+        self._received_bytes = 0
+        self._buffer = bytearray(1 << 16)
+
+    def send(self, count: int) -> None:
+        self._socket.sendall(self._frames[count])
+        self._in_flight += count
+
+    def await_some(self) -> int:
+        """How many of the requests in flight were acknowledged meanwhile; waits for one at least."""
+        acknowledged = 0
+        while not acknowledged:
+            received = self._socket.recv_into(self._buffer)
+            if not received:
+                raise ConnectionError("the broker closed the connection")
+            acknowledged, self._received_bytes = divmod(self._received_bytes + received, self._response_bytes)
+        self._in_flight -= acknowledged
+        return acknowledged
+
+    def drain(self) -> int:
+        acknowledged = 0
+        while self._in_flight:
+            acknowledged += self.await_some()
+        return acknowledged
+
+
+def pipeline(window: Window, seconds: float) -> tuple[int, float]:
+    """Keep the window full for so long: how many requests were answered, and in how many seconds."""
+    started = time.perf_counter()
+    deadline = started + seconds
+    window.send(window.in_flight_max)
+    acknowledged = 0
+    while time.perf_counter() < deadline:
+        count = window.await_some()
+        acknowledged += count
+        window.send(count)
+    acknowledged += window.drain()
+    return acknowledged, time.perf_counter() - started
 
 
 def record_batch(values: list[bytes]) -> bytes:

@@ -6,7 +6,18 @@ says go), does the measured work and returns its result, `seconds` included.
 
 from __future__ import annotations
 
-from bench.jobs import connections, embedded, librdkafka, raw_fetch, raw_produce
+from bench.jobs import (
+    cleaning,
+    commits,
+    connections,
+    embedded,
+    librdkafka,
+    members,
+    raw_fetch,
+    raw_produce,
+    subscriptions,
+    transactions,
+)
 from bench.jobs.job import Job
 
 JOBS: dict[str, Job] = {
@@ -18,5 +29,16 @@ JOBS: dict[str, Job] = {
     "produce_to_each_partition": raw_produce.produce_to_each_partition,
     "fetch_at": raw_fetch.fetch_at,
     "connections": connections.connections,
+    "subscribe": subscriptions.subscribe,
+    "rebalance": members.rebalance,
+    "groups": members.groups,
+    "pipeline_commits": commits.pipeline_commits,
+    "commit_one_by_one": commits.commit_one_by_one,
+    "transact": transactions.transact,
+    "consume_transactions": transactions.consume_transactions,
+    "produce_keyed": cleaning.produce_keyed,
+    "clean": cleaning.clean,
+    "probe": cleaning.probe,
+    "check_keys": cleaning.check_keys,
     "embedded_starts": embedded.embedded_starts,
 }

@@ -11,7 +11,6 @@ from typing import Any
 from bench.jobs.job import Parameters, Ready
 from bench.payloads import payloads
 from bench.raw import RawConnection, check_produced, produce_frame, record_batch
-from bench.server import API_VERSIONS_REQUEST
 
 
 @dataclass
@@ -23,10 +22,10 @@ class _Busy:
 
 def _answers(connection: RawConnection) -> bool:
     try:
-        connection.socket.sendall(API_VERSIONS_REQUEST)
-        return len(connection.receive()) > 0
+        connection.greet()
     except OSError:
         return False
+    return True
 
 
 def connections(parameters: Parameters, ready: Ready) -> dict[str, Any]:
@@ -36,11 +35,8 @@ def connections(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
 
         def connect() -> RawConnection:
-            # As real clients do: connect and ask. Without the question the client would outrun the backlog of
-            # the listening socket and measure how long the kernel takes to try again.
             connection = stack.enter_context(RawConnection(parameters["bootstrap"]))
-            if not _answers(connection):
-                raise ConnectionError("the broker accepted a connection and did not answer")
+            connection.greet()
             return connection
 
         idle = [connect() for _ in range(parameters["idle"])]

@@ -15,7 +15,7 @@ CONNECT_TIMEOUT_S = 30
 STALL_TIMEOUT_S = 30
 
 
-def _raise_on_failure(error: KafkaError | None, _message: Message) -> None:
+def raise_on_failure(error: KafkaError | None, _message: Message) -> None:
     if error is not None:
         raise KafkaException(error)
 
@@ -31,7 +31,7 @@ def _producer(parameters: Parameters, **settings: Any) -> Producer:
     )
     # The first record waits for the connection and the producer id, half a second at times: librdkafka asks
     # for it on a timer. That belongs to no measured record.
-    producer.produce(parameters["topic"], b"first", on_delivery=_raise_on_failure)
+    producer.produce(parameters["topic"], b"first", on_delivery=raise_on_failure)
     if producer.flush(CONNECT_TIMEOUT_S):
         raise TimeoutError("the producer could not deliver its first record")
     return producer
@@ -60,7 +60,7 @@ def produce(parameters: Parameters, ready: Ready) -> dict[str, Any]:
         value = values[number % len(values)]
         while True:
             try:
-                producer.produce(topic, value, on_delivery=_raise_on_failure)
+                producer.produce(topic, value, on_delivery=raise_on_failure)
                 break
             except BufferError:
                 producer.poll(0.002)
@@ -71,8 +71,22 @@ def produce(parameters: Parameters, ready: Ready) -> dict[str, Any]:
 
 def consume(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     """All records of the topic from its beginning; the count is the proof that none is missing or doubled."""
-    topic: str = parameters["topic"]
     wanted: int = parameters["records"]
+    consumer, partitions = reader(parameters)
+    ready()
+    started = time.perf_counter()
+    read_all(consumer, partitions, wanted)
+    seconds = time.perf_counter() - started
+    held = sum(consumer.get_watermark_offsets(partition)[1] for partition in partitions)
+    consumer.close()
+    if held != wanted:
+        raise ValueError(f"the topic holds {held} records where {wanted} were produced")
+    return {"seconds": seconds}
+
+
+def reader(parameters: Parameters, **settings: Any) -> tuple[Consumer, list[TopicPartition]]:
+    """A consumer that knows the topic, and the beginning of each of its partitions."""
+    topic: str = parameters["topic"]
     consumer = Consumer(
         {
             "bootstrap.servers": parameters["bootstrap"],
@@ -82,12 +96,15 @@ def consume(parameters: Parameters, ready: Ready) -> dict[str, Any]:
             # The queue never runs dry while the broker could still send.
             "queued.min.messages": 1_000_000,
             "fetch.wait.max.ms": 100,
+            **settings,
         }
     )
     consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S)
-    partitions = [TopicPartition(topic, index, 0) for index in range(parameters["partitions"])]
-    ready()
-    started = last_progress = time.perf_counter()
+    return consumer, [TopicPartition(topic, index, 0) for index in range(parameters["partitions"])]
+
+
+def read_all(consumer: Consumer, partitions: list[TopicPartition], wanted: int) -> None:
+    last_progress = time.perf_counter()
     consumer.assign(partitions)
     seen = 0
     while seen < wanted:
@@ -100,12 +117,6 @@ def consume(parameters: Parameters, ready: Ready) -> dict[str, Any]:
             last_progress = time.perf_counter()
         elif time.perf_counter() - last_progress > STALL_TIMEOUT_S:
             raise TimeoutError(f"consumed {seen} of {wanted} records, then nothing")
-    seconds = time.perf_counter() - started
-    held = sum(consumer.get_watermark_offsets(partition)[1] for partition in partitions)
-    consumer.close()
-    if held != wanted:
-        raise ValueError(f"the topic holds {held} records where {wanted} were produced")
-    return {"seconds": seconds}
 
 
 def produce_one_by_one(parameters: Parameters, ready: Ready) -> dict[str, Any]:
@@ -118,7 +129,7 @@ def produce_one_by_one(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     started = time.perf_counter()
     for _ in range(parameters["records"]):
         before = time.perf_counter()
-        producer.produce(topic, value, on_delivery=_raise_on_failure)
+        producer.produce(topic, value, on_delivery=raise_on_failure)
         if producer.flush(STALL_TIMEOUT_S):
             raise TimeoutError("a record was not acknowledged")
         latencies_ms.append((time.perf_counter() - before) * 1000)
