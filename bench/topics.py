@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -21,11 +21,11 @@ def _admin(server: Server) -> AdminClient:
     return AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 3})
 
 
-def create_topic(server: Server, partitions: int = 1) -> str:
+def create_topic(server: Server, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
     """A new topic, returned once every partition answers."""
     name = f"bench-{next(_numbers)}"
     # Kafka keeps the files of a deleted topic open for a minute; the next scenario needs the room sooner.
-    topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "1000"})
+    topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "1000", **(config or {})})
     # Kept by name: a client that is collected takes its unfinished calls with it.
     admin = _admin(server)
     admin.create_topics([topic])[name].result(READY_TIMEOUT_S)

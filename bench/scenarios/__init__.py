@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from bench.scenarios.commits import PipelinedCommits, SynchronousCommit, commit_one_by_one, pipeline_commits
+from bench.scenarios.compaction import Compaction
+from bench.scenarios.groups import (
+    PROTOCOLS,
+    ManyGroups,
+    Rebalance,
+    Subscribe,
+    SubscribeByDefault,
+    many_groups,
+    rebalance,
+)
 from bench.scenarios.long_log import FetchAnywhere, Recovery
 from bench.scenarios.many_connections import ManyConnections
 from bench.scenarios.memory import IdleMemory, LoadedMemory
@@ -10,7 +21,9 @@ from bench.scenarios.requests import PipelinedRequests, SynchronousProduce, one_
 from bench.scenarios.scenario import Bench, Scenario
 from bench.scenarios.start import EmbeddedStart, ProcessStart
 from bench.scenarios.throughput import Throughput, produce_and_consume
+from bench.scenarios.transactions import ReadCommitted, SmallTransactions, Transactions, transact
 from bench.server import ServerProcess
+from bench.topics import temporary_topic
 
 SCENARIOS: tuple[Scenario, ...] = (
     Throughput(100, "none"),
@@ -20,6 +33,17 @@ SCENARIOS: tuple[Scenario, ...] = (
     PipelinedRequests(),
     SynchronousProduce(),
     ManyConnections(),
+    Subscribe(),
+    SubscribeByDefault(),
+    Rebalance("classic"),
+    Rebalance("consumer"),
+    ManyGroups(),
+    PipelinedCommits(),
+    SynchronousCommit(),
+    Transactions(100),
+    Transactions(1_000),
+    SmallTransactions(),
+    ReadCommitted(),
     IdleMemory(),
     LoadedMemory(),
     ProcessStart(),
@@ -28,6 +52,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     PartitionsProduce(),
     FetchAnywhere(),
     Recovery(),
+    Compaction(),
 )
 
 
@@ -52,3 +77,14 @@ def warm_up(bench: Bench, server: ServerProcess) -> None:
     produce_and_consume(bench, server, sizes.warm_up_records // 10, 1_000, "lz4")
     pipeline(bench, server, sizes.pipeline_seconds)
     one_by_one(bench, server, sizes.one_by_one_records)
+    warm_up_coordinators(bench, server)
+
+
+def warm_up_coordinators(bench: Bench, server: ServerProcess) -> None:
+    for protocol in PROTOCOLS:
+        rebalance(bench, server, protocol)
+    many_groups(bench, server, bench.sizes.groups)
+    pipeline_commits(bench, server)
+    commit_one_by_one(bench, server)
+    with temporary_topic(server) as topic:
+        transact(bench, server, topic, 1)

@@ -40,6 +40,17 @@ class Sizes:
     fetches_per_place: int
     recovery_bytes: int
     embedded_starts: int
+    subscribes: int
+    members: int
+    groups: int
+    groups_seconds: float
+    commits_seconds: float
+    one_by_one_commits: int
+    transactions: int
+    transaction_passes: int
+    compaction_bytes_1kb: int
+    compaction_bytes_100b: int
+    compactions: int
 
 
 FULL = Sizes(
@@ -56,6 +67,17 @@ FULL = Sizes(
     fetches_per_place=200,
     recovery_bytes=1 << 30,
     embedded_starts=20,
+    subscribes=5,
+    members=50,
+    groups=1_000,
+    groups_seconds=3,
+    commits_seconds=3,
+    one_by_one_commits=2_000,
+    transactions=500,
+    transaction_passes=5,
+    compaction_bytes_1kb=200_000_000,
+    compaction_bytes_100b=60_000_000,
+    compactions=2,
 )
 QUICK = Sizes(
     warms_up_fully=False,
@@ -71,6 +93,17 @@ QUICK = Sizes(
     fetches_per_place=30,
     recovery_bytes=128 << 20,
     embedded_starts=5,
+    subscribes=3,
+    members=20,
+    groups=200,
+    groups_seconds=1,
+    commits_seconds=1,
+    one_by_one_commits=500,
+    transactions=100,
+    transaction_passes=2,
+    compaction_bytes_1kb=40_000_000,
+    compaction_bytes_100b=24_000_000,
+    compactions=1,
 )
 
 
