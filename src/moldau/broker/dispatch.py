@@ -19,6 +19,7 @@ from moldau.broker.connection import Answer, Buffers, ClientConnection
 from moldau.broker.handlers import (
     api_versions,
     configs,
+    consumer_groups,
     coordinators,
     log_dirs,
     metadata,
@@ -100,6 +101,8 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
     ApiKey.OFFSET_DELETE: offset_commits.handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.handle_consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.handle_consumer_group_describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
 }

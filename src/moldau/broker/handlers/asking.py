@@ -1,0 +1,27 @@
+"""Asking a coordinator: its reply is there at once, or takes a while, or it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from moldau.errors import KafkaError
+
+
+def answer(ask: Callable[[], Any], respond: Callable[[Any], Any], refuse: Callable[[KafkaError], Any]) -> Any:
+    """The response, or an awaitable of it while the coordinator's reply is not there yet."""
+    try:
+        reply = ask()
+    except KafkaError as refusal:
+        return refuse(refusal)
+    if not isinstance(reply, asyncio.Future):
+        return respond(reply)
+
+    async def later() -> Any:
+        try:
+            return respond(await reply)
+        except KafkaError as refusal:
+            return refuse(refusal)
+
+    return later()
