@@ -136,7 +136,6 @@ class CoordinatorKeys(Configuration):
         Kind.INT,
         4_096,
         "The longest metadata text beside a committed offset.",
-        later=True,
     )
     offsets_commit_timeout_ms: int = key(
         "offsets.commit.timeout.ms",
@@ -160,7 +159,6 @@ class CoordinatorKeys(Configuration):
         10_080,
         "How long the offsets of a group without members are kept.",
         AtLeast(1),
-        later=True,
     )
     offsets_retention_check_interval_ms: int = key(
         "offsets.retention.check.interval.ms",
@@ -168,7 +166,6 @@ class CoordinatorKeys(Configuration):
         600_000,
         "How often the broker looks for expired offsets.",
         AtLeast(1),
-        later=True,
     )
     offsets_topic_num_partitions: int = key(
         "offsets.topic.num.partitions",
@@ -176,7 +173,6 @@ class CoordinatorKeys(Configuration):
         50,
         "Partitions of `__consumer_offsets`; not to be changed afterwards.",
         AtLeast(1),
-        later=True,
     )
     offsets_topic_replication_factor: int = key(
         "offsets.topic.replication.factor",
@@ -193,7 +189,6 @@ class CoordinatorKeys(Configuration):
         100 * _MIB,
         "Segment size of `__consumer_offsets`.",
         AtLeast(1),
-        later=True,
     )
     offsets_topic_compression_codec: int = key(
         "offsets.topic.compression.codec",
