@@ -25,9 +25,11 @@ from moldau.broker.metrics import Metrics
 from moldau.broker.packed_metadata import PackedMetadata
 from moldau.broker.partition import ENOUGH_BYTES, Partition
 from moldau.broker.producer_ids import ProducerIds
+from moldau.broker.share_partitions import SharePartitions
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
+from moldau.coordinators.share.state_shard import ShareStateShard
 from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log.manager import LogManager
@@ -72,6 +74,7 @@ class BrokerNode:
         self.packed_metadata = PackedMetadata(self)
         self.image = MetadataImage()
         self.coordinators = Coordinators(self)
+        self.share_partitions = SharePartitions(self)
         self.advertised: dict[str, tuple[str, int]] = {}
         """Where clients of each listener find this broker; known once the listeners are bound."""
         self._store: LocalStore | None = None
@@ -116,6 +119,7 @@ class BrokerNode:
 
     async def close(self) -> None:
         """Everything to the disk, the clean-shutdown mark last."""
+        self.share_partitions.stop()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,6 +143,10 @@ class BrokerNode:
     @property
     def groups(self) -> Coordinator[GroupShard]:
         return self.coordinators.groups
+
+    @property
+    def share_state(self) -> Coordinator[ShareStateShard]:
+        return self.coordinators.share_state
 
     @property
     def transactions(self) -> Coordinator[TransactionShard]:
@@ -191,6 +199,7 @@ class BrokerNode:
             self._match_logs(changed)
             if self.image.topics is not before.topics:
                 self.coordinators.follow()
+                self.share_partitions.follow()
             return self.image
 
     def _changed_topics(self, before: MetadataImage, after: MetadataImage) -> list[TopicImage]:

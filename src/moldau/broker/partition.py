@@ -11,6 +11,8 @@ from moldau.metadata.image import PartitionImage
 
 
 class WaitingFetch(Protocol):
+    committed: bool
+
     def more(self, byte_count: int) -> None: ...
 
 

@@ -53,6 +53,8 @@ class Server:
         self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
         self._every(self.config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint)
         self._every(1.0, self._purge)
+        prune_interval_ms = self.config.share_coordinator_state_topic_prune_interval_ms
+        self._every(prune_interval_ms / 1000, self.node.share_partitions.prune)
         if self.config.log_cleaner_enable:
             self.node.spawn(Cleaner(self.node).run())
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _GROUP = 0
 _TRANSACTION = 1
+_SHARE = 2
 _MANY_SINCE = 4
 
 
@@ -62,4 +63,6 @@ def _coordinator(node: BrokerNode, key_type: int) -> Coordinator[Any]:
         return node.groups
     if key_type == _TRANSACTION:
         return node.transactions
+    if key_type == _SHARE:
+        return node.share_state
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")

@@ -1,0 +1,331 @@
+"""ShareGroupHeartbeat (76), ShareGroupDescribe (77), and what a share group has left to do (90, 91, 92)."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from moldau.coordinators.effects import Effects
+from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
+from moldau.coordinators.share.heartbeat import (
+    Heartbeat,
+    HeartbeatReply,
+    add_states,
+    heartbeat,
+    remove_states,
+)
+from moldau.coordinators.share.state_shard import UNINITIALIZED, ShareKey, ShareStateShard
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import Schema, error, ms
+from moldau.wire.uuids import ZERO_UUID
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+_NO_OPERATIONS = -(2**31)
+_ASSIGNOR = "simple"
+
+
+# -- ShareGroupHeartbeat
+
+
+async def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    event = Heartbeat(
+        request.group_id,
+        request.member_id,
+        request.member_epoch,
+        request.rack_id,
+        context.client_id or "",
+        context.connection.peer_host,
+        request.subscribed_topic_names,
+    )
+    try:
+        reply = node.groups.ask(request.group_id, lambda shard, waiter, now_ms: heartbeat(shard, waiter, event, now_ms))
+        reply = await reply if inspect.isawaitable(reply) else reply
+    except KafkaError as refusal:
+        return schema.ShareGroupHeartbeatResponse(
+            throttle_time=ms(0),
+            error_code=error(refusal.code),
+            error_message=refusal.message,
+            member_id=request.member_id,
+            member_epoch=0,
+            heartbeat_interval=ms(0),
+            assignment=None,
+        )
+    return schema.ShareGroupHeartbeatResponse(
+        throttle_time=ms(0),
+        error_code=error(ErrorCode.NONE),
+        error_message=None,
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval=ms(reply.heartbeat_interval_ms),
+        assignment=_assignment(schema, reply),
+    )
+
+
+def _assignment(schema: Schema, reply: HeartbeatReply) -> Any:
+    if reply.assigned is None:
+        return None
+    return schema.Assignment(
+        topic_partitions=tuple(
+            schema.TopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
+            for topic in by_topic(reply.assigned)
+        )
+    )
+
+
+# -- ShareGroupDescribe
+
+
+def handle_share_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    return schema.ShareGroupDescribeResponse(
+        throttle_time=ms(0), groups=tuple(_described(node, schema, group_id) for group_id in request.group_ids)
+    )
+
+
+def _described(node: BrokerNode, schema: Schema, group_id: str) -> Any:
+    refusal = None
+    group = ShareGroup(group_id)
+    state = "Dead"
+    try:
+        group = share_group(node.groups.shard(group_id), group_id)
+        state = group.state_name
+    except KafkaError as failure:
+        refusal = failure
+    return schema.DescribedGroup(
+        error_code=error(refusal.code if refusal else ErrorCode.NONE),
+        error_message=refusal.message if refusal else None,
+        group_id=group_id,
+        group_state=state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=_ASSIGNOR if refusal is None else "",
+        members=tuple(_member(node, schema, member_id, member) for member_id, member in group.members.items()),
+        authorized_operations=_NO_OPERATIONS,
+    )
+
+
+def _member(node: BrokerNode, schema: Schema, member_id: str, member: ShareMember) -> Any:
+    metadata = member.metadata
+    return schema.Member(
+        member_id=member_id,
+        rack_id=metadata.rack_id,
+        member_epoch=member.epoch,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=metadata.subscribed_topic_names,
+        assignment=schema.Assignment(
+            topic_partitions=tuple(
+                schema.TopicPartitions(topic_id=topic.topic_id, topic_name=image.name, partitions=topic.partitions)
+                for topic in by_topic(member.assigned)
+                if (image := node.image.topic_by_id(topic.topic_id)) is not None
+            )
+        ),
+    )
+
+
+# -- DescribeShareGroupOffsets
+
+
+def handle_describe_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    return schema.DescribeShareGroupOffsetsResponse(
+        throttle_time=ms(0), groups=tuple(_group_offsets(node, schema, group) for group in request.groups)
+    )
+
+
+def _group_offsets(node: BrokerNode, schema: Schema, asked: Any) -> Any:
+    refusal = None
+    topics: Sequence[Any] = ()
+    try:
+        group = share_group(node.groups.shard(asked.group_id), asked.group_id)
+        if asked.topics is None:
+            wanted: list[tuple[str, uuid.UUID | None, Sequence[int]]] = [
+                (topic.topic_name, topic.topic_id, topic.partitions) for topic in group.states.values()
+            ]
+        else:
+            ids = {name: image.topic_id for name, image in node.image.topics.items()}
+            wanted = [(topic.topic_name, ids.get(topic.topic_name), topic.partitions) for topic in asked.topics]
+        topics = [
+            schema.DescribeShareGroupOffsetsResponseTopic(
+                topic_name=name,
+                topic_id=topic_id or ZERO_UUID,
+                partitions=tuple(
+                    _partition_offsets(node, schema, ShareKey(asked.group_id, topic_id or ZERO_UUID, index))
+                    for index in partitions
+                ),
+            )
+            for name, topic_id, partitions in wanted
+        ]
+    except KafkaError as failure:
+        refusal = failure
+    return schema.DescribeShareGroupOffsetsResponseGroup(
+        group_id=asked.group_id,
+        topics=tuple(topics),
+        error_code=error(refusal.code if refusal else ErrorCode.NONE),
+        error_message=refusal.message if refusal else None,
+    )
+
+
+def _partition_offsets(node: BrokerNode, schema: Schema, key: ShareKey) -> Any:
+    start_offset, leader_epoch, lag, code = UNINITIALIZED, 0, -1, ErrorCode.NONE
+    try:
+        partition = node.find_partition(None, key.topic_id.bytes, key.partition)
+        state = node.share_state.shard(key.coordinator_key).states.get(key)
+        if state is not None and state.start_offset != UNINITIALIZED:
+            start_offset, leader_epoch = state.start_offset, max(0, state.leader_epoch)
+            undelivered = partition.log.high_watermark - max(start_offset, partition.log.log_start_offset)
+            lag = max(0, undelivered - max(0, state.delivery_complete_count))
+    except KafkaError as failure:
+        code = failure.code
+        if code is ErrorCode.UNKNOWN_TOPIC_ID:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return schema.DescribeShareGroupOffsetsResponsePartition(
+        partition_index=key.partition,
+        start_offset=start_offset,
+        leader_epoch=leader_epoch,
+        lag=lag,
+        error_code=error(code),
+        error_message=None if code is ErrorCode.NONE else code.name,
+    )
+
+
+# -- AlterShareGroupOffsets
+
+
+async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    refusal = None
+    responses: list[Any] = []
+    try:
+        _check_group_id(request.group_id)
+        known = {
+            image.topic_id: {one.partition_index for one in topic.partitions} & set(range(len(image.partitions)))
+            for topic in request.topics
+            if (image := node.image.topics.get(topic.topic_name)) is not None
+        }
+        await node.groups.ready()
+        await node.share_state.ready()
+        epoch = await _asked(
+            node.groups.ask(
+                request.group_id, lambda shard, waiter, _: add_states(shard, waiter, request.group_id, known)
+            )
+        )
+        responses = [await _altered_topic(node, schema, request.group_id, topic, epoch) for topic in request.topics]
+    except KafkaError as failure:
+        refusal = failure
+    return schema.AlterShareGroupOffsetsResponse(
+        throttle_time=ms(0),
+        error_code=error(refusal.code if refusal else ErrorCode.NONE),
+        error_message=refusal.message if refusal else None,
+        responses=tuple(responses),
+    )
+
+
+async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic: Any, epoch: int) -> Any:
+    image = node.image.topics.get(topic.topic_name)
+    partitions = []
+    for asked in topic.partitions:
+        code = ErrorCode.NONE
+        if image is None or not 0 <= asked.partition_index < len(image.partitions):
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            key = ShareKey(group_id, image.topic_id, asked.partition_index)
+            try:
+                await _begin_at(node, key, asked.start_offset, epoch)
+            except KafkaError as failure:
+                code = failure.code
+        partitions.append(
+            schema.AlterShareGroupOffsetsResponsePartition(
+                partition_index=asked.partition_index,
+                error_code=error(code),
+                error_message=None if code is ErrorCode.NONE else code.name,
+            )
+        )
+    return schema.AlterShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name,
+        topic_id=image.topic_id if image is not None else ZERO_UUID,
+        partitions=tuple(partitions),
+    )
+
+
+async def _begin_at(node: BrokerNode, key: ShareKey, start_offset: int, epoch: int) -> None:
+    await _asked(
+        node.share_state.ask(
+            key.coordinator_key,
+            lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, epoch, now_ms),
+        )
+    )
+    node.share_partitions.forget((key,))
+
+
+# -- DeleteShareGroupOffsets
+
+
+async def handle_delete_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    refusal = None
+    responses: list[Any] = []
+    try:
+        _check_group_id(request.group_id)
+        ids = {
+            topic.topic_name: image.topic_id
+            for topic in request.topics
+            if (image := node.image.topics.get(topic.topic_name)) is not None
+        }
+        wanted = set(ids.values())
+        gone = await _asked(
+            node.groups.ask(
+                request.group_id, lambda shard, waiter, _: remove_states(shard, waiter, request.group_id, wanted)
+            )
+        )
+        await delete_states(node, request.group_id, gone)
+        deleted = {topic_id for topic_id, _ in gone}
+        responses = [
+            _deleted_topic(schema, topic.topic_name, ids.get(topic.topic_name), deleted) for topic in request.topics
+        ]
+    except KafkaError as failure:
+        refusal = failure
+    return schema.DeleteShareGroupOffsetsResponse(
+        throttle_time=ms(0),
+        error_code=error(refusal.code if refusal else ErrorCode.NONE),
+        error_message=refusal.message if refusal else None,
+        responses=tuple(responses),
+    )
+
+
+def _deleted_topic(schema: Schema, name: str, topic_id: uuid.UUID | None, deleted: set[uuid.UUID]) -> Any:
+    code, message = ErrorCode.NONE, None
+    if topic_id not in deleted:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        message = code.name if topic_id is None else "There is no offset information to delete."
+    return schema.DeleteShareGroupOffsetsResponseTopic(
+        topic_name=name, topic_id=topic_id or ZERO_UUID, error_code=error(code), error_message=message
+    )
+
+
+async def delete_states(node: BrokerNode, group_id: str, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
+    """Forgets what became of the records of these partitions; for a group that is deleted, too."""
+    for topic_id, index in partitions:
+        key = ShareKey(group_id, topic_id, index)
+        await _asked(node.share_state.ask(key.coordinator_key, partial(_delete, key)))
+        node.share_partitions.forget((key,))
+
+
+def _delete(key: ShareKey, shard: ShareStateShard, waiter: Any, now_ms: int) -> Effects:
+    return shard.delete(waiter, key)
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "GroupId can't be empty.")
+
+
+async def _asked(reply: Any) -> Any:
+    return await reply if inspect.isawaitable(reply) else reply

@@ -1,0 +1,89 @@
+"""Share sessions (KIP-932): a member names the partitions it fetches from once, then only what changed.
+
+A request is one of three, by its session epoch:
+
+    0       a new session, in place of an older one; the request names all partitions and acknowledges nothing
+    e > 0   the session goes on: partitions may be added and forgotten, and the next epoch is e + 1
+    -1      the session ends after this request
+
+A session lives as long as the connection it was opened on: when that is lost, the member's records are released.
+Pure state, no I/O. There are at most `group.share.max.share.sessions`, since each remembers partitions of its client's
+choosing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from moldau.coordinators.share.state_shard import ShareKey
+from moldau.errors import ErrorCode, KafkaError
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_EPOCH_MAX = 2**31 - 1
+
+Owner = tuple[str, str]
+"""Group id and member id."""
+
+
+class ShareSession:
+    __slots__ = ("connection", "epoch", "owner", "partitions")
+
+    def __init__(self, owner: Owner, connection: Hashable, partitions: Iterable[ShareKey]) -> None:
+        self.owner = owner
+        self.connection = connection
+        self.epoch = 1
+        self.partitions = dict.fromkeys(partitions)
+
+    def check_epoch(self, epoch: int) -> None:
+        """The epoch of a request that goes on with the session: once it fits, the next one is expected."""
+        if epoch == FINAL_EPOCH:
+            return
+        if epoch != self.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the session is at epoch {self.epoch}, the request at {epoch}"
+            )
+        self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+
+    def rotated(self) -> Sequence[ShareKey]:
+        """The partitions, each time from another one on: no partition can starve the others of a fetch's limits."""
+        keys = list(self.partitions)
+        start = self.epoch % len(keys) if keys else 0
+        return keys[start:] + keys[:start]
+
+
+class ShareSessions:
+    def __init__(self) -> None:
+        self._sessions: dict[Owner, ShareSession] = {}
+        self._by_connection: dict[Hashable, set[Owner]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(
+        self, owner: Owner, connection: Hashable, partitions: Iterable[ShareKey], sessions_max: int
+    ) -> ShareSession:
+        self.close(owner)
+        if len(self._sessions) >= sessions_max:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {sessions_max} share sessions already")
+        session = self._sessions[owner] = ShareSession(owner, connection, partitions)
+        self._by_connection.setdefault(connection, set()).add(owner)
+        return session
+
+    def find(self, owner: Owner, epoch: int) -> ShareSession:
+        session = self._sessions.get(owner)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "there is no such share session")
+        session.check_epoch(epoch)
+        return session
+
+    def close(self, owner: Owner) -> None:
+        session = self._sessions.pop(owner, None)
+        if session is not None:
+            owners = self._by_connection[session.connection]
+            owners.discard(owner)
+            if not owners:
+                del self._by_connection[session.connection]
+
+    def of_connection(self, connection: Hashable) -> list[ShareSession]:
+        return [self._sessions[owner] for owner in self._by_connection.get(connection, ())]
