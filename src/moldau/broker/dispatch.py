@@ -27,6 +27,8 @@ from moldau.broker.handlers import (
     offsets,
     producer_ids,
     topics,
+    transaction_admin,
+    transactions,
 )
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
@@ -93,6 +95,10 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.DELETE_RECORDS: topics.handle_delete_records,
     ApiKey.INIT_PRODUCER_ID: producer_ids.handle_init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.handle_add_offsets_to_txn,
+    ApiKey.END_TXN: transactions.handle_end_txn,
+    ApiKey.WRITE_TXN_MARKERS: transactions.handle_write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: offset_commits.handle_txn_offset_commit,
     ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
     ApiKey.ALTER_CONFIGS: configs.handle_alter_configs,
@@ -101,6 +107,9 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
     ApiKey.OFFSET_DELETE: offset_commits.handle_offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: transaction_admin.handle_describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transaction_admin.handle_list_transactions,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.handle_consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.handle_consumer_group_describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,

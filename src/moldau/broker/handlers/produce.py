@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from moldau.broker.connection import Answer, Buffers, Pipelined
+from moldau.broker.handlers.txn_produce import Gate
 from moldau.broker.partition import Partition
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
@@ -33,14 +35,31 @@ _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
 
 
 def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
-    version = context.version
-    request = parse_produce_request(version, body)
-    acks = request.acks
-    if not -1 <= acks <= 1:
+    request = parse_produce_request(context.version, body)
+    if not -1 <= request.acks <= 1:
         return _refuse(context, request, ErrorCode.INVALID_REQUIRED_ACKS)
-    if request.transactional_id is not None:
-        # No transaction can have been begun: this broker has no transaction coordinator yet.
-        return _refuse(context, request, ErrorCode.INVALID_TXN_STATE)
+    if request.transactional_id is None:
+        return _write(node, context, request, None)
+    gate = Gate(node, context.version, request, request.transactional_id)
+    adding = gate.add()
+    if adding is None:
+        return _write(node, context, request, gate)
+    return _write_later(node, context, bytearray(body), gate, adding)
+
+
+async def _write_later(
+    node: BrokerNode, context: RequestContext, body: bytearray, gate: Gate, adding: Awaitable[None]
+) -> Buffers | None:
+    """With a copy of the request: the connection fills its buffer again. What comes behind waits, to stay behind."""
+    await adding
+    answer = _write(node, context, parse_produce_request(context.version, memoryview(body)), gate)
+    return await answer.future if isinstance(answer, Pipelined) else answer
+
+
+def _write(
+    node: BrokerNode, context: RequestContext, request: ProduceRequest, gate: Gate | None
+) -> Buffers | Pipelined | None:
+    version = context.version
     now_ms = node.clock()
     failed = False
     unflushed: list[_Unflushed] = []
@@ -52,7 +71,7 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
                 if version < _ZSTD_SINCE:
                     _refuse_zstd(part)
-                results.append(_append(node, partition, part, now_ms))
+                results.append(_append(node, partition, part, now_ms, gate))
                 if partition.log.unflushed_messages >= partition.log.config.flush_messages:
                     unflushed.append((partition, results, len(results) - 1))
             except KafkaError as error:
@@ -60,7 +79,7 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
                 _count_failure(node, error)
                 results.append(ProducePartitionResult(part.index, int(error.code), error_message=error.message))
         topics.append((topic.name, topic.topic_id, results))
-    if acks == 0:
+    if request.acks == 0:
         for partition, _, _ in unflushed:
             node.group_commit.flush_soon(partition.log)
         if failed:
@@ -71,15 +90,18 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
     return encode_produce_response(version, context.correlation_id, topics)
 
 
-def _append(node: BrokerNode, partition: Partition, part: ProducePartition, now_ms: int) -> ProducePartitionResult:
+def _append(
+    node: BrokerNode, partition: Partition, part: ProducePartition, now_ms: int, gate: Gate | None
+) -> ProducePartitionResult:
     records = part.records
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
     if is_transactional(records):
-        # Nobody could ever end such a transaction, and readers of committed records would wait for its end.
-        raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
-        )
+        if gate is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
+            )
+        gate.check(partition, records)
     try:
         info = partition.append(records, now_ms)
     except DuplicateSequenceError as known:

@@ -1,0 +1,210 @@
+"""A transaction's life as its producer asks for it: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26).
+
+WriteTxnMarkers (27) is here, too: what a coordinator sends to the leaders of other partitions, and `kafka-transactions
+--abort` to a partition in which a transaction hangs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.transactions import ask_with_id
+from moldau.broker.txn_markers import write_marker
+from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, TransactionShard
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import Schema, error, ms
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+_FENCED_SINCE = 2
+_MANY_SINCE = 4
+_EPOCH_BUMP_SINCE = 5
+_NOBODY = Identity(-1, -1)
+
+
+def _code_for(context: RequestContext, code: ErrorCode) -> Any:
+    """Older clients know only one code for a zombie."""
+    if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return error(code)
+
+
+# -- AddPartitionsToTxn
+
+
+async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    if context.version < _MANY_SINCE:
+        producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        topics = request.v3_and_below_topics
+        codes = await _add_each(node, request.v3_and_below_transactional_id, producer, topics, version=0)
+        return schema.AddPartitionsToTxnResponse(
+            throttle_time=ms(0), results_by_topic_v3_and_below=_topic_results(context, topics, codes)
+        )
+    results = []
+    for one in request.transactions:
+        producer = Identity(one.producer_id, one.producer_epoch)
+        codes = await _add_each(
+            node, one.transactional_id, producer, one.topics, version=EPOCH_BUMP_SINCE, verify_only=one.verify_only
+        )
+        results.append(
+            schema.AddPartitionsToTxnResult(
+                transactional_id=one.transactional_id, topic_results=_topic_results(context, one.topics, codes)
+            )
+        )
+    return schema.AddPartitionsToTxnResponse(
+        throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=tuple(results)
+    )
+
+
+async def _add_each(
+    node: BrokerNode,
+    transactional_id: str,
+    producer: Identity,
+    topics: Sequence[Any],
+    *,
+    version: int,
+    verify_only: bool = False,
+) -> dict[TopicPartition, ErrorCode]:
+    """All the partitions or none: where one does not exist, the others are not attempted."""
+    wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
+    missing = {one for one in wanted if not _exists(node, one)}
+    if missing:
+        return {
+            one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for one in wanted
+        }
+    if not verify_only:
+        code = await _add(node, AddPartitions(transactional_id, producer, wanted, version))
+        return dict.fromkeys(wanted, code)
+    return {one: _verify(node, transactional_id, producer, one) for one in wanted}
+
+
+def _exists(node: BrokerNode, partition: TopicPartition) -> bool:
+    topic = node.image.topics.get(partition[0])
+    return topic is not None and 0 <= partition[1] < len(topic.partitions)
+
+
+async def _add(node: BrokerNode, request: AddPartitions) -> ErrorCode:
+    try:
+        if not request.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        answer = node.transactions.ask(
+            request.transactional_id, lambda shard, reply, now_ms: shard.add_partitions(reply, request, now_ms)
+        )
+        if inspect.isawaitable(answer):
+            await answer
+    except KafkaError as failure:
+        return failure.code
+    return ErrorCode.NONE
+
+
+def _verify(node: BrokerNode, transactional_id: str, producer: Identity, partition: TopicPartition) -> ErrorCode:
+    try:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        node.transactions.shard(transactional_id).verify(transactional_id, producer, [partition])
+    except KafkaError as failure:
+        return failure.code
+    return ErrorCode.NONE
+
+
+def _topic_results(
+    context: RequestContext, topics: Sequence[Any], codes: dict[TopicPartition, ErrorCode]
+) -> tuple[Any, ...]:
+    schema = context.schema
+    return tuple(
+        schema.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=tuple(
+                schema.AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=_code_for(context, codes[(topic.name, index)])
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
+
+
+# -- AddOffsetsToTxn, EndTxn
+
+
+async def handle_add_offsets_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    """The group's partition of `__consumer_offsets` becomes part of the transaction, as any other."""
+    try:
+        await node.groups.ready()
+        where = (node.groups.topic, node.groups.partition_for(request.group_id))
+        producer = Identity(request.producer_id, request.producer_epoch)
+        code = await _add(node, AddPartitions(request.transactional_id, producer, [where], version=0))
+    except KafkaError as failure:
+        code = failure.code
+    return context.schema.AddOffsetsToTxnResponse(throttle_time=ms(0), error_code=_code_for(context, code))
+
+
+async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    code, producer = ErrorCode.NONE, _NOBODY
+    bumps = context.version >= _EPOCH_BUMP_SINCE
+    try:
+        if not request.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        wanted = EndTxn(
+            request.transactional_id,
+            Identity(request.producer_id, request.producer_epoch),
+            request.committed,
+            EPOCH_BUMP_SINCE if bumps else 0,
+        )
+        producer = await ask_with_id(node, wanted, TransactionShard.end)
+    except KafkaError as failure:
+        code = failure.code
+    return context.schema.EndTxnResponse(
+        throttle_time=ms(0),
+        error_code=_code_for(context, code),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+    )
+
+
+# -- WriteTxnMarkers
+
+
+def handle_write_txn_markers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    return schema.WriteTxnMarkersResponse(
+        markers=tuple(
+            schema.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    schema.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            _write_marker(node, schema, marker, topic.name, index) for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+def _write_marker(node: BrokerNode, schema: Schema, marker: Any, topic: str, index: int) -> Any:
+    code = ErrorCode.NONE
+    try:
+        write_marker(
+            node,
+            node.find_partition(topic, None, index),
+            Identity(marker.producer_id, marker.producer_epoch),
+            committed=marker.transaction_result,
+            version=getattr(marker, "transaction_version", 0),
+            coordinator_epoch=marker.coordinator_epoch,
+        )
+    except KafkaError as failure:
+        code = failure.code
+    return schema.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error(code))

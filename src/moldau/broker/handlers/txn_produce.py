@@ -1,0 +1,90 @@
+"""The gate before the append of a transactional batch: it has to belong to an open transaction of its producer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING
+
+from moldau.broker.partition import Partition
+from moldau.broker.transactions import Admission, admit
+from moldau.coordinators.transactions.transaction import Identity, TopicPartition
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.batch import is_transactional, read_header
+from moldau.wire.produce import ProduceRequest
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+_ABORTABLE_SINCE = 11
+_ADDS_SINCE = 12
+
+_ASK_AGAIN = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+
+
+class Gate:
+    """Of one request: first `add`, where the client leaves that to the broker, then `check` for each batch."""
+
+    def __init__(self, node: BrokerNode, version: int, request: ProduceRequest, transactional_id: str) -> None:
+        self._node = node
+        self._transactional_id = transactional_id
+        self._admission = Admission.ADD if version >= _ADDS_SINCE else Admission.VERIFY
+        if version < _ABORTABLE_SINCE:
+            self._admission = Admission.VERIFY_OLD
+        self._refusal: KafkaError | None = None
+        batches = dict(self._batches(request))
+        if len(set(batches.values())) > 1:
+            self._refusal = KafkaError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
+            )
+        self._partitions = tuple(batches)
+        self._producer = next(iter(batches.values()), None)
+
+    def _batches(self, request: ProduceRequest) -> Iterator[tuple[TopicPartition, Identity]]:
+        for topic in request.topics:
+            for part in topic.partitions:
+                if not part.records or not is_transactional(part.records):
+                    continue
+                try:
+                    partition = self._node.find_partition(topic.name, topic.topic_id, part.index)
+                except KafkaError:
+                    continue  # the append will say so
+                header = read_header(part.records)
+                yield (partition.topic, partition.index), Identity(header.producer_id, header.producer_epoch)
+
+    def add(self) -> Awaitable[None] | None:
+        """Makes the partitions part of the transaction; an awaitable if that takes time."""
+        if self._admission is not Admission.ADD or self._producer is None or self._refusal is not None:
+            return None
+        try:
+            adding = admit(self._node, self._transactional_id, self._producer, self._partitions, Admission.ADD)
+        except KafkaError as error:
+            self._refusal = error
+            return None
+        return None if adding is None else self._added(adding)
+
+    async def _added(self, adding: Awaitable[None]) -> None:
+        try:
+            await adding
+        except KafkaError as error:
+            self._refusal = error
+
+    def check(self, partition: Partition, records: memoryview) -> None:
+        """KafkaError unless the transactional batch may be appended, now."""
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            header = read_header(records)
+            verify = Admission.VERIFY if self._admission is Admission.ADD else self._admission
+            producer = Identity(header.producer_id, header.producer_epoch)
+            admit(self._node, self._transactional_id, producer, [(partition.topic, partition.index)], verify)
+        except KafkaError as error:
+            raise self._as_told(error) from error
+
+    def _as_told(self, error: KafkaError) -> KafkaError:
+        """Clients that do not add partitions know no coordinator here: they try again after this code, and no other."""
+        waits = error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._admission is not Admission.ADD
+        if waits or error.code in _ASK_AGAIN:
+            return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction cannot be verified yet: {error.message}")
+        return error
