@@ -26,6 +26,8 @@ from moldau.broker.handlers import (
     offset_commits,
     offsets,
     producer_ids,
+    share_fetch,
+    share_groups,
     topics,
     transaction_admin,
     transactions,
@@ -51,6 +53,7 @@ MESSAGE_MAX_BYTES = 8 * 1024 * 1024
 _MAX_BYTES: dict[int, int] = {
     ApiKey.PRODUCE: sys.maxsize,  # the connection holds it to `socket.request.max.bytes`
     ApiKey.FETCH: FETCH_MAX_BYTES,
+    ApiKey.SHARE_FETCH: FETCH_MAX_BYTES,
     ApiKey.API_VERSIONS: FETCH_MAX_BYTES,
 }
 
@@ -114,6 +117,13 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.handle_consumer_group_describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.handle_share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_groups.handle_share_group_describe,
+    ApiKey.SHARE_FETCH: share_fetch.handle_share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_fetch.handle_share_acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_groups.handle_describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_groups.handle_alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_groups.handle_delete_share_group_offsets,
 }
 
 
@@ -128,6 +138,7 @@ class Dispatcher:
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._node.connections.remove(connection)
+        self._node.share_partitions.disconnected(connection)
 
     def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:
         header = parse_request_header(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moldau.wire.api_versions import Feature
 from moldau.wire.apis import APIS, Api, ApiKey
 
 SERVED: dict[int, Api] = {
@@ -39,5 +40,17 @@ SERVED: dict[int, Api] = {
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     )
 }
+
+FEATURES = (
+    Feature("group.version", 0, 1, 1),
+    Feature("transaction.version", 0, 2, 2),
+)

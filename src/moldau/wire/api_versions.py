@@ -6,17 +6,45 @@ Hand-packed not for its own speed, but so that a broker answers it before the pr
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import Api
-from moldau.wire.primitives import INT32, MALFORMED, read_compact_string, skip_tags, write_uvarint
+from moldau.wire.primitives import (
+    INT32,
+    INT64,
+    MALFORMED,
+    read_compact_string,
+    skip_tags,
+    write_compact_string,
+    write_tags,
+    write_uvarint,
+)
 
 _FLEXIBLE_FROM = 3
 _THROTTLE_FROM = 1
 
 _START = struct.Struct(">iih")
 _ENTRY = struct.Struct(">hhh")
+_LEVELS = struct.Struct(">hh")
+_EPOCH = struct.pack(">q", 0)
+
+
+class Feature(NamedTuple):
+    """What clients adapt to beside versions: the cluster has agreed on the level `finalized`."""
+
+    name: str
+    min_level: int
+    max_level: int
+    finalized: int
+
+
+_LEVELS = struct.Struct(">hhb")  # and no tags
+
+_NO_FEATURES: Mapping[str, int] = MappingProxyType({})
+_SUPPORTED_FROM = 4  # clients of version 3 refuse features that can be off, and all of these can
+_FEATURES_EPOCH = 0  # they never change
 
 
 def parse_api_versions_request(version: int, body: memoryview) -> tuple[str, str]:
@@ -35,9 +63,16 @@ def parse_api_versions_request(version: int, body: memoryview) -> tuple[str, str
 
 
 def encode_api_versions_response(
-    version: int, correlation_id: int, apis: Iterable[Api], error_code: ErrorCode = ErrorCode.NONE
+    version: int,
+    correlation_id: int,
+    apis: Iterable[Api],
+    error_code: ErrorCode = ErrorCode.NONE,
+    features: Mapping[str, int] = _NO_FEATURES,
 ) -> bytes:
-    """A whole response frame. Its header has no tags in any version: the client does not know yet what we speak."""
+    """A whole response frame. Its header has no tags in any version: the client does not know yet what we speak.
+
+    `features` are the levels that are in force in the whole cluster.
+    """
     entries = [_ENTRY.pack(api.key, api.advertised_min, api.max_version) for api in apis]
     if version >= _FLEXIBLE_FROM:
         body = write_uvarint(len(entries) + 1) + b"".join(entry + b"\0" for entry in entries)
@@ -46,5 +81,30 @@ def encode_api_versions_response(
     if version >= _THROTTLE_FROM:
         body += INT32.pack(0)
     if version >= _FLEXIBLE_FROM:
-        body += b"\0"
+        body += write_tags(_feature_tags(version, features))
     return _START.pack(6 + len(body), correlation_id, error_code) + body
+
+
+def _feature_tags(version: int, features: Mapping[str, int]) -> list[tuple[int, bytes]]:
+    if not features:
+        return []
+    count = write_uvarint(len(features) + 1)
+    names = {name: write_compact_string(name) for name in features}
+    supported = count + b"".join(names[name] + _LEVELS.pack(0, level, 0) for name, level in features.items())
+    finalized = count + b"".join(names[name] + _LEVELS.pack(level, level, 0) for name, level in features.items())
+    tags = [(1, INT64.pack(_FEATURES_EPOCH)), (2, finalized)]
+    return [(0, supported), *tags] if version >= _SUPPORTED_FROM else tags
+
+
+def _features(version: int, features: Sequence[Feature]) -> bytes:
+    """What is supported, since when (an epoch that never changes here), and what is in force."""
+    # Readers of version 3 take a minimum of 0 for damage.
+    lowest = 0 if version >= _LEVEL_ZERO_FROM else 1
+    supported = [(one.name, _LEVELS.pack(max(one.min_level, lowest), one.max_level)) for one in features]
+    finalized = [(one.name, _LEVELS.pack(one.finalized, one.finalized)) for one in features]
+    return write_tags([(0, _entries(supported)), (1, _EPOCH), (2, _entries(finalized))])
+
+
+def _entries(entries: Sequence[tuple[str, bytes]]) -> bytes:
+    listed = (write_compact_string(name) + levels + b"\0" for name, levels in entries)
+    return write_uvarint(len(entries) + 1) + b"".join(listed)

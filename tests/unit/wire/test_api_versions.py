@@ -7,7 +7,15 @@ import pytest
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 from moldau.wire.apis import APIS, ApiKey
-from moldau.wire.messages import encode_request, encode_response, error, ms, request_schema, response_schema
+from moldau.wire.messages import (
+    decode_response,
+    encode_request,
+    encode_response,
+    error,
+    ms,
+    request_schema,
+    response_schema,
+)
 
 VERSIONS = range(5)
 
@@ -27,6 +35,22 @@ def test_the_response_is_the_protocol_packages_byte_for_byte(version: int, code:
         throttle_time=ms(0),
     )
     assert encode_api_versions_response(version, 77, apis, code) == encode_response(77, expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_features_are_told_where_clients_understand_them(version: int) -> None:
+    features = {"share.version": 1, "transaction.version": 2}
+    frame = encode_api_versions_response(version, 77, APIS.values(), features=features)
+    _, response = decode_response(ApiKey.API_VERSIONS, version, frame[4:])
+    if version >= 3:
+        assert response.finalized_features_epoch == 0
+        finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        assert finalized == features
+    if version >= 4:
+        supported = {
+            feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features
+        }
+        assert supported == {"share.version": (0, 1), "transaction.version": (0, 2)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from moldau.broker.served import SERVED
+from moldau.broker.served import FEATURES, SERVED
 from moldau.errors import ErrorCode
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3
 
+FEATURES = {"share.version": 1}
+"""What clients ask for by name before they use it, and the level of it that is served."""
+
 
 def handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryview) -> bytes:
     name, software_version = parse_api_versions_request(context.version, body)
@@ -23,7 +26,7 @@ def handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryv
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             return encode_api_versions_response(context.version, context.correlation_id, (), ErrorCode.INVALID_REQUEST)
         context.connection.software = f"{name} {software_version}"
-    return encode_api_versions_response(context.version, context.correlation_id, SERVED.values())
+    return encode_api_versions_response(context.version, context.correlation_id, SERVED.values(), features=FEATURES)
 
 
 def unsupported_version(context: RequestContext) -> bytes:
