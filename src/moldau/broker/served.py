@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from moldau.wire.api_versions import Feature
 from moldau.wire.apis import APIS, Api, ApiKey
 
 SERVED: dict[int, Api] = {
@@ -49,8 +48,3 @@ SERVED: dict[int, Api] = {
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     )
 }
-
-FEATURES = (
-    Feature("group.version", 0, 1, 1),
-    Feature("transaction.version", 0, 2, 2),
-)

@@ -27,19 +27,6 @@ _THROTTLE_FROM = 1
 
 _START = struct.Struct(">iih")
 _ENTRY = struct.Struct(">hhh")
-_LEVELS = struct.Struct(">hh")
-_EPOCH = struct.pack(">q", 0)
-
-
-class Feature(NamedTuple):
-    """What clients adapt to beside versions: the cluster has agreed on the level `finalized`."""
-
-    name: str
-    min_level: int
-    max_level: int
-    finalized: int
-
-
 _LEVELS = struct.Struct(">hhb")  # and no tags
 
 _NO_FEATURES: Mapping[str, int] = MappingProxyType({})
@@ -94,17 +81,3 @@ def _feature_tags(version: int, features: Mapping[str, int]) -> list[tuple[int, 
     finalized = count + b"".join(names[name] + _LEVELS.pack(level, level, 0) for name, level in features.items())
     tags = [(1, INT64.pack(_FEATURES_EPOCH)), (2, finalized)]
     return [(0, supported), *tags] if version >= _SUPPORTED_FROM else tags
-
-
-def _features(version: int, features: Sequence[Feature]) -> bytes:
-    """What is supported, since when (an epoch that never changes here), and what is in force."""
-    # Readers of version 3 take a minimum of 0 for damage.
-    lowest = 0 if version >= _LEVEL_ZERO_FROM else 1
-    supported = [(one.name, _LEVELS.pack(max(one.min_level, lowest), one.max_level)) for one in features]
-    finalized = [(one.name, _LEVELS.pack(one.finalized, one.finalized)) for one in features]
-    return write_tags([(0, _entries(supported)), (1, _EPOCH), (2, _entries(finalized))])
-
-
-def _entries(entries: Sequence[tuple[str, bytes]]) -> bytes:
-    listed = (write_compact_string(name) + levels + b"\0" for name, levels in entries)
-    return write_uvarint(len(entries) + 1) + b"".join(listed)

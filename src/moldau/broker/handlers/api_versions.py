@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from moldau.broker.served import FEATURES, SERVED
+from moldau.broker.served import SERVED
 from moldau.errors import ErrorCode
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3
 
-FEATURES = {"share.version": 1}
+FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 """What clients ask for by name before they use it, and the level of it that is served."""
 
 
