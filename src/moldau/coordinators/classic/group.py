@@ -379,12 +379,13 @@ class ClassicGroup(GroupBase):
         return expired
 
     def _put_out(self, step: Step, member_ids: Iterable[str]) -> None:
-        """Members, or ids that nobody used."""
-        count = len(self.members), len(self._pending)
+        """Members, or ids that nobody used: those matter only to a round that waits for them."""
+        members, pending = len(self.members), len(self._pending)
         for member_id in tuple(member_ids):
             if self._pending.pop(member_id, None) is None and member_id in self.members:
                 self._remove(step, member_id)
-        if (len(self.members), len(self._pending)) != count:
+        was_awaited = len(self._pending) < pending and self.state is State.PREPARING
+        if len(self.members) < members or was_awaited:
             TABLE[self.state].members_gone(self, step)
 
     def _remove(self, step: Step, member_id: str) -> None:
