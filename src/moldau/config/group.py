@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from moldau.config.broker import BrokerConfig
@@ -125,9 +126,9 @@ class GroupConfig(Configuration):
     @classmethod
     def resolve(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> GroupConfig:
         """What is in force for a group with these overrides; ConfigError where one is no value of its key."""
-        values: dict[str, Any] = {
-            declared.attribute: broker_value(name, broker) for name, declared in GROUP_KEYS.items()
-        }
+        if not overrides:
+            return _without_overrides(broker)
+        values = _broker_values(broker)
         for name, text in overrides.items():
             declared = GROUP_KEYS.get(name)
             if declared is not None:
@@ -167,6 +168,15 @@ def bounds_of(name: str) -> tuple[str, ...]:
 
 def broker_value(name: str, broker: BrokerConfig) -> Any:
     return broker.get(SYNONYMS[name]) if name in SYNONYMS else GROUP_KEYS[name].default
+
+
+def _broker_values(broker: BrokerConfig) -> dict[str, Any]:
+    return {declared.attribute: broker_value(name, broker) for name, declared in GROUP_KEYS.items()}
+
+
+@lru_cache(maxsize=8)  # asked for with every heartbeat, and most groups have no overrides
+def _without_overrides(broker: BrokerConfig) -> GroupConfig:
+    return GroupConfig(**_broker_values(broker))
 
 
 def validate_group_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
