@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from bench.jobs.job import Parameters, Ready
 from bench.jobs.librdkafka import CONNECT_TIMEOUT_S, STALL_TIMEOUT_S, raise_on_failure, read_all, reader
 from bench.payloads import payloads
+
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
 
 def transact(parameters: Parameters, ready: Ready) -> dict[str, Any]:
@@ -41,15 +43,34 @@ def _transaction(producer: Producer, topic: str, values: list[bytes]) -> None:
 
 
 def consume_transactions(parameters: Parameters, ready: Ready) -> dict[str, Any]:
-    """All records of the topic, several times over; markers take offsets, too, so only records are counted."""
-    consumer, partitions = reader(parameters, **{"isolation.level": parameters["isolation_level"]})
+    """All records of the topic, several times over, with one isolation level and the other in turns.
+
+    Markers take offsets, too, so only records are counted.
+    """
+    records: int = parameters["records"]
+    readers = {level: reader(parameters, **{"isolation.level": level}) for level in ISOLATION_LEVELS}
+    level_s = dict.fromkeys(ISOLATION_LEVELS, 0.0)
     ready()
     started = time.perf_counter()
-    for _ in range(parameters["passes"]):
-        read_all(consumer, partitions, parameters["records"])
+    for number in range(1 + parameters["passes"]):
+        for level, (consumer, partitions) in readers.items():
+            before = time.perf_counter()
+            read_all(consumer, partitions, records)
+            # The first pass pays for connections.
+            if number > 0:
+                level_s[level] += time.perf_counter() - before
+            consumer.unassign()
     seconds = time.perf_counter() - started
-    surplus = consumer.consume(1, timeout=0.5)
+    for consumer, partitions in readers.values():
+        consumer.assign(partitions)
+        _expect_no_more(consumer, records)
+    return {"seconds": seconds, "level_s": level_s}
+
+
+def _expect_no_more(consumer: Consumer, records: int) -> None:
+    seen = 0
+    while messages := consumer.consume(10_000, timeout=0.5):
+        seen += len(messages)
     consumer.close()
-    if surplus:
-        raise ValueError(f"there are more than the {parameters['records']} records that were produced")
-    return {"seconds": seconds}
+    if seen != records:
+        raise ValueError(f"the topic holds {seen} records where {records} were produced")
