@@ -18,7 +18,10 @@ from moldau.cli.main import main
 TIMEOUT_S = 60
 
 # Starting a process takes longer than these commands do; `test_commands_are_processes_too` starts one of each.
-IN_PROCESS = ("topics", "configs", "get-offsets", "delete-records", "log-dirs", "broker-api-versions")
+IN_PROCESS = (
+    "topics", "configs", "get-offsets", "delete-records", "log-dirs", "broker-api-versions",
+    "groups", "consumer-groups", "share-groups", "transactions",
+)  # fmt: skip
 
 
 class Result(NamedTuple):
