@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.transactions import Admission, admit
 from moldau.coordinators.offsets.cleanup import delete_offsets
-from moldau.coordinators.offsets.commits import Asked, Commit, Fetch, Fetched, Offset, commit, fetch
+from moldau.coordinators.offsets.commits import (
+    DEFAULT_RETENTION,
+    Asked,
+    Commit,
+    Fetch,
+    Fetched,
+    Offset,
+    commit,
+    fetch,
+)
+from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.offset_commit import encode_commit_response
@@ -29,7 +40,10 @@ _EPOCHS_SINCE = 9
 _MANY_GROUPS_SINCE = 8
 _GROUP_ERROR_SINCE = 2
 _LOADING_KNOWN_SINCE = 2
+_ABORTABLE_SINCE = 4
+_ADDS_SINCE = 5
 
+_Refusals = dict[int, ErrorCode]
 _FetchedTopic = tuple[str | None, uuid.UUID | None, list[Fetched]]
 
 
@@ -37,26 +51,28 @@ _FetchedTopic = tuple[str | None, uuid.UUID | None, list[Fetched]]
 
 
 def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    offsets, refusals = _offsets(node, request)
     retention = getattr(request, "retention_time", None)
     asked = Commit(
-        group_id=request.group_id,
-        member_id=request.member_id,
-        instance_id=getattr(request, "group_instance_id", None),
-        generation=request.generation_id_or_member_epoch,
-        offsets=(),
-        retention_ms=-1 if retention is None else retention // ms(1),
-        knows_member_epochs=context.version >= _EPOCHS_SINCE,
+        request.group_id,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        request.generation_id_or_member_epoch,
+        offsets,
+        DEFAULT_RETENTION if retention is None else retention // ms(1),
+        context.version >= _EPOCHS_SINCE,
     )
-    return _commit(node, context, request, asked)
+    return _commit(node, context, request, asked, refusals)
 
 
 def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    offsets, refusals = _offsets(node, request)
     asked = Commit(
-        group_id=request.group_id,
-        member_id=getattr(request, "member_id", ""),
-        instance_id=getattr(request, "group_instance_id", None),
-        generation=getattr(request, "generation_id", -1),
-        offsets=(),
+        request.group_id,
+        getattr(request, "member_id", ""),
+        getattr(request, "group_instance_id", None),
+        getattr(request, "generation_id", -1),
+        offsets,
         producer=(request.producer_id, request.producer_epoch),
     )
     code = ErrorCode.NONE
@@ -70,28 +86,30 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if code:
         return encode_commit_response(context.correlation_id, request, repeat(code))
-    return _commit(node, context, request, asked)
+    return _commit(node, context, request, asked, refusals)
 
 
-def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Commit) -> Any:
+def _offsets(node: BrokerNode, request: Any) -> tuple[list[Offset], _Refusals]:
+    """The offsets to commit, for partitions that exist."""
+    existing, refusals = _sort_out(node, request.topics)
+    return [
+        Offset(
+            name,
+            one.partition_index,
+            one.committed_offset,
+            getattr(one, "committed_leader_epoch", -1),
+            one.committed_metadata,
+            topic_id,
+        )
+        for name, topic_id, one in existing
+    ], refusals
+
+
+def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Commit, refusals: _Refusals) -> Any:
     def respond(codes: Iterable[ErrorCode]) -> bytes:
         return encode_commit_response(context.correlation_id, request, codes)
 
-    existing, refusals = _sort_out(node, request.topics)
-    asked = asked._replace(
-        offsets=[
-            Offset(
-                name,
-                one.partition_index,
-                one.committed_offset,
-                getattr(one, "committed_leader_epoch", -1),
-                one.committed_metadata,
-                topic_id,
-            )
-            for name, topic_id, one in existing
-        ]
-    )
-    if not existing:
+    if not asked.offsets:
         return respond(_merged(refusals, ()))
     return _ask(
         lambda: node.groups.ask(asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms)),
@@ -125,7 +143,7 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
         return node.groups.ask(group_id, lambda shard, waiter, _: delete_offsets(shard, waiter, group_id, partitions))
 
     def respond(codes: Iterable[ErrorCode]) -> Any:
-        code = _merged(refusals, codes)
+        code = iter(_merged(refusals, codes))
         topics = tuple(
             schema.OffsetDeleteResponseTopic(
                 name=topic.name,
@@ -242,10 +260,10 @@ def _id_of(node: BrokerNode, name: str) -> uuid.UUID | None:
     return None if image is None else image.topic_id
 
 
-def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID, Any]], list[ErrorCode | None]]:
-    """The partitions that exist, and for every one that was asked for the reason to refuse it, or None."""
+def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID, Any]], _Refusals]:
+    """The partitions that exist, and the others, by their place in the request, with the reason to refuse them."""
     existing: list[tuple[str, uuid.UUID, Any]] = []
-    refusals: list[ErrorCode | None] = []
+    refusals: _Refusals = {}
     for topic in topics:
         name, topic_id = _named(node, topic)
         refusal = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -253,17 +271,20 @@ def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID,
         count = 0 if image is None else len(image.partitions)
         for partition in topic.partitions:
             if name is not None and 0 <= partition.partition_index < count:
-                refusals.append(None)
                 existing.append((name, topic_id or ZERO_UUID, partition))
             else:
-                refusals.append(refusal)
+                refusals[len(existing) + len(refusals)] = refusal
     return existing, refusals
 
 
-def _merged(refusals: list[ErrorCode | None], codes: Iterable[ErrorCode]) -> Iterator[ErrorCode]:
-    """The coordinator's codes in the places that were not refused before."""
-    answered = iter(codes)
-    return (next(answered) if refusal is None else refusal for refusal in refusals)
+def _merged(refusals: _Refusals, codes: Iterable[ErrorCode]) -> Iterable[ErrorCode]:
+    """The coordinator's codes, with the refusals in their places."""
+    if not refusals:
+        return codes
+    merged = list(codes)
+    for place, refusal in refusals.items():
+        merged.insert(place, refusal)  # in ascending order, so that every later one finds its place
+    return merged
 
 
 def _ask(ask: Callable[[], Any], respond: Callable[[Any], Any], fail: Callable[[ErrorCode], Any]) -> Any:
