@@ -35,21 +35,18 @@ class CoordinatorKeys(Configuration):
         "Wait for more members before the first rebalance of an empty group.",
         AtLeast(0),
         kafka_default="3000",
-        later=True,
     )
     group_min_session_timeout_ms: int = key(
         "group.min.session.timeout.ms",
         Kind.INT,
         6_000,
         "The shortest session timeout a classic member may ask for.",
-        later=True,
     )
     group_max_session_timeout_ms: int = key(
         "group.max.session.timeout.ms",
         Kind.INT,
         1_800_000,
         "The longest session timeout a classic member may ask for.",
-        later=True,
     )
     group_max_size: int = key(
         "group.max.size",
@@ -57,7 +54,6 @@ class CoordinatorKeys(Configuration):
         INT_MAX,
         "Members of one classic group.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_session_timeout_ms: int = key(
         "group.consumer.session.timeout.ms",

@@ -86,7 +86,7 @@ def test_an_old_stock_server_properties_starts() -> None:
     assert broker.zookeeper_connect == "localhost:2181"
     assert warnings == [
         "zookeeper.connect is accepted but has no effect here: metadata is kept in a local file",
-        "accepted, but with no effect here: num.network.threads, group.initial.rebalance.delay.ms, "
+        "accepted, but with no effect here: num.network.threads, "
         "inter.broker.protocol.version, log.message.format.version, zookeeper.connection.timeout.ms",
     ]
 
