@@ -8,8 +8,9 @@ response has a place for it.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -76,9 +77,11 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         producer=(request.producer_id, request.producer_epoch),
     )
     code = ErrorCode.NONE
+    admitting = None
     try:
         _check_group_id(request.group_id)
         _check_producer(node, request)
+        admitting = _admit(node, context, request)
     except KafkaError as failure:
         code = failure.code
     if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
@@ -86,7 +89,28 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if code:
         return encode_commit_response(context.correlation_id, request, repeat(code))
-    return _commit(node, context, request, asked, refusals)
+    if admitting is None:
+        return _commit(node, context, request, asked, refusals)
+
+    async def commit_when_admitted() -> Any:
+        try:
+            await admitting
+        except KafkaError as failure:
+            return encode_commit_response(context.correlation_id, request, repeat(failure.code))
+        response = _commit(node, context, request, asked, refusals)
+        return await response if inspect.isawaitable(response) else response
+
+    return commit_when_admitted()
+
+
+def _admit(node: BrokerNode, context: RequestContext, request: Any) -> Awaitable[None] | None:
+    """The group's partition has to be part of the producer's open transaction."""
+    admission = Admission.ADD if context.version >= _ADDS_SINCE else Admission.VERIFY
+    if context.version < _ABORTABLE_SINCE:
+        admission = Admission.VERIFY_OLD
+    where = (node.groups.topic, node.groups.partition_for(request.group_id))
+    producer = Identity(request.producer_id, request.producer_epoch)
+    return admit(node, request.transactional_id, producer, [where], admission)
 
 
 def _offsets(node: BrokerNode, request: Any) -> tuple[list[Offset], _Refusals]:
