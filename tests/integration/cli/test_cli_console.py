@@ -199,8 +199,3 @@ def test_a_property_librdkafka_refuses_is_wrong_usage(commands: Commands) -> Non
     result = commands("console-consumer", "--topic", "t", "--consumer-property", "no.such.property=1")
     assert result.code == 2
     assert "no.such.property" in result.err
-
-
-def test_a_group_that_no_broker_coordinates_is_told_so(commands: Commands, new_topic: NewTopic) -> None:
-    result = commands("console-consumer", "--topic", new_topic(), "--group", "g", "--timeout-ms", "3500")
-    assert result.err.count("no group coordinator was found") == 1
