@@ -50,6 +50,7 @@ class Server:
             raise
         self._every(SWEEP_INTERVAL_S, self._sweep)
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retention)
+        self._every(self.config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
         self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
         self._every(self.config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint)
         self._every(1.0, self._purge)
@@ -160,6 +161,9 @@ class Server:
 
     async def _retention(self) -> None:
         self.node.logs.enforce_retention(self.node.clock())
+
+    async def _expire_producers(self) -> None:
+        self.node.logs.expire_producers(self.node.clock(), self.node.config.producer_id_expiration_ms)
 
     async def _flush(self) -> None:
         await self.node.in_thread(self.node.logs.flush_due, self.node.clock())

@@ -199,7 +199,6 @@ class CoordinatorKeys(Configuration):
         50,
         "Partitions of `__transaction_state`; not to be changed afterwards.",
         AtLeast(1),
-        later=True,
     )
     transaction_state_log_replication_factor: int = key(
         "transaction.state.log.replication.factor",
@@ -217,7 +216,6 @@ class CoordinatorKeys(Configuration):
         "`min.insync.replicas` of `__transaction_state`.",
         AtLeast(1),
         kafka_default="2",
-        later=True,
     )
     transaction_state_log_segment_bytes: int = key(
         "transaction.state.log.segment.bytes",
@@ -225,7 +223,6 @@ class CoordinatorKeys(Configuration):
         100 * _MIB,
         "Segment size of `__transaction_state`.",
         AtLeast(1),
-        later=True,
     )
     transaction_state_log_load_buffer_size: int = key(
         "transaction.state.log.load.buffer.size",
@@ -241,7 +238,6 @@ class CoordinatorKeys(Configuration):
         900_000,
         "The longest transaction timeout a producer may ask for.",
         AtLeast(1),
-        later=True,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = key(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -249,7 +245,6 @@ class CoordinatorKeys(Configuration):
         10_000,
         "How often transactions past their timeout are aborted.",
         AtLeast(1),
-        later=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -257,7 +252,6 @@ class CoordinatorKeys(Configuration):
         3_600_000,
         "How often expired transactional ids are removed.",
         AtLeast(1),
-        later=True,
     )
     transaction_partition_verification_enable: bool = key(
         "transaction.partition.verification.enable",
@@ -265,7 +259,6 @@ class CoordinatorKeys(Configuration):
         True,
         "Whether a transactional append is checked against an open transaction.",
         dynamic=True,
-        later=True,
     )
     transactional_id_expiration_ms: int = key(
         "transactional.id.expiration.ms",
@@ -273,7 +266,6 @@ class CoordinatorKeys(Configuration):
         604_800_000,
         "Idle time after which a transactional id is forgotten.",
         AtLeast(1),
-        later=True,
     )
     producer_id_expiration_ms: int = key(
         "producer.id.expiration.ms",
@@ -290,5 +282,4 @@ class CoordinatorKeys(Configuration):
         "How often idle producers are looked for.",
         AtLeast(1),
         internal=True,
-        later=True,
     )

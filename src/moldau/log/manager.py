@@ -316,6 +316,12 @@ class LogManager:
                 logger.error("%s", error.message)
         return deleted
 
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> None:
+        """Forgets the idempotent producers that were silent for `expiration_ms`."""
+        for log in self.logs.values():
+            log.producers.expiration_ms = expiration_ms
+            log.producers.remove_expired(now_ms)
+
     def flush_due(self, now_ms: int) -> None:
         """Flushes the logs whose `flush.messages` or `flush.ms` is reached."""
         for log in list(self.logs.values()):

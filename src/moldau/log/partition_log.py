@@ -487,8 +487,7 @@ class PartitionLog:
         return retention.delete_records(self, before_offset)
 
     def enforce_retention(self, now_ms: int) -> list[Segment]:
-        """Deletes segments that time, size or the log start offset overtook; forgets silent producers."""
-        self.producers.remove_expired(now_ms)
+        """Deletes segments that time, size or the log start offset overtook."""
         return retention.enforce(self, now_ms)
 
     def purge_deleted(self, now_ms: int) -> None:

@@ -76,7 +76,7 @@ def test_a_stock_server_properties_starts() -> None:
         "accepted, but with no effect here: process.roles, controller.quorum.bootstrap.servers, "
         "inter.broker.listener.name, num.network.threads, num.io.threads, offsets.topic.replication.factor, "
         "share.coordinator.state.topic.replication.factor, share.coordinator.state.topic.min.isr, "
-        "transaction.state.log.replication.factor, transaction.state.log.min.isr"
+        "transaction.state.log.replication.factor"
     )
 
 

@@ -215,9 +215,9 @@ def test_silent_producers_are_forgotten_but_not_in_a_transaction(tmp_path: Path)
     log = new_log(tmp_path)
     append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
     append(log, batch(producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True))
-    log.enforce_retention(NOW_MS + 86_399_999)
+    log.producers.remove_expired(NOW_MS + 86_399_999)
     assert set(log.producers.producers) == {1, 2}
-    log.enforce_retention(NOW_MS + 86_400_000)
+    log.producers.remove_expired(NOW_MS + 86_400_000)
     assert set(log.producers.producers) == {2}
 
 
