@@ -43,7 +43,9 @@ def test_a_test_of_the_readme_passes(code: str, tmp_path: Path) -> None:
 def test_a_script_of_the_readme_runs(code: str, tmp_path: Path) -> None:
     (tmp_path / "example.py").write_text(code)
     done = run([sys.executable, "example.py"], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "b'ahoj'\n"), done.stderr
+    promised = "".join(f"{line}\n" for line in re.findall(r"# → (.*)", code))
+    assert promised, "the example does not say what it prints"
+    assert (done.returncode, done.stdout) == (0, promised), done.stderr
 
 
 def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path) -> None:
