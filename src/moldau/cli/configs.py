@@ -1,4 +1,4 @@
-"""`kafka-configs`: describe and alter the configuration of topics and brokers.
+"""`kafka-configs`: describe and alter the configuration of topics, brokers and groups.
 
 Quotas and credentials (users, clients, ips) are not here yet.
 """
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --alter --topic orders --add-config retention.ms=3600000
-{prog} --bootstrap-server localhost:9092 --describe --entity-type brokers --entity-name 0 --all"""
-_TYPES = ("topics", "brokers")
-_LATER_TYPES = ("users", "clients", "ips", "broker-loggers", "client-metrics", "groups")
+{prog} --bootstrap-server localhost:9092 --describe --entity-type brokers --entity-name 0 --all
+{prog} --bootstrap-server localhost:9092 --alter --group workers --add-config share.auto.offset.reset=earliest"""
+_TYPES = ("topics", "brokers", "groups")
+_LATER_TYPES = ("users", "clients", "ips", "broker-loggers", "client-metrics")
+_RESOURCE_TYPES = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "groups": ResourceType.GROUP}
 _OUTSIDE_BRACKETS = r"(?=[^\]]*(?:\[|$))"
 
 
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-configs") -> int:
 
 
 def _parser(prog: str) -> CommandParser:
-    parser = CommandParser(prog, "Describe or alter the configuration of topics and brokers.", _EXAMPLE)
+    parser = CommandParser(prog, "Describe or alter the configuration of topics, brokers and groups.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
     parser.add_flag("--describe", "show the configuration")
@@ -67,7 +69,7 @@ def _parser(prog: str) -> CommandParser:
         help=f"what to look at: {', '.join(_TYPES)}",
     )
     parser.add_argument(
-        "--entity-name", metavar="NAME", dest="entity_names", action="append", help="topic name or broker id"
+        "--entity-name", metavar="NAME", dest="entity_names", action="append", help="topic name, broker id or group id"
     )
     parser.add_argument(
         "--entity-default",
@@ -78,6 +80,7 @@ def _parser(prog: str) -> CommandParser:
     )
     parser.add_argument("--topic", metavar="NAME", help="short for --entity-type topics --entity-name NAME")
     parser.add_argument("--broker", metavar="ID", help="short for --entity-type brokers --entity-name ID")
+    parser.add_argument("--group", metavar="ID", help="short for --entity-type groups --entity-name ID")
     parser.add_flag("--broker-defaults", "short for --entity-type brokers --entity-default")
     parser.add_argument(
         "--add-config", metavar="K1=V1,K2=[V1,V2]", help="keys to set; [] around values that hold commas"
@@ -115,17 +118,18 @@ def _entity(parser: CommandParser, args: argparse.Namespace) -> tuple[str, str |
     short = [
         ("topics", args.topic),
         ("brokers", args.broker),
+        ("groups", args.group),
         ("brokers", "" if args.broker_defaults else None),
     ]
     given = [(kind, name) for kind, name in short if name is not None]
     names = args.entity_names or []
     if given and (args.entity_type or names):
-        parser.error("--entity-{type,name,default} cannot be used together with --topic, --broker")
+        parser.error("--entity-{type,name,default} cannot be used together with --topic, --broker, --group")
     if len(given) + len(args.entity_type) != 1 or len(names) > 1:
         parser.error("Exactly one entity type and at most one entity name must be specified")
     kind, name = given[0] if given else (args.entity_type[0], names[0] if names else None)
     if kind in _LATER_TYPES:
-        parser.error(f"Entity type {kind} is not supported yet; {' and '.join(_TYPES)} are")
+        parser.error(f"Entity type {kind} is not supported yet; {', '.join(_TYPES)} are")
     if kind not in _TYPES:
         parser.error(f"Invalid entity type {kind}, the entity type must be one of {', '.join(_TYPES)}")
     return kind, name
@@ -171,11 +175,12 @@ def _alter(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: s
 def _describe(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: str | None) -> None:
     from moldau.client import admin
 
-    known = sorted(cluster.metadata().topics) if entity_type == "topics" else [str(i) for i in cluster.brokers()]
-    if name and name not in known:
+    known = _known(cluster, entity_type)
+    # A group can be configured before it is there, and has the broker's values until then.
+    if name and name not in known and entity_type != "groups":
         message = f"The {entity_type[:-1]} '{name}' doesn't exist and doesn't have dynamic config."
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, message)
-    everything = known if entity_type == "topics" else [*known, ""]
+    everything = [*known, ""] if entity_type == "brokers" else known
     names = everything if name is None else [name]
     resources = [_resource(entity_type, each) for each in names]
     described = admin.describe_configs(cluster, resources, synonyms=True) if resources else {}
@@ -191,10 +196,20 @@ def _describe(cluster: Cluster, args: argparse.Namespace, entity_type: str, name
         print_json(answer)
 
 
+def _known(cluster: Cluster, entity_type: str) -> list[str]:
+    from moldau.client import admin
+
+    if entity_type == "topics":
+        return sorted(cluster.metadata().topics)
+    if entity_type == "groups":
+        return sorted(admin.list_config_resources(cluster, ResourceType.GROUP))
+    return [str(broker_id) for broker_id in cluster.brokers()]
+
+
 def _resource(entity_type: str, name: str) -> Resource:
     from moldau.client.admin import Resource
 
-    return Resource(ResourceType.TOPIC if entity_type == "topics" else ResourceType.BROKER, name)
+    return Resource(_RESOURCE_TYPES[entity_type], name)
 
 
 def _dynamic(resource: Resource, entries: list[ConfigEntry]) -> list[ConfigEntry]:
@@ -203,6 +218,8 @@ def _dynamic(resource: Resource, entries: list[ConfigEntry]) -> list[ConfigEntry
 
     if resource.type is ResourceType.TOPIC:
         source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    elif resource.type is ResourceType.GROUP:
+        source = ConfigSource.DYNAMIC_GROUP_CONFIG
     elif resource.name:
         source = ConfigSource.DYNAMIC_BROKER_CONFIG
     else:

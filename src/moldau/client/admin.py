@@ -239,6 +239,15 @@ def alter_configs(
         raise_error(result.error_code, result.error_message)
 
 
+def list_config_resources(cluster: Cluster, kind: ResourceType) -> list[str]:
+    """The names of all that have a configuration of their own."""
+    answer = cluster.any_broker().send(
+        ApiKey.LIST_CONFIG_RESOURCES, lambda schema: schema.ListConfigResourcesRequest(resource_types=(int(kind),))
+    )
+    raise_error(answer.error_code)
+    return [each.resource_name for each in answer.config_resources if each.resource_type == kind]
+
+
 def _by_connection(cluster: Cluster, resources: Sequence[Resource]) -> list[tuple[Connection, list[Resource]]]:
     groups: dict[int | None, list[Resource]] = {}
     for resource in resources:

@@ -124,6 +124,26 @@ def test_topics_with_a_configuration_of_their_own(commands: Commands, new_topic:
     assert "cleanup.policy=compact" in line
 
 
+def test_group_configurations_are_set_shown_and_unset(commands: Commands) -> None:
+    group = f"cli-{uuid.uuid4().hex[:8]}"
+    assert "share.auto.offset.reset=latest" in commands.ok("configs", "--describe", "--group", group, "--all")
+    added = "share.auto.offset.reset=earliest,share.isolation.level=read_committed"
+    done = f"Completed updating config for group {group}.\n"
+    assert commands.ok("configs", "--alter", "--group", group, "--add-config", added) == done
+    lines = commands.ok("configs", "--describe", "--entity-type", "groups").splitlines()
+    first = lines.index(f"Dynamic configs for group {group} are:")
+    assert [line.partition(" sensitive=")[0] for line in lines[first + 1 : first + 3]] == [
+        "  share.auto.offset.reset=earliest",
+        "  share.isolation.level=read_committed",
+    ]
+    keys = "share.auto.offset.reset,share.isolation.level"
+    assert commands.ok("configs", "--alter", "--group", group, "--delete-config", keys) == done
+    assert group not in commands.ok("configs", "--describe", "--entity-type", "groups")
+    refused = commands("configs", "--alter", "--group", group, "--add-config", "share.session.timeout.ms=1")
+    assert refused.code == 1
+    assert "group.share.min.session.timeout.ms" in refused.err
+
+
 def test_topic_configurations_are_set_shown_and_unset(commands: Commands, new_topic: NewTopic, tmp_path: Path) -> None:
     name = new_topic()
     assert (
