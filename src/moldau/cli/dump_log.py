@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
 {prog} --files /var/lib/kafka/orders-0/00000000000000000000.log --print-data-log
 {prog} --files orders-0/00000000000000000000.index --verify-index-only"""
-_LATER = (
-    "--offsets-decoder",
-    "--transaction-log-decoder",
-    "--cluster-metadata-decoder",
-    "--remote-log-metadata-decoder",
-    "--share-group-state-decoder",
-)
+_LATER = ("--cluster-metadata-decoder", "--remote-log-metadata-decoder")
+_STATE_TOPICS = {
+    "--offsets-decoder": "__consumer_offsets",
+    "--transaction-log-decoder": "__transaction_state",
+    "--share-group-state-decoder": "__share_group_state",
+}
 _OPTIONAL_LONGS = ("deleteHorizonMs", "currentTxnFirstOffset")
 _HEADINGS = {
     "mismatch": "Mismatches in :{file}",
@@ -64,6 +63,10 @@ def _parser(prog: str) -> CommandParser:
             const="StringDecoder",
             help="StringDecoder (the default), LongDecoder, IntegerDecoder or ByteArrayDecoder (as hex)",
         )
+    for name, topic in _STATE_TOPICS.items():
+        parser.add_argument(
+            name, dest="state_topic", action="store_const", const=topic, help=f"the records are those of {topic}"
+        )
     for name in _LATER:
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
     parser.add_flag("--json", "one JSON object a line")
@@ -85,7 +88,7 @@ def _decoder(parser: CommandParser, name: str | None) -> Decoder | None:
 
 
 def _dump(args: argparse.Namespace) -> int:
-    contents = bool(args.print_data_log or args.key_decoder_class or args.value_decoder_class)
+    contents = bool(args.print_data_log or args.key_decoder_class or args.value_decoder_class or args.state_topic)
     from moldau.cli.dump_rows import Options
 
     options = Options(
@@ -95,6 +98,7 @@ def _dump(args: argparse.Namespace) -> int:
         max_bytes=args.max_bytes,
         key_decoder=args.key_decoder,
         value_decoder=args.value_decoder,
+        state_topic=args.state_topic,
     )
     findings: list[Row] = []
     failed = False

@@ -50,6 +50,7 @@ class Options(NamedTuple):
     max_bytes: int = 2**31 - 1
     key_decoder: Decoder | None = None
     value_decoder: Decoder | None = None
+    state_topic: str | None = None  # keys and values are records of this one of Kafka's own topics
 
 
 def note(text: str) -> Row:
@@ -154,11 +155,30 @@ def _record_fields(header: BatchHeader, record: Record, options: Options) -> dic
         if header.is_control:
             fields |= _control_fields(record)
     if options.contents and not header.is_control:
+        if options.state_topic is not None:
+            return fields | _state_fields(record, options.state_topic)
         if record.key is not None:
             fields["key"] = _decode(record.key, options.key_decoder)
         if record.value is not None:
             fields["payload"] = _decode(record.value, options.value_decoder)
     return fields
+
+
+def _state_fields(record: Record, topic: str) -> dict[str, Any]:
+    from moldau.cli.state_json import compact, reader
+
+    if record.key is None:
+        raise DumpError(f"message at offset {record.offset} has no key: it is not of {topic}")
+    try:
+        state = reader(topic)(record.key, record.value)
+    except KafkaError as error:
+        return {"key": f"Error at offset {record.offset}, skipping. {error}"}
+    if state is None:
+        return {"key": f"Unknown record type at offset {record.offset}, skipping."}
+    value = "<DELETE>"
+    if state.value is not None:
+        value = compact({"version": str(state.version), "data": state.value})
+    return {"key": compact({"type": str(state.kind), "data": state.key}), "payload": value}
 
 
 def _control_fields(record: Record) -> dict[str, Any]:

@@ -27,6 +27,15 @@ class Formatter(Protocol):
 
 Deserializer = Callable[[bytes], str]
 
+# By the names of Kafka's classes, which end in MessageFormatter: the topic and the kinds of records they print.
+_STATE_FORMATTERS: dict[str, tuple[str, tuple[int, ...] | None]] = {
+    "offsets": ("__consumer_offsets", (0, 1)),
+    "groupmetadata": ("__consumer_offsets", (2,)),
+    "sharegroup": ("__consumer_offsets", (10, 11, 12, 13, 14, 15)),
+    "transactionlog": ("__transaction_state", None),
+    "sharegroupstate": ("__share_group_state", None),
+}
+
 
 def _number(layout: str) -> Deserializer:
     parser = struct.Struct(layout)
@@ -58,7 +67,11 @@ def build_formatter(class_name: str, props: Mapping[str, str]) -> Formatter:
         return DefaultFormatter(props)
     if short == "logging":
         return LoggingFormatter(props)
-    raise ConfigError(f"no formatter {class_name}: there are default, logging and noop")
+    if short in _STATE_FORMATTERS:
+        return StateFormatter(*_STATE_FORMATTERS[short])
+    raise ConfigError(
+        f"no formatter {class_name}: there are {', '.join(('default', 'logging', 'noop', *_STATE_FORMATTERS))}"
+    )
 
 
 class DefaultFormatter:
@@ -146,6 +159,30 @@ class JsonFormatter:
             "headers": [{"key": name, **_json_bytes("value", value)} for name, value in record.headers() or ()],
         }
         return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+class StateFormatter:
+    """A record of one of Kafka's own topics, one JSON object a line; other kinds of records are left out."""
+
+    def __init__(self, topic: str, kinds: tuple[int, ...] | None) -> None:
+        from moldau.cli.state_json import compact, reader
+
+        self._read = reader(topic)
+        self._compact = compact
+        self._kinds = kinds
+
+    def __call__(self, record: Any) -> bytes:
+        if record.key() is None:
+            return b""
+        try:
+            state = self._read(record.key(), record.value())
+        except MoldauError as error:
+            raise FormatError(f"Could not read record at offset {record.offset()} due to: {error}") from error
+        if state is None or (self._kinds is not None and state.kind not in self._kinds):
+            return b""
+        value = None if state.value is None else {"version": state.version, "data": state.value}
+        document = {"key": {"type": state.kind, "data": state.key}, "value": value}
+        return self._compact(document).encode() + b"\n"
 
 
 def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:

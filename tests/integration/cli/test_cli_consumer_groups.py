@@ -240,3 +240,15 @@ def test_measuring_in_a_group_commits_what_was_read(commands: Commands, filled: 
     out = commands.ok("consumer-perf-test", "--topic", filled, "--group", group, "--num-records", "20", "--json")
     assert json.loads(out)["data.consumed.in.nMsg"] == 20
     assert _offsets(commands, group) == {0: 10, 1: 10}
+
+
+def test_committed_offsets_are_read_from_their_topic(commands: Commands, filled: str) -> None:
+    group = _new_group()
+    _reset(commands, group, "--topic", f"{filled}:1", "--to-offset", "4", "--execute")
+    lines = commands.ok(
+        "console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "1000",
+        "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
+    ).splitlines()  # fmt: skip
+    found = {json.dumps(record["key"]): record["value"] for record in map(json.loads, lines)}
+    key = {"type": 1, "data": {"group": group, "topic": filled, "partition": 1}}
+    assert found[json.dumps(key)]["data"]["offset"] == 4

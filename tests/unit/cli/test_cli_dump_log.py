@@ -214,5 +214,5 @@ def test_json_has_the_same_facts(segment: Path, capsys: pytest.CaptureFixture[st
 
 def test_decoders_that_are_not_here_yet_are_refused_not_ignored(segment: Path) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--files", str(segment), "--offsets-decoder"])
+        main(["--files", str(segment), "--cluster-metadata-decoder"])
     assert exit_.value.code == 2

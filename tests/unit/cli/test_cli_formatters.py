@@ -113,8 +113,8 @@ def test_a_record_that_does_not_fit_its_deserializer_is_an_error_of_its_own() ->
 def test_unknown_deserializers_and_formatters_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="AvroDeserializer"):
         _format(Message(), value_deserializer="io.confluent.AvroDeserializer")
-    with pytest.raises(ConfigError, match="OffsetsMessageFormatter"):
-        build_formatter("org.apache.kafka.tools.consumer.OffsetsMessageFormatter", {})
+    with pytest.raises(ConfigError, match="MyMessageFormatter"):
+        build_formatter("org.apache.kafka.tools.consumer.MyMessageFormatter", {})
 
 
 @pytest.mark.parametrize(
