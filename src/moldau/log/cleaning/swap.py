@@ -61,7 +61,8 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
         for path in paths:
             os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError as error:
-        discard(log.directory)
+        for path in paths[:-1]:
+            remove_file(path + SWAP_SUFFIX)
         raise log.log_dir.storage_error(f"cannot swap in a cleaned segment of {log.name}", error) from error
     try:
         log.mark_deleted(old, keep_snapshot_at=cleaned.base_offset)
@@ -106,13 +107,13 @@ def _put_in_place(path: str) -> None:
 
 
 def discard(directory: Path) -> None:
-    """Removes what a cleaning that came to nothing left behind. Only while no swap is under way."""
+    """Removes what a cleaning that came to nothing left behind."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return  # the whole partition is gone
     for name in names:
-        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
+        if name.endswith(CLEANED_SUFFIX):
             remove_file(directory / name)
 
 

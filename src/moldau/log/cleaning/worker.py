@@ -28,7 +28,7 @@ from moldau.wire.batch import BatchHeader
 
 # The event loop renames the files of a whole group in one go: four renames each, some microseconds a rename.
 _GROUP_SEGMENTS_MAX = 64
-_NICENESS = 5  # the broker goes first
+_NICENESS = 10  # the broker goes first
 
 Group = list[tuple[int, int]]  # base offset and size of neighbouring segments
 
