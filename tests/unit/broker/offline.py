@@ -30,7 +30,7 @@ class OfflineBroker:
 
     async def send(self, frame: bytes) -> bytes:
         """A request's bytes, without their size, to its answer's."""
-        connection: Any = SimpleNamespace(listener=LISTENER)
+        connection: Any = SimpleNamespace(listener=LISTENER, peer_host="127.0.0.1")
         answer: Any = self._dispatcher.handle(connection, memoryview(bytearray(frame)))
         if inspect.isawaitable(answer):
             answer = await answer
