@@ -301,6 +301,15 @@ def encode_value(value: Any) -> bytes:
     return _encode(value, written if isinstance(written, int) else written(value))
 
 
+def decode_value(cls: type[T], data: bytes) -> T:
+    """One value by itself; raises ProtocolError for bytes that are none."""
+    try:
+        value: T = _decode(cls, data)
+    except MALFORMED as error:
+        raise ProtocolError(f"{cls.__name__} does not parse: {error}") from error
+    return value
+
+
 def _encode(entity: Any, number: int) -> bytes:
     out = bytearray(_INT16.pack(number))
     try:

@@ -89,10 +89,13 @@ class Lab:
 
     def ask(self, step: Any, request: Any) -> Any:
         """The reply, if there is one yet; raises the KafkaError of a refusal."""
-        self._count += 1
-        waiter = self._count
+        waiter = self.new_waiter()
         self.perform(step(self.shard, waiter, request, self.now_ms))
         return self.replies.get(waiter)
+
+    def new_waiter(self) -> int:
+        self._count += 1
+        return self._count
 
     def refused(self, request: Heartbeat) -> ErrorCode:
         before = durable(self.shard)

@@ -40,6 +40,7 @@ def loads(assignment: dict[str, Partitions]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
+@settings(deadline=None)
 @given(group=groups())
 def test_every_partition_goes_to_exactly_one_subscriber(
     name: str, group: tuple[dict[uuid.UUID, int], list[Subscriber]]
@@ -59,6 +60,7 @@ def test_every_partition_goes_to_exactly_one_subscriber(
     )
 
 
+@settings(deadline=None)
 @given(groups())
 def test_uniform_no_move_between_two_members_would_balance_them_better(
     group: tuple[dict[uuid.UUID, int], list[Subscriber]],
@@ -72,6 +74,7 @@ def test_uniform_no_move_between_two_members_would_balance_them_better(
                 assert load[giver.member_id] - load[taker.member_id] <= 1
 
 
+@settings(deadline=None)
 @given(counts, st.integers(1, 9))
 def test_uniform_members_of_one_subscription_differ_by_one_at_most(topics: dict[uuid.UUID, int], size: int) -> None:
     members = [subscriber(f"m{number}", frozenset(IDS)) for number in range(size)]
@@ -79,6 +82,7 @@ def test_uniform_members_of_one_subscription_differ_by_one_at_most(topics: dict[
     assert max(load) - min(load) <= 1
 
 
+@settings(deadline=None)
 @given(groups())
 def test_uniform_is_settled_once_assigned(group: tuple[dict[uuid.UUID, int], list[Subscriber]]) -> None:
     topics, members = group
@@ -86,8 +90,8 @@ def test_uniform_is_settled_once_assigned(group: tuple[dict[uuid.UUID, int], lis
     assert assign_uniform(topics, [member._replace(current=once[member.member_id]) for member in members]) == once
 
 
+@settings(deadline=None, max_examples=200)
 @given(counts, st.integers(1, 8), st.integers(-3, 3))
-@settings(max_examples=200)
 def test_uniform_moves_no_more_than_balance_asks_for(topics: dict[uuid.UUID, int], size: int, change: int) -> None:
     everything = frozenset(IDS)
     before = assign_uniform(topics, [subscriber(f"m{number}", everything) for number in range(size)])
@@ -111,6 +115,7 @@ def test_uniform_spreads_each_topic() -> None:
     assert {topic: len(numbers) for topic, numbers in both["b"].items()} == {IDS[0]: 2, IDS[1]: 2}
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 9))
 def test_range_co_partitions_topics_of_equal_size(count: int, size: int) -> None:
     members = [subscriber(f"m{number}", frozenset(IDS[:3])) for number in range(size)]

@@ -130,12 +130,18 @@ class ClassicGroup(GroupBase):
         self._put_out(step, gone)
         return tuple(results)
 
+    def give_up(self, step: Step) -> None:
+        """The group goes on in another protocol: whoever waits has to ask that one."""
+        for member_id in tuple(self._waiting):
+            self._answer(step, member_id, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
+
     def loaded(self, step: Step) -> None:
         """Everybody was silent while there was no coordinator: their sessions begin now."""
         for member in self.members:
             self._expect(step, member)
-        if len(self.members) > step.config.group_max_size:
-            self._prepare(step)  # the limit was lowered; in this round the last ones find no room
+        is_over_limit = len(self.members) > step.config.group_max_size  # it was lowered: the last ones find no room
+        if self.members and (is_over_limit or self.leader is None):  # one without a leader was of another protocol
+            self._prepare(step)
 
     def wake(self, shard: GroupShard, key: tuple[Any, ...], now_ms: int) -> Effects:
         step = Step(shard.config, now_ms, Effects())

@@ -40,12 +40,13 @@ from moldau.coordinators.consumer.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from moldau.coordinators.effects import Effects
+from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.group import GroupType
 from moldau.coordinators.topics import Topics
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from moldau.coordinators.classic.events import Heartbeat, Join, Leave, Sync
     from moldau.coordinators.group_shard import GroupShard
 
 Deadline: TypeAlias = tuple[str, str]
@@ -138,10 +139,32 @@ class ConsumerGroup:
         keys += [ConsumerGroupPartitionMetadataKey(group_id), ConsumerGroupMetadataKey(group_id)]
         return keys
 
-    def wake(self, shard: GroupShard, key: tuple[Any, ...], now_ms: int) -> Effects:
-        from moldau.coordinators.consumer.heartbeat import wake  # which is made of groups
+    # -- events, which are in modules that are made of groups
 
-        return wake(shard, self, key, now_ms)
+    def wake(self, shard: GroupShard, key: tuple[Any, ...], now_ms: int) -> Effects:
+        from moldau.coordinators.consumer import heartbeat
+
+        return heartbeat.wake(shard, self, key, now_ms)
+
+    def classic_join(self, shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effects:
+        from moldau.coordinators.consumer import classic_members
+
+        return classic_members.join(shard, self, waiter, request, now_ms)
+
+    def classic_sync(self, shard: GroupShard, waiter: Waiter, request: Sync, now_ms: int) -> Effects:
+        from moldau.coordinators.consumer import classic_members
+
+        return classic_members.sync(shard, self, waiter, request, now_ms)
+
+    def classic_heartbeat(self, shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int) -> Effects:
+        from moldau.coordinators.consumer import classic_members
+
+        return classic_members.heartbeat(shard, self, waiter, request, now_ms)
+
+    def classic_leave(self, shard: GroupShard, waiter: Waiter, request: Leave, now_ms: int) -> Effects:
+        from moldau.coordinators.consumer import classic_members
+
+        return classic_members.leave(shard, self, waiter, request, now_ms)
 
     # -- members
 
@@ -153,9 +176,22 @@ class ConsumerGroup:
             )
         return member
 
-    def static_member(self, instance_id: str | None) -> Member | None:
-        member_id = self.static_members.get(instance_id) if instance_id is not None else None
-        return self.members.get(member_id) if member_id is not None else None
+    def static_member(self, instance_id: str) -> Member | None:
+        return self.members.get(self.static_members.get(instance_id, ""))
+
+    def validated_member(self, member_id: str, instance_id: str | None) -> Member:
+        """The member, if it is one; a static member whose place another process took is fenced."""
+        if instance_id is None:
+            return self.member(member_id)
+        member = self.static_member(instance_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Instance id {instance_id} of member {member_id} is now that of {member.member_id}.",
+            )
+        return member
 
     def put_member(self, member: Member) -> None:
         """Every change of a member comes by here, so that owners and instance ids follow."""

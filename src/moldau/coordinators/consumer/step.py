@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,19 @@ from moldau.coordinators.consumer.records import (
 )
 from moldau.coordinators.consumer.regex import InvalidRegexError, compile_regex
 from moldau.coordinators.effects import Effects
+from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard
+
+
+MAX_SUBSCRIPTION_BYTES = 256 * 1024
+"""What a member may tell of itself. It is one record, and all records of a step have to fit one batch."""
+
+
+def check_size(sizes: Iterable[int]) -> None:
+    if sum(sizes) > MAX_SUBSCRIPTION_BYTES:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The subscription has more than {MAX_SUBSCRIPTION_BYTES} bytes.")
 
 
 class Step:
