@@ -124,9 +124,9 @@ def _primitive(field: dataclasses.Field[Any], field_type: Any, flexible: bool, n
     if kind in ("timedelta_i32", "timedelta_i64"):
         return _timedelta(_FIXED["int32" if kind == "timedelta_i32" else "int64"])
     if kind == "datetime_i64":
-        read: Reader = _read_datetime
-    elif kind == "string":
-        read = read_compact_string if flexible else read_string
+        return _read_datetime  # Kafka has no null here, and says -1 for "never"
+    if kind == "string":
+        read: Reader = read_compact_string if flexible else read_string
     elif kind in ("bytes", "records"):
         read = _read_compact_bytes if flexible else _read_legacy_bytes
     else:
