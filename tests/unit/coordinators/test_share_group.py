@@ -59,9 +59,12 @@ class ShareLab:
     def change_topics(self) -> None:
         self.perform(self.shard.topics_changed(self.now_ms))
 
-    def reloaded(self) -> GroupShard:
+    def reloaded(self, *, compacted: bool = False) -> GroupShard:
         shard = GroupShard(lambda: self._config, self.topics)
+        last = {record[0]: number for number, record in enumerate(self.log)}
         for number, record in enumerate(self.log):
+            if compacted and last[record[0]] != number:
+                continue
             pair = GROUP_RECORDS.decode(*record)
             assert pair is not None
             shard.replay(*pair, offset=number, timestamp_ms=0)
@@ -224,6 +227,11 @@ class Schedules(RuleBasedStateMachine):
         else:  # it was silent for too long
             assert self.lab.refused(member, self.epochs.pop(member)) is ErrorCode.UNKNOWN_MEMBER_ID
 
+    @rule(member=st.sampled_from("abcd"), rack=st.sampled_from("xy"))
+    def moves(self, member: str, rack: str) -> None:
+        if member in self.epochs and member in self.lab.group.members:
+            self.epochs[member] = self.lab.beat(member, self.epochs[member], rack=rack).member_epoch
+
     @rule(member=st.sampled_from("abcd"))
     def leaves(self, member: str) -> None:
         if self.epochs.pop(member, None) is not None and member in self.lab.group.members:
@@ -251,6 +259,7 @@ class Schedules(RuleBasedStateMachine):
             assert isinstance(group, ShareGroup)
             group.deadlines_ms = {}
         assert self.lab.reloaded().groups == live
+        assert self.lab.reloaded(compacted=True).groups == live
 
 
 TestSchedules = Schedules.TestCase

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard
 
 NOTHING: Assignment = frozenset()
+_UNKNOWN = ShareGroupMemberMetadataValue(rack_id=None, client_id="", client_host="", subscribed_topic_names=())
 
 
 @dataclass(slots=True)
@@ -219,9 +220,10 @@ def _replay_current(
     key: ShareGroupCurrentMemberAssignmentKey,
     value: ShareGroupCurrentMemberAssignmentValue | None,
 ) -> None:
-    member = _existing(shard, key.group_id).members.get(key.member_id)
-    if member is None or value is None:
-        return  # the member's own record, which comes first and goes last, decides whether there is one
+    if value is None:
+        return  # the member goes with its own record
+    # In a log that was compacted, a member's own record may come behind this one.
+    member = _persisted(shard, key.group_id).members.setdefault(key.member_id, ShareMember(_UNKNOWN))
     member.epoch = value.member_epoch
     member.previous_epoch = value.previous_member_epoch
     member.assigned = _flat(value.assigned_partitions)
