@@ -26,7 +26,6 @@ class CoordinatorKeys(Configuration):
         ("classic", "consumer", "streams"),
         "Group protocols that the broker offers; classic is always among them.",
         ListOf(("consumer", "classic", "share", "streams"), empty_ok=False),
-        later=True,
     )
     group_initial_rebalance_delay_ms: int = key(
         "group.initial.rebalance.delay.ms",
@@ -61,7 +60,6 @@ class CoordinatorKeys(Configuration):
         45_000,
         "Silence after which a member of a consumer group is out.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_min_session_timeout_ms: int = key(
         "group.consumer.min.session.timeout.ms",
@@ -69,7 +67,6 @@ class CoordinatorKeys(Configuration):
         45_000,
         "The least session timeout that a group may be given.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_max_session_timeout_ms: int = key(
         "group.consumer.max.session.timeout.ms",
@@ -77,7 +74,6 @@ class CoordinatorKeys(Configuration):
         60_000,
         "The most session timeout that a group may be given.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_heartbeat_interval_ms: int = key(
         "group.consumer.heartbeat.interval.ms",
@@ -85,7 +81,6 @@ class CoordinatorKeys(Configuration):
         5_000,
         "Heartbeat interval told to members of consumer groups.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_min_heartbeat_interval_ms: int = key(
         "group.consumer.min.heartbeat.interval.ms",
@@ -93,7 +88,6 @@ class CoordinatorKeys(Configuration):
         5_000,
         "The least heartbeat interval that a group may be given.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_max_heartbeat_interval_ms: int = key(
         "group.consumer.max.heartbeat.interval.ms",
@@ -101,7 +95,6 @@ class CoordinatorKeys(Configuration):
         15_000,
         "The most heartbeat interval that a group may be given.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_max_size: int = key(
         "group.consumer.max.size",
@@ -109,15 +102,13 @@ class CoordinatorKeys(Configuration):
         INT_MAX,
         "Members of one consumer group.",
         AtLeast(1),
-        later=True,
     )
     group_consumer_assignors: tuple[str, ...] = key(
         "group.consumer.assignors",
         Kind.LIST,
         ("uniform", "range"),
         "Server-side assignors; the first is the default.",
-        ListOf(empty_ok=False),
-        later=True,
+        ListOf(("uniform", "range"), empty_ok=False),
     )
     group_consumer_migration_policy: str = key(
         "group.consumer.migration.policy",
@@ -125,7 +116,6 @@ class CoordinatorKeys(Configuration):
         "bidirectional",
         "Whether groups may change between the classic and the consumer protocol.",
         OneOf(("bidirectional", "upgrade", "downgrade", "disabled"), ignore_case=True),
-        later=True,
     )
     offset_metadata_max_bytes: int = key(
         "offset.metadata.max.bytes",
