@@ -100,8 +100,8 @@ class Coordinator(Generic[S]):
 
     async def ready(self) -> None:
         """Makes the state topic if this is the first time that somebody needs it."""
-        if self.topic in self._node.image.topics:
-            return
+        if self._shards or self._loading:
+            return  # a topic that is in the image alone may still be in the making, and nobody be told to come
         topic, configs, count = self.topic, self._new_topic_configs(), self._new_topic_partitions()
 
         def plan(image: Any) -> Any:
