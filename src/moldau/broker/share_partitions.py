@@ -1,9 +1,9 @@
 """The share partitions that are in use on this broker: machines, their state's way to the log, and their clocks.
 
 A share partition comes to life with the first fetch of its group: its state is taken from the share coordinator, or
-begins where the group's `share.auto.offset.reset` says. It is given up again when its topic, its group or its offsets
-are deleted, and when a write of its state is refused: memory must never be ahead of the log for good. What members
-held is then available again, and their acknowledgements are answered INVALID_RECORD_STATE.
+begins where the group's `share.auto.offset.reset` says. It is given up again with its group's last session, when
+its topic, its group or its offsets are deleted, and when a write of its state is refused: memory must never be ahead of
+the log for good. What members held is then available again, and their acknowledgements come too late.
 """
 
 from __future__ import annotations
@@ -144,6 +144,10 @@ class SharePartitions:
                 self._write(live, live.machine.release(session.owner[1]))
             except KafkaError as error:
                 log.warning("cannot release", extra={"group": key.group_id, "why": error.message})
+        group_id = session.owner[0]
+        if not self.sessions.has_group(group_id):
+            # Nobody fetches any more: what has to last is in the log.
+            self.forget([key for key in self._live if key.group_id == group_id])
 
     def disconnected(self, connection: ClientConnection) -> None:
         for session in self.sessions.of_connection(connection):

@@ -22,6 +22,9 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 
+PARTITIONS_MAX = 10_000
+"""Of one session: it remembers them whether they exist or not, and looks at each of them for every fetch."""
+
 Owner = tuple[str, str]
 """Group id and member id."""
 
@@ -33,7 +36,8 @@ class ShareSession:
         self.owner = owner
         self.connection = connection
         self.epoch = 1
-        self.partitions = dict.fromkeys(partitions)
+        self.partitions: dict[ShareKey, None] = {}
+        self.change(partitions, ())
 
     def check_epoch(self, epoch: int) -> None:
         """The epoch of a request that goes on with the session: once it fits, the next one is expected."""
@@ -44,6 +48,13 @@ class ShareSession:
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the session is at epoch {self.epoch}, the request at {epoch}"
             )
         self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+
+    def change(self, added: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
+        self.partitions.update(dict.fromkeys(added))
+        for key in forgotten:
+            self.partitions.pop(key, None)
+        if len(self.partitions) > PARTITIONS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a share session has {PARTITIONS_MAX} partitions at most")
 
     def rotated(self) -> Sequence[ShareKey]:
         """The partitions, each time from another one on: no partition can starve the others of a fetch's limits."""
@@ -84,6 +95,9 @@ class ShareSessions:
             owners.discard(owner)
             if not owners:
                 del self._by_connection[session.connection]
+
+    def has_group(self, group_id: str) -> bool:
+        return any(owner[0] == group_id for owner in self._sessions)
 
     def of_connection(self, connection: Hashable) -> list[ShareSession]:
         return [self._sessions[owner] for owner in self._by_connection.get(connection, ())]

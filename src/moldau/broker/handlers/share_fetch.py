@@ -107,10 +107,12 @@ def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSe
         return sessions.open(owner, context.connection, named, node.config.group_share_max_share_sessions)
     session = sessions.find(owner, request.share_session_epoch)
     if request.share_session_epoch != FINAL_EPOCH:
-        session.partitions.update(dict.fromkeys(named))
-        for topic in request.forgotten_topics_data:
-            for index in topic.partitions:
-                session.partitions.pop(ShareKey(group_id, topic.topic_id or ZERO_UUID, index), None)
+        forgotten = [
+            ShareKey(group_id, topic.topic_id or ZERO_UUID, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ]
+        session.change(named, forgotten)
     return session
 
 
@@ -118,10 +120,11 @@ async def _fetch(node: BrokerNode, session: ShareSession, asked: _Fetch) -> Give
     if not session.partitions or asked.wanted.max_records <= 0 or asked.max_bytes <= 0:
         return {}
     lives, refused = _find(node, session.rotated(), asked)
+    keys = [key for key in session.rotated() if key not in refused]
 
     def attempt(is_last: bool) -> Given | None:
-        # Anew, since what was found before may have been given up in the meantime.
-        found, failed = _find(node, [live.key for live in lives], asked)
+        # Anew each time: what was there may have been given up, what was loading may be there.
+        found, failed = _find(node, keys, asked)
         return _deliver(node, found, asked, everything=is_last) or failed or None
 
     if refused or asked.wait_ms == 0:

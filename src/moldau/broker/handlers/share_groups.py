@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
 from moldau.coordinators.share.heartbeat import (
@@ -20,13 +21,13 @@ from moldau.coordinators.share.heartbeat import (
 from moldau.coordinators.share.state_shard import UNINITIALIZED, ShareKey, ShareStateShard
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
+from moldau.wire.metadata import OPERATIONS_NOT_ASKED
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
-_NO_OPERATIONS = -(2**31)
 _ASSIGNOR = "simple"
 
 
@@ -84,12 +85,17 @@ def _assignment(schema: Schema, reply: HeartbeatReply) -> Any:
 
 def handle_share_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
+    asked = request.include_authorized_operations
     return schema.ShareGroupDescribeResponse(
-        throttle_time=ms(0), groups=tuple(_described(node, schema, group_id) for group_id in request.group_ids)
+        throttle_time=ms(0),
+        groups=tuple(
+            _described(node, schema, group_id, GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED)
+            for group_id in request.group_ids
+        ),
     )
 
 
-def _described(node: BrokerNode, schema: Schema, group_id: str) -> Any:
+def _described(node: BrokerNode, schema: Schema, group_id: str, operations: int) -> Any:
     refusal = None
     group = ShareGroup(group_id)
     state = "Dead"
@@ -107,7 +113,7 @@ def _described(node: BrokerNode, schema: Schema, group_id: str) -> Any:
         assignment_epoch=group.assignment_epoch,
         assignor_name=_ASSIGNOR if refusal is None else "",
         members=tuple(_member(node, schema, member_id, member) for member_id, member in group.members.items()),
-        authorized_operations=_NO_OPERATIONS,
+        authorized_operations=operations,
     )
 
 

@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from moldau.coordinators.share.runs import cut, first_of, put
 from moldau.errors import ErrorCode, KafkaError
 
 
@@ -130,10 +131,6 @@ class Run(NamedTuple):
     lock_until_ms: int = 0
 
 
-def _first_of(run: Run) -> int:
-    return run.first
-
-
 class SharePartition:
     __slots__ = ("_runs", "end_offset", "limits", "start_offset")
 
@@ -201,7 +198,7 @@ class SharePartition:
             position = last + 1
         lock_until_ms = now_ms + self.limits.lock_duration_ms
         for one in taken:
-            self._put(Run(one.first, one.last, ACQUIRED, one.delivery_count, member, lock_until_ms))
+            put(self._runs, Run(one.first, one.last, ACQUIRED, one.delivery_count, member, lock_until_ms))
         self._advance()
         return _joined(taken, None if wanted.exact else wanted.batch_size)
 
@@ -243,7 +240,7 @@ class SharePartition:
             self._extend(last + 1)
         for run in list(self._overlapping(first, last)):
             if run.state is AVAILABLE:
-                self._put(run._replace(state=ARCHIVED))
+                put(self._runs, run._replace(state=ARCHIVED))
         return last < self.end_offset
 
     # -- letting go
@@ -257,7 +254,7 @@ class SharePartition:
         for first, last, kind in marks:
             for run in list(self._overlapping(first, last)):
                 if kind is AckType.RENEW:
-                    self._put(run._replace(lock_until_ms=lock_until_ms))
+                    put(self._runs, run._replace(lock_until_ms=lock_until_ms))
                 else:
                     changed.append(self._let_go(run, _STATE_AFTER[kind]))
         return self._finished(changed)
@@ -295,7 +292,7 @@ class SharePartition:
         count = run.delivery_count if seen else run.delivery_count - 1
         if state is AVAILABLE and count >= self.limits.delivery_count:
             state = ARCHIVED
-        self._put(Run(run.first, run.last, state, count))
+        put(self._runs, Run(run.first, run.last, state, count))
         return StateBatch(run.first, run.last, state, count)
 
     def _finished(self, changed: Sequence[StateBatch]) -> StateWrite | None:
@@ -313,7 +310,7 @@ class SharePartition:
         if log_start_offset <= self.start_offset:
             return
         self._extend(log_start_offset)
-        del self._runs[: self._cut(log_start_offset)]
+        del self._runs[: cut(self._runs, log_start_offset)]
         self.start_offset = log_start_offset
         self._advance()
 
@@ -334,31 +331,12 @@ class SharePartition:
 
     def _overlapping(self, first: int, last: int) -> Iterator[Run]:
         """The runs of the span, cut to it; what lies outside of what is in flight is left out."""
-        number = max(0, bisect_left(self._runs, first + 1, key=_first_of) - 1)
+        number = max(0, bisect_left(self._runs, first + 1, key=first_of) - 1)
         while number < len(self._runs) and first <= last and self._runs[number].first <= last:
             run = self._runs[number]
             if run.last >= first:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
             number += 1
-
-    def _cut(self, offset: int) -> int:
-        """The number of the run that begins at `offset`; one that spans it becomes two."""
-        number = bisect_left(self._runs, offset, key=_first_of)
-        if number and self._runs[number - 1].last >= offset:
-            run = self._runs[number - 1]
-            self._runs[number - 1 : number] = [run._replace(last=offset - 1), run._replace(first=offset)]
-        return number
-
-    def _put(self, new: Run) -> None:
-        """In place of whatever covered these offsets, and one with neighbours that are like it."""
-        begin, end = self._cut(new.first), self._cut(new.last + 1)
-        if end < len(self._runs) and self._runs[end][2:] == new[2:]:
-            new = new._replace(last=self._runs[end].last)
-            end += 1
-        if begin and self._runs[begin - 1][2:] == new[2:]:
-            begin -= 1
-            new = new._replace(first=self._runs[begin].first)
-        self._runs[begin:end] = [new]
 
 
 def _marks(ack: Ack) -> Iterator[tuple[int, int, AckType]]:

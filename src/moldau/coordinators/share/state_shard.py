@@ -15,7 +15,7 @@ works on what was before is fenced. The leader epoch does the same for a broker 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from moldau.config.broker import BrokerConfig
@@ -28,6 +28,7 @@ from moldau.coordinators.share.records import (
     ShareUpdateValue,
     StateBatchRecord,
 )
+from moldau.coordinators.share.runs import cut, put
 from moldau.coordinators.topics import Topics
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.uuids import uuid_to_text
@@ -194,32 +195,12 @@ def _updated(state: ShareState, leader_epoch: int, write: StateWrite) -> ShareSt
 
 
 def merge_batches(old: Sequence[StateBatch], new: Iterable[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """`new` over `old`, both without overlap and `old` in order; nothing below the start offset, neighbours joined."""
-    fresh = sorted(new)
-    merged: list[StateBatch] = []
-    kept = (batch for batch in sorted([*_uncovered(old, fresh), *fresh]) if batch.last >= start_offset)
-    for batch in (one._replace(first=max(one.first, start_offset)) for one in kept):
-        if merged and merged[-1].last + 1 == batch.first and merged[-1][2:] == batch[2:]:
-            merged[-1] = merged[-1]._replace(last=batch.last)
-        else:
-            merged.append(batch)
+    """`new` over `old`, which is in order and without overlap, as is the result; nothing below the start offset."""
+    merged = list(old)
+    for batch in new:
+        put(merged, batch)
+    del merged[: cut(merged, start_offset)]
     return tuple(merged)
-
-
-def _uncovered(old: Sequence[StateBatch], fresh: Sequence[StateBatch]) -> Iterator[StateBatch]:
-    number = 0
-    for batch in old:
-        first = batch.first
-        while number < len(fresh) and fresh[number].first <= batch.last:
-            if fresh[number].last >= first:
-                if fresh[number].first > first:
-                    yield batch._replace(first=first, last=fresh[number].first - 1)
-                first = fresh[number].last + 1
-            if first > batch.last:
-                break  # the same one may reach into the next batch, too
-            number += 1
-        if first <= batch.last:
-            yield batch._replace(first=first)
 
 
 def _to_records(batches: Iterable[StateBatch]) -> tuple[StateBatchRecord, ...]:
