@@ -102,9 +102,14 @@ def test_a_generation_needs_a_group(log: OffsetLog, fields: dict[str, Any], code
 def test_a_member_with_an_old_epoch_is_refused_in_the_words_of_its_api(log: OffsetLog) -> None:
     add_group(log)
     log.commit("g", Offset("t", 0, 1), member_id="m", generation=5)
-    for producer, code in ((None, ErrorCode.STALE_MEMBER_EPOCH), ((1, 0), ErrorCode.ILLEGAL_GENERATION)):
+    cases: list[tuple[dict[str, Any], ErrorCode]] = [
+        ({}, ErrorCode.STALE_MEMBER_EPOCH),
+        ({"knows_member_epochs": False}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"producer": (1, 0)}, ErrorCode.ILLEGAL_GENERATION),
+    ]
+    for fields, code in cases:
         with pytest.raises(KafkaError) as raised:
-            log.commit("g", Offset("t", 0, 2), member_id="m", generation=4, producer=producer)
+            log.commit("g", Offset("t", 0, 2), member_id="m", generation=4, **fields)
         assert raised.value.code is code
     assert log.offsets("g") == {("t", 0): 1}
 

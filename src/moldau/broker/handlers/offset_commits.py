@@ -95,6 +95,7 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
     async def commit_when_admitted() -> Any:
         try:
             await admitting
+            _check_producer(node, request)  # it may have been fenced in the meantime
         except KafkaError as failure:
             return encode_commit_response(context.correlation_id, request, repeat(failure.code))
         response = _commit(node, context, request, asked, refusals)

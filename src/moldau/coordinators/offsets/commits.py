@@ -70,8 +70,12 @@ def _check_member(group: Group, request: Commit) -> None:
             request.member_id, request.instance_id, request.generation, is_transactional=is_transactional
         )
     except KafkaError as error:
-        if is_transactional and error.code is ErrorCode.STALE_MEMBER_EPOCH:
+        if error.code is ErrorCode.STALE_MEMBER_EPOCH and is_transactional:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
+        if error.code is ErrorCode.STALE_MEMBER_EPOCH and not request.knows_member_epochs:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "members with epochs commit with version 9 or above"
+            ) from error
         raise
 
 
