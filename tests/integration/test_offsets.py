@@ -389,6 +389,51 @@ def test_a_transaction_that_a_crash_cut_short_keeps_its_offsets_to_itself(tmp_pa
         consumer.close()
 
 
+def test_offsets_survive_the_compaction_of_their_topic(tmp_path: Path) -> None:
+    eager = {"log.cleaner.backoff.ms": 50, "log.segment.delete.delay.ms": 100, "offsets.topic.segment.bytes": 1 << 20}
+    with BrokerProcess(tmp_path, {**eager, "offsets.topic.num.partitions": 1}) as broker:
+        topic = make_topic(broker.bootstrap, 1, name="t")
+        CONFLUENT.commit(broker.bootstrap, "plain", topic, 7)
+        commit_in_transaction(broker.bootstrap, "transactional", topic, 8)
+        schema = request_schema(ApiKey.OFFSET_COMMIT, 9)
+        with RawClient(broker.bootstrap) as client:
+            for offset in range(800):
+                partition = schema.OffsetCommitRequestPartition(
+                    partition_index=0, committed_offset=offset, committed_metadata="x" * 4_000
+                )
+                wanted = schema.OffsetCommitRequestTopic(name=topic, partitions=(partition,))
+                client.ask(
+                    schema.OffsetCommitRequest(
+                        group_id="busy", generation_id_or_member_epoch=-1, member_id="", topics=(wanted,)
+                    )
+                )
+        folder = broker.data_dir / "__consumer_offsets-0"
+
+        def stored_bytes() -> int:
+            return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+        eventually(lambda: stored_bytes() < 2_000_000, "the topic is compacted")
+        broker.kill()
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            found = {
+                group: fetch_offsets(client, group, topic, require_stable=True).committed_offset
+                for group in ("plain", "transactional", "busy")
+            }
+        assert found == {"plain": 7, "transactional": 8, "busy": 799}
+
+
+def commit_in_transaction(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"txn-{group}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    place = confluent_kafka.TopicPartition(topic, 0, offset)
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), TIMEOUT_S)
+    producer.commit_transaction(TIMEOUT_S)
+    consumer.close()
+
+
 @pytest.mark.parametrize("version", range(2, 11))
 def test_topics_that_do_not_exist_are_refused_one_by_one(version: int, bootstrap: str, new_topic: NewTopic) -> None:
     topic, group = new_topic(partitions=2), new_group()
