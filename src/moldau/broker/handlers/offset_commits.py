@@ -76,19 +76,15 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         offsets,
         producer=(request.producer_id, request.producer_epoch),
     )
-    code = ErrorCode.NONE
-    admitting = None
     try:
+        if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
+            # Producers before 2.0 stop at the code for "loading" instead of asking again.
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         _check_group_id(request.group_id)
         _check_producer(node, request)
-        admitting = _admit(node, context, request)
+        admitting = _admit(node, context, request) if offsets else None
     except KafkaError as failure:
-        code = failure.code
-    if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
-        # Producers before 2.0 stop at the code for "loading" instead of asking again.
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if code:
-        return encode_commit_response(context.correlation_id, request, repeat(code))
+        return encode_commit_response(context.correlation_id, request, repeat(failure.code))
     if admitting is None:
         return _commit(node, context, request, asked, refusals)
 
