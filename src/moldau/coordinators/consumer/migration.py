@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 _UPGRADE = ("bidirectional", "upgrade")
 _DOWNGRADE = ("bidirectional", "downgrade")
+_KNOWN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""The clients' own. librdkafka's sticky ones send data along that nobody reads; Apache's broker takes any data for a
+custom assignor's, and does not let such groups change."""
 
 
 # -- upgrade
@@ -72,6 +75,7 @@ def upgraded(shard: GroupShard, group: Group) -> ConsumerGroup:
     try:
         subscriptions = {one.member_id: read_subscription(one.metadata(protocol)) for one in group.members}
         for classic in group.members:
+            _check_assignor(classic, protocol)
             member = _upgraded_member(classic, subscriptions[classic.member_id], group.generation, shard.topics)
             if any(made.owner_of(topic, number) for topic, numbers in member.assigned.items() for number in numbers):
                 raise ProtocolError("two members have the same partition")
@@ -100,10 +104,12 @@ def _keep_claims(group: ConsumerGroup, subscriptions: dict[str, Subscription], t
         group.put_member(replace(member, assigned=assigned))
 
 
-def _upgraded_member(classic: ClassicMember, subscription: Subscription, generation: int, topics: Topics) -> Member:
-    assignment = read_assignment(classic.assignment)
-    if assignment.user_data:
+def _check_assignor(member: ClassicMember, protocol: str) -> None:
+    if protocol not in _KNOWN_ASSIGNORS and read_assignment(member.assignment).user_data:
         raise ProtocolError("a custom assignor is in use, and what it sends its members would be lost")
+
+
+def _upgraded_member(classic: ClassicMember, subscription: Subscription, generation: int, topics: Topics) -> Member:
     return Member(
         classic.member_id,
         instance_id=classic.instance_id,
@@ -118,7 +124,7 @@ def _upgraded_member(classic: ClassicMember, subscription: Subscription, generat
         ),
         epoch=generation,
         previous_epoch=generation,
-        assigned=by_topic_id(assignment.assigned_partitions, topics),
+        assigned=by_topic_id(read_assignment(classic.assignment).assigned_partitions, topics),
     )
 
 

@@ -1,0 +1,272 @@
+"""Consumer groups (KIP-848) with real clients: sharing, regular expressions, restarts, and changing the protocol."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from bench.apache import cache_directory
+from moldau import Broker
+from soak.broker_process import BrokerProcess
+from tests.integration.conftest import make_topic
+from tests.integration.test_apache import _missing, java
+from tests.integration.waiting import eventually
+
+QUICK = {
+    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.session.timeout.ms": 2_000,
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.min.session.timeout.ms": 500,
+}
+"""What happens between members happens at their heartbeats: Kafka's five seconds are long for a test."""
+
+CONSUMER: dict[str, Any] = {"group.protocol": "consumer"}
+EAGER: dict[str, Any] = {"session.timeout.ms": 2_000, "heartbeat.interval.ms": 100}
+COOPERATIVE: dict[str, Any] = {**EAGER, "partition.assignment.strategy": "cooperative-sticky"}
+
+needs_java = pytest.mark.skipif(_missing() is not None, reason=str(_missing()))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(QUICK) as one:
+        yield one
+
+
+@pytest.fixture
+def start(broker: Broker) -> Iterator[Callable[..., Reader]]:
+    """Starts readers on the module's broker; they are closed at the end of the test."""
+    with ExitStack() as opened:
+
+        def one(topic: str, group: str, config: dict[str, Any]) -> Reader:
+            reader = Reader(broker.bootstrap_servers, topic, group, config)
+            opened.callback(reader.close)
+            return reader
+
+        yield one
+
+
+class Reader:
+    """A consumer that polls in the background, as a program would."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, config: dict[str, Any]) -> None:
+        self.values: list[bytes] = []
+        self.held: frozenset[tuple[str, int]] = frozenset()
+        self._stop = threading.Event()
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 100,
+                "log_level": 2,
+                **config,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(100, 0.05):
+                if message.error() is None:
+                    self.values.append(message.value())
+            self.held = frozenset((one.topic, one.partition) for one in self._consumer.assignment())
+        self._consumer.close()
+        self.held = frozenset()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+def share(readers: list[Reader], topic: str, count: int) -> bool:
+    """Each partition has one reader, and no reader has more than one more than another."""
+    held = [one for reader in readers for one in reader.held]
+    loads = [len(reader.held) for reader in readers]
+    return sorted(held) == [(topic, number) for number in range(count)] and max(loads) - min(loads) <= 1
+
+
+def produce(bootstrap: str, topic: str, values: range, partitions: int = 4) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in values:
+        producer.produce(topic, b"%d" % number, partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def read_by(readers: list[Reader], values: range) -> bool:
+    return {b"%d" % number for number in values} <= {value for reader in readers for value in reader.values}
+
+
+def described(bootstrap: str, group: str) -> Any:
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it has to outlive the request
+    return admin.describe_consumer_groups([group])[group].result(10)
+
+
+def group_name() -> str:
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+def test_members_share_and_take_over(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 4), group_name()
+    one = start(topic, group, CONSUMER)
+    produce(broker.bootstrap_servers, topic, range(100))
+    eventually(lambda: read_by([one], range(100)), "the first member reads all")
+    two = start(topic, group, CONSUMER)
+    eventually(lambda: share([one, two], topic, 4), "two members share")
+    produce(broker.bootstrap_servers, topic, range(100, 200))
+    eventually(lambda: read_by([one, two], range(200)), "both read")
+    two.close()
+    eventually(lambda: share([one], topic, 4), "the one that is left takes over")
+    produce(broker.bootstrap_servers, topic, range(200, 300))
+    eventually(lambda: read_by([one], range(200, 300)), "and reads on")
+    assert len(one.values) + len(two.values) == 300, "what was committed is not read again"
+
+
+def test_a_regular_expression_takes_up_topics_that_are_made_later(broker: Broker, start: Callable[..., Reader]) -> None:
+    prefix = f"orders{uuid.uuid4().hex[:8]}"
+    first = make_topic(broker.bootstrap_servers, 2, name=f"{prefix}-1")
+    make_topic(broker.bootstrap_servers, 1, name=f"other-{prefix}")
+    reader = start(f"^{prefix}-.*", group_name(), CONSUMER)
+    eventually(lambda: share([reader], first, 2), "the topic that is there")
+    second = make_topic(broker.bootstrap_servers, 3, name=f"{prefix}-2")
+    both = {(first, 0), (first, 1), (second, 0), (second, 1), (second, 2)}
+    eventually(lambda: reader.held == both, "and the one that came later")
+
+
+def test_new_partitions_are_read_without_a_restart(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 1), group_name()
+    readers = [start(topic, group, CONSUMER) for _ in range(2)]
+    eventually(lambda: share(readers, topic, 1), "one reads, one is spare")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(10)
+    eventually(lambda: share(readers, topic, 5), "both read")
+
+
+def test_the_members_choose_the_range_assignor(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 4), group_name()
+    readers = [start(topic, group, {**CONSUMER, "group.remote.assignor": "range"}) for _ in range(2)]
+    eventually(lambda: share(readers, topic, 4), "two members share")
+    assert {frozenset(number for _, number in reader.held) for reader in readers} == {
+        frozenset([0, 1]),
+        frozenset([2, 3]),
+    }
+
+
+def test_a_static_member_comes_back_to_its_partitions(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 4), group_name()
+    one, two = (start(topic, group, {**CONSUMER, "group.instance.id": f"i{number}"}) for number in range(2))
+    eventually(lambda: share([one, two], topic, 4), "two members share")
+    held = one.held
+    one.close()
+    again = start(topic, group, {**CONSUMER, "group.instance.id": "i0"})
+    eventually(lambda: again.held == held, "the same partitions")
+    assert share([again, two], topic, 4)
+
+
+def test_a_group_is_described(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 2), group_name()
+    reader = start(topic, group, {**CONSUMER, "client.id": "me", "group.instance.id": "i"})
+    eventually(lambda: share([reader], topic, 2), "the group is stable")
+    told = described(broker.bootstrap_servers, group)
+    assert (told.state.name, told.type.name, told.partition_assignor) == ("STABLE", "CONSUMER", "uniform")
+    (member,) = told.members
+    assert (member.client_id, member.group_instance_id, member.host) == ("me", "i", "/127.0.0.1")
+    for assignment in (member.assignment, member.target_assignment):
+        assert {(one.topic, one.partition) for one in assignment.topic_partitions} == reader.held
+
+
+def test_a_group_goes_on_after_its_broker_was_killed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, QUICK) as broker:
+        topic, group = make_topic(broker.bootstrap, 4), group_name()
+        readers = [Reader(broker.bootstrap, topic, group, CONSUMER) for _ in range(2)]
+        try:
+            eventually(lambda: share(readers, topic, 4), "two members share")
+            produce(broker.bootstrap, topic, range(100))
+            eventually(lambda: read_by(readers, range(100)), "all is read")
+            members = {member.member_id for member in described(broker.bootstrap, group).members}
+            broker.kill()
+            broker.start()
+            assert {member.member_id for member in described(broker.bootstrap, group).members} == members
+            produce(broker.bootstrap, topic, range(100, 200))
+            eventually(lambda: read_by(readers, range(200)), "they read on")
+            assert share(readers, topic, 4)
+        finally:
+            for reader in readers:
+                reader.close()
+        assert "Traceback" not in broker.output()
+
+
+@pytest.mark.parametrize("classic", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
+def test_a_group_changes_its_protocol_and_back_and_loses_nothing(
+    broker: Broker, start: Callable[..., Reader], classic: dict[str, Any]
+) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 6), group_name()
+    bootstrap = broker.bootstrap_servers
+    readers = [start(topic, group, classic) for _ in range(3)]
+    eventually(lambda: share(readers, topic, 6), "three classic members share")
+    everyone = list(readers)
+    for turn, config in enumerate((*[CONSUMER] * 3, *[classic] * 3)):  # a rolling restart, and another one back
+        new = start(topic, group, config)
+        everyone.append(new)
+        readers.append(new)
+        readers.pop(0).close()
+        sent = range(60 * turn, 60 * turn + 60)
+        produce(bootstrap, topic, sent, 6)
+        eventually(lambda: share(readers, topic, 6), "all partitions are read")
+        eventually(partial(read_by, everyone, sent), "nothing is lost")
+    assert described(bootstrap, group).type.name == "CLASSIC"
+
+
+# -- Apache's own client
+
+
+@pytest.mark.apache
+@needs_java
+def test_apaches_consumer_reads_with_the_consumer_protocol(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 4), group_name()
+    bootstrap = broker.bootstrap_servers
+    produce(bootstrap, topic, range(50))
+    said = java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap, "--topic", topic,
+        "--group", group, "--from-beginning", "--max-messages", 50, "--timeout-ms", 20_000,
+        "--consumer-property", "group.protocol=consumer",
+    )  # fmt: skip
+    assert {f"{number}" for number in range(50)} <= set(said.split())
+    told = java("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", bootstrap,
+                "--describe", "--group", group, "--state", "--verbose")  # fmt: skip
+    assert "Empty" in told
+    assert "uniform" in told
+
+
+@pytest.mark.apache
+@needs_java
+def test_apaches_and_librdkafkas_members_are_in_one_group(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 4), group_name()
+    ours = start(topic, group, CONSUMER)
+    eventually(lambda: share([ours], topic, 4), "the first member has all")
+    apaches = subprocess.Popen(
+        ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{cache_directory() / 'libs'}/*",
+         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", broker.bootstrap_servers,
+         "--topic", topic, "--group", group, "--consumer-property", "group.protocol=consumer"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        eventually(lambda: len(ours.held) == 2, "both have two")
+        eventually(lambda: described(broker.bootstrap_servers, group).state.name == "STABLE", "the group is stable")
+    finally:
+        apaches.terminate()
+        apaches.wait(30)
+    eventually(lambda: len(ours.held) == 4, "the one that is left has all")
