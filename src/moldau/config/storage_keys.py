@@ -341,7 +341,7 @@ class StorageKeys(Configuration):
         "log.cleaner.dedupe.buffer.size",
         Kind.LONG,
         134_217_728,
-        "Memory for the maps of keys while compacting, for all workers together. A key takes up to 264 bytes; a "
+        "Memory for the maps of keys while compacting, for all workers together. A key takes up to 272 bytes; a "
         "cleaning that meets more of them ends there, and the next one goes on.",
         dynamic=True,
     )

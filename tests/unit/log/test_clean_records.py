@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from log_helpers import NOW_MS, properties
 
 from moldau.errors import CorruptRecordError
-from moldau.log.cleaning.records import newest_delta, scan_records, shift_timestamps
+from moldau.log.cleaning.records import newest_delta, pick_records, scan_records, shift_timestamps
 from moldau.log.cleaning.throttle import Throttle
 from moldau.wire.batch import DELETE_HORIZON, Record, assemble, decode_records, encode_batch, read_header, records_data
 
@@ -37,6 +37,19 @@ def test_the_scan_finds_what_the_decoder_finds(fields: list[tuple[bytes | None, 
     assert records.tombstones == [number for number, record in enumerate(decoded) if record.value is None]
     assert records.starts[-1] == len(data)
     assert newest_delta(data, records.starts[:-1]) == max(record.timestamp_ms for record in decoded) - fields[0][2]
+
+
+@properties
+@given(rows, st.data())
+def test_picked_records_are_those_that_were_asked_for(
+    fields: list[tuple[bytes | None, bytes | None, int, tuple[()]]], choice: st.DataObject
+) -> None:
+    data, decoded = taken_apart(fields)
+    numbers = sorted(choice.draw(st.sets(st.integers(0, len(decoded) - 1))))
+    starts = scan_records(data, len(decoded)).starts
+    assert pick_records(data, numbers) == b"".join(data[starts[number] : starts[number + 1]] for number in numbers)
+    with pytest.raises(CorruptRecordError):
+        pick_records(data, [*numbers, len(decoded)])
 
 
 @properties

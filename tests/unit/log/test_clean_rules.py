@@ -293,6 +293,19 @@ def test_records_that_do_not_fit_their_batch_are_corrupt(tmp_path: Path) -> None
     assert report.is_corrupt
 
 
+def test_offsets_out_of_order_in_a_batch_lose_no_value(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    batch = keyed((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    size = (len(batch) - 61) // 3
+    batch[61 : 61 + 2 * size] = batch[61 + size : 61 + 2 * size] + batch[61 : 61 + size]  # 1, 0, 2
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+    log.roll()
+    log.update_config(compacted(tmp_path / "other").config)
+    clean_log(log)
+    assert rows(log) == [(1, b"b", b"2"), (2, b"a", b"3")]
+
+
 def test_both_policies_compact_and_delete(tmp_path: Path) -> None:
     clock = Clock()
     log = compacted(tmp_path, clock, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=HOUR_MS)

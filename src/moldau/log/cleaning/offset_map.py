@@ -10,8 +10,8 @@ from moldau.log.producer_state import read_marker
 from moldau.wire.batch import BatchHeader, check_batch, records_data
 
 # What a key costs at the most: 112 for it or its digest, 32 for the offset, 120 for its share of the table just after
-# that has grown. (Kafka's map, of hashes in one block of memory, takes 24.)
-BYTES_PER_KEY = 264
+# that has grown, 8 for its place among the latest offsets. (Kafka's map, of hashes in one block of memory, takes 24.)
+BYTES_PER_KEY = 272
 
 _NEVER = 1 << 63
 
@@ -27,6 +27,10 @@ class OffsetMap:
 
     def __len__(self) -> int:
         return len(self.latest) - 1
+
+    def latest_offsets(self) -> list[int]:
+        """All of them, ascending: of what was taken in, these records stay."""
+        return sorted(offset for offset in self.latest.values() if offset != _NEVER)
 
     def add_batches(
         self,
@@ -51,7 +55,7 @@ class OffsetMap:
                     return False
                 records = scan_records(records_data(batch, 0, header, uncompressed_bytes_max), header.count)
                 base_offset = header.base_offset
-                latest.update(zip(records.keys, [base_offset + delta for delta in records.offset_deltas], strict=True))
+                latest.update(zip(records.keys, map(base_offset.__add__, records.offset_deltas), strict=True))
                 latest[None] = _NEVER
             self.end_offset = header.next_offset
         return True

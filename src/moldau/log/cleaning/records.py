@@ -95,6 +95,34 @@ def _long_or_no_key(data: bytes, at: int) -> tuple[bytes | None, int]:
     return blake2b(data[at : at + size]).digest(), at + size
 
 
+def pick_records(data: bytes, numbers: Sequence[int]) -> bytes:
+    """Only the records of these numbers, ascending; CorruptRecordError when there are fewer.
+
+    Much quicker than a scan: from one to the next only their lengths are read.
+    """
+    parts = []
+    at = number = 0
+    try:
+        for wanted in numbers:
+            while True:
+                start = at
+                size = data[at]
+                if size < 0x80:
+                    at += 1 + (size >> 1)
+                elif (byte := data[at + 1]) < 0x80:
+                    at += 2 + ((size & 0x7F | byte << 7) >> 1)
+                else:
+                    size, at = _long_varint(data, at)
+                    at += size >> 1
+                number += 1
+                if number > wanted:
+                    break
+            parts.append(data[start:at])
+    except (IndexError, ProtocolError) as error:
+        raise CorruptRecordError(f"malformed record {number}: {error}") from error
+    return b"".join(parts)
+
+
 def newest_delta(data: bytes, starts: Sequence[int]) -> int:
     """The largest timestamp delta of the records at `starts`."""
     return max(_timestamp_delta(data, start)[0] for start in starts)

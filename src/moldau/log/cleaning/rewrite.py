@@ -13,9 +13,11 @@ sequence, epochs and compression of a batch never change.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 from moldau.log.cleaning.job import CleaningJob
 from moldau.log.cleaning.offset_map import OffsetMap
-from moldau.log.cleaning.records import Records, newest_delta, scan_records, shift_timestamps
+from moldau.log.cleaning.records import Records, newest_delta, pick_records, scan_records, shift_timestamps
 from moldau.log.cleaning.transactions import CleanedTransactions
 from moldau.log.producer_state import read_marker
 from moldau.wire.batch import (
@@ -34,18 +36,15 @@ Rest = tuple[bytes | memoryview, int]
 
 
 class BatchFilter:
-    __slots__ = (
-        "_delete_horizon_ms", "_last_records", "_latest", "_mapped_upto", "_max_bytes", "_now_ms", "_transactions",
-        "_upper_offset",
-    )  # fmt: skip
-
     def __init__(self, job: CleaningJob, offset_map: OffsetMap, transactions: CleanedTransactions) -> None:
         self._now_ms = job.now_ms
         self._delete_horizon_ms = job.now_ms + job.delete_retention_ms
         self._upper_offset = job.first_uncleanable_offset
         self._last_records = {producer_id: (offset, epoch) for producer_id, offset, epoch in job.producers}
         self._max_bytes = job.uncompressed_bytes_max
+        self._dirty_from = job.first_dirty_offset
         self._latest = offset_map.latest
+        self._latest_offsets = offset_map.latest_offsets()
         self._mapped_upto = offset_map.end_offset
         self._transactions = transactions
 
@@ -74,8 +73,10 @@ class BatchFilter:
         return rest
 
     def _filter(self, header: BatchHeader, batch: memoryview, horizon_passed: bool) -> Rest | None:
-        data = records_data(batch, 0, header, self._max_bytes)
-        records = scan_records(data, header.count)
+        found = self._candidates(header, batch)
+        if found is None:
+            return None
+        data, records = found
         find = self._latest.get
         base_offset = header.base_offset
         kept = [
@@ -99,6 +100,29 @@ class BatchFilter:
         if needs_horizon:
             return self._with_horizon(header, data)
         return assemble(header, compress(header.codec, data)), header.max_timestamp
+
+    def _candidates(self, header: BatchHeader, batch: memoryview) -> tuple[bytes, Records] | None:
+        """The records of a batch, or those that matter; None when none does.
+
+        In the dirty part these are known by offset: the map was made from it. So most batches need not be unpacked
+        again, and of the others only a few records looked at.
+        """
+        if header.last_offset < self._dirty_from:
+            wanted = None
+        else:
+            offsets = self._latest_offsets
+            first = bisect_left(offsets, header.base_offset)
+            end = bisect_right(offsets, header.last_offset, first)
+            if first == end:
+                return None
+            wanted = [offset - header.base_offset for offset in offsets[first:end]]
+        data = records_data(batch, 0, header, self._max_bytes)
+        if wanted is not None and len(wanted) < header.count == header.last_offset_delta + 1:
+            some = pick_records(data, wanted)
+            records = scan_records(some, len(wanted))
+            if records.offset_deltas == wanted:  # else its offsets are out of order, and numbers are not offsets
+                return some, records
+        return data, scan_records(data, header.count)
 
     def _with_horizon(self, header: BatchHeader, data: bytes) -> Rest:
         """The batch with the time from which its markers may go; record timestamps count from it now."""

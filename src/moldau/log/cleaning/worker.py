@@ -28,7 +28,6 @@ from moldau.wire.batch import BatchHeader
 
 # The event loop renames the files of a whole group in one go: four renames each, some microseconds a rename.
 _GROUP_SEGMENTS_MAX = 64
-_NICENESS = 10  # the broker goes first
 
 Group = list[tuple[int, int]]  # base offset and size of neighbouring segments
 
@@ -147,7 +146,6 @@ def _index_size(job: CleaningJob, base_offset: int, suffix: str) -> int:
 
 def main() -> None:
     """Jobs one after the other. A second thread waits for the end of stdin, which ends the process at once."""
-    os.nice(_NICENESS)
     lines: SimpleQueue[bytes] = SimpleQueue()
 
     def read_jobs() -> None:
