@@ -103,7 +103,8 @@ class KafkaPython:
 
     def _poll(self) -> None:
         while not self._stop.is_set():
-            self._consumer.poll(20)
+            # A poll that ends between the answer to a sync and its use makes this client forget its assignment.
+            self._consumer.poll(1_000)
             self._held = frozenset(one.partition for one in self._consumer.assignment())
 
     def partitions(self) -> frozenset[int]:
@@ -118,7 +119,7 @@ class KafkaPython:
     def die(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._consumer._coordinator._maybe_leave_group = lambda **_: None
+        self._consumer._coordinator.maybe_leave_group = lambda **_: None
         self._consumer.close()
 
 
