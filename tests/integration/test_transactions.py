@@ -270,6 +270,16 @@ def test_records_of_several_producers_in_one_request_are_refused(connect: Connec
     assert codes == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
 
+def test_the_first_batch_of_a_transaction_has_to_come_first(connect: Connect, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    producer = RawProducer(connect()).init()
+    assert producer.send(topic, b"second", sequence=1).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producer.write(topic, b"first")
+    producer.write(topic, b"second")
+    producer.commit()
+    assert committed_values(connect(), topic) == [b"first", b"second"]
+
+
 def test_the_coordinator_verifies_and_adds_for_other_brokers(connect: Connect, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     producer = RawProducer(connect()).init()

@@ -9,7 +9,8 @@ from moldau.broker.partition import Partition
 from moldau.broker.transactions import Admission, admit
 from moldau.coordinators.transactions.transaction import Identity, TopicPartition
 from moldau.errors import ErrorCode, KafkaError
-from moldau.wire.batch import is_transactional, read_header
+from moldau.log.producer_state import NO_EPOCH
+from moldau.wire.batch import BatchHeader, is_transactional, read_header
 from moldau.wire.produce import ProduceRequest
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Gate:
             if self._refusal is not None:
                 raise self._refusal
             header = read_header(records)
+            if self._admission is Admission.ADD and header.base_sequence > 0:
+                _refuse_gap(partition, header)
             verify = Admission.VERIFY if self._admission is Admission.ADD else self._admission
             producer = Identity(header.producer_id, header.producer_epoch)
             admit(self._node, self._transactional_id, producer, [(partition.topic, partition.index)], verify)
@@ -88,3 +91,16 @@ class Gate:
         if waits or error.code in _ASK_AGAIN:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction cannot be verified yet: {error.message}")
         return error
+
+
+def _refuse_gap(partition: Partition, header: BatchHeader) -> None:
+    """Sequences begin at 0 with each epoch, hence with each transaction: the batches before this one are on their way.
+
+    A log that does not remember a producer takes any sequence, since its records may have been deleted.
+    """
+    if partition.log.producers.epoch_of(header.producer_id) == NO_EPOCH:
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"the first batch of producer {header.producer_id} in {partition.log.name} has sequence "
+            f"{header.base_sequence}",
+        )
