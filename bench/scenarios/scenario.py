@@ -101,8 +101,8 @@ QUICK = Sizes(
     one_by_one_commits=500,
     transactions=100,
     transaction_passes=10,
-    compaction_bytes_1kb=40_000_000,
-    compaction_bytes_100b=24_000_000,
+    compaction_bytes_1kb=24_000_000,
+    compaction_bytes_100b=20_000_000,
     compactions=1,
 )
 
