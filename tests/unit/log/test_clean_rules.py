@@ -83,6 +83,7 @@ def test_an_aborted_record_neither_stays_nor_replaces_another(tmp_path: Path) ->
 
 def test_a_committed_transaction_after_an_aborted_one_of_the_same_producer_stays(tmp_path: Path) -> None:
     log = compacted(tmp_path)
+    put(log, (b"a", b"0"))
     put(log, (b"a", b"1"), base_sequence=0, **TRANSACTIONAL)
     end_transaction(log, 7, abort=True)
     log.roll()
@@ -253,6 +254,15 @@ def test_long_keys_are_told_apart(tmp_path: Path) -> None:
     put(log, *((key, b"2") for key in keys[::2]))
     clean_log(log)
     assert pairs_of(log) == [*((key, b"1") for key in keys[1::2]), *((key, b"2") for key in keys[::2])]
+
+
+def test_the_newest_timestamp_of_a_batch_is_that_of_a_record_it_still_has(tmp_path: Path) -> None:
+    log = compacted(tmp_path)
+    put(log, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"), step_ms=5)
+    put(log, (b"c", b"2"))
+    clean_log(log)
+    assert headers(log)[0].max_timestamp == NOW_MS + 5
+    assert log.max_timestamp() == (NOW_MS + 5, 1, 0)
 
 
 def test_log_append_time_is_kept(tmp_path: Path) -> None:
