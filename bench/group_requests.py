@@ -14,13 +14,14 @@ from moldau.wire import messages
 from moldau.wire.apis import ApiKey
 
 _COMMIT_VERSION = 9
+_BEAT_VERSION = 4
 
 _FIND = messages.request_schema(ApiKey.FIND_COORDINATOR, 4)
 _FETCH_OFFSETS = messages.request_schema(ApiKey.OFFSET_FETCH, 8)
 _COMMIT = messages.request_schema(ApiKey.OFFSET_COMMIT, _COMMIT_VERSION)
 _JOIN = messages.request_schema(ApiKey.JOIN_GROUP, 9)
 _SYNC = messages.request_schema(ApiKey.SYNC_GROUP, 5)
-_BEAT = messages.request_schema(ApiKey.HEARTBEAT, 4)
+_BEAT = messages.request_schema(ApiKey.HEARTBEAT, _BEAT_VERSION)
 _LEAVE = messages.request_schema(ApiKey.LEAVE_GROUP, 5)
 _CONSUMER_BEAT = messages.request_schema(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1)
 
@@ -70,9 +71,13 @@ def commit(group_id: str, member_id: str, generation: int, topic: str, partition
     )
 
 
-def check_committed(frame: memoryview) -> None:
+def check_committed(frame: memoryview | bytes) -> None:
     _, response = messages.decode_response(ApiKey.OFFSET_COMMIT, _COMMIT_VERSION, bytes(frame))
     check(response.topics[0].partitions[0].error_code)
+
+
+def check_beaten(frame: bytes) -> None:
+    check(messages.decode_response(ApiKey.HEARTBEAT, _BEAT_VERSION, frame)[1].error_code)
 
 
 def join(group_id: str, member_id: str, topic: str) -> Any:

@@ -103,15 +103,16 @@ class ClassicMember:
         yield from ask(requests.leave(self._group_id, self.member_id))
 
     def keep_busy(self, deadline: float) -> Steps:
-        """Heartbeat and commit in turns, always one on its way. After the first, equal responses are expected."""
-        for_beat = requests.heartbeat(self._group_id, self.member_id, self.generation)
-        for_commit = requests.commit(self._group_id, self.member_id, self.generation, self._topic, 0)
-        beat, committed = (messages.encode_request(1, CLIENT_ID, entity) for entity in (for_beat, for_commit))
-        beaten = bytes((yield 0.0, beat))
-        acknowledged = bytes((yield 0.0, committed))
-        requests.check_committed(memoryview(acknowledged))
+        """Heartbeat and commit in turns, always one on its way. The first are checked, the others have to be equal."""
+        beat = requests.heartbeat(self._group_id, self.member_id, self.generation)
+        commit = requests.commit(self._group_id, self.member_id, self.generation, self._topic, 0)
+        beat_frame, commit_frame = (messages.encode_request(1, CLIENT_ID, entity) for entity in (beat, commit))
+        beaten = bytes((yield 0.0, beat_frame))
+        requests.check_beaten(beaten)
+        committed = bytes((yield 0.0, commit_frame))
+        requests.check_committed(committed)
         while time.perf_counter() < deadline:
-            for frame, expected in ((beat, beaten), (committed, acknowledged)):
+            for frame, expected in ((beat_frame, beaten), (commit_frame, committed)):
                 response = yield 0.0, frame
                 if response != expected:
                     raise RuntimeError("a member that was served before was refused")
