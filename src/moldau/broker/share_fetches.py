@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Generic, NamedTuple, TypeVar
 
 from moldau.broker.partition import ENOUGH_BYTES
@@ -15,7 +16,7 @@ from moldau.broker.share_partitions import LiveSharePartition
 from moldau.coordinators.share.partition import Acquired, Span, Wanted
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import read_marker
-from moldau.wire.batch import iter_headers
+from moldau.wire.batch import BatchHeader, iter_headers
 
 T = TypeVar("T")
 
@@ -52,7 +53,8 @@ def deliver(
     while machine.has_room:
         offset = machine.next_fetch_offset
         data = _read(log, offset, max_bytes, committed=committed)
-        batches = _batches(log, data, offset, committed=committed)
+        headers = _headers_upto(data, max(offset, machine.end_offset) + wanted.max_records)
+        batches = _batches(log, data, headers, offset, committed=committed)
         if not batches:
             break
         spans = [batch.span for batch in batches if batch.is_visible]
@@ -74,12 +76,21 @@ def _read(log: PartitionLog, offset: int, max_bytes: int, *, committed: bool) ->
     return log.read(offset, min(max_bytes, READ_MAX_BYTES), upto_offset=upto, min_one=True)
 
 
-def _batches(log: PartitionLog, data: bytes | memoryview, offset: int, *, committed: bool) -> list[_Batch]:
-    headers = list(iter_headers(data))
-    if not headers:
-        return []
+def _headers_upto(data: bytes | memoryview, enough_offset: int) -> list[tuple[int, BatchHeader]]:
+    """Batches can be small, and many: those that hold more than is wanted are not looked at."""
+    return list(takewhile(lambda each: each[1].base_offset < enough_offset, iter_headers(data)))
+
+
+def _batches(
+    log: PartitionLog,
+    data: bytes | memoryview,
+    headers: Sequence[tuple[int, BatchHeader]],
+    offset: int,
+    *,
+    committed: bool,
+) -> list[_Batch]:
     aborted: list[tuple[int, int]] = []
-    if committed:
+    if committed and headers:
         aborted = sorted(log.aborted_transactions(offset, headers[-1][1].next_offset), key=lambda txn: -txn[1])
     aborting: set[int] = set()
     batches = []

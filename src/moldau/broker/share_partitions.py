@@ -76,7 +76,9 @@ class SharePartitions:
             live = None
         if live is None:
             live = self._live[key] = self._load(key, partition, config)
-        live.machine.limits = _limits(config)
+        limits = _limits(config)
+        if live.machine.limits != limits:
+            live.machine.configure(limits)
         live.machine.move_start(partition.log.log_start_offset)
         return live
 

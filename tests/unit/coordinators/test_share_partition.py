@@ -212,7 +212,8 @@ class QueueSchedules(RuleBasedStateMachine):
         self.holder: dict[int, str] = {}
         self.accepted: set[int] = set()
         self.rejected: set[int] = set()
-        self.spent: set[int] = set()
+        self.deliveries: dict[int, int] = {}
+        self.lowest_limit = delivery_count
 
     def persist(self, write: StateWrite | None) -> None:
         if write is not None:
@@ -237,8 +238,7 @@ class QueueSchedules(RuleBasedStateMachine):
                 assert offset >= self.log_start
                 assert not any(b[0] <= offset <= b[1] and b[2] for b in self.batches), "aborted"
                 self.holder[offset] = member
-                if delivery_count == self.limits.delivery_count:
-                    self.spent.add(offset)
+                self.deliveries[offset] = max(delivery_count, self.deliveries.get(offset, 0))
 
     @rule(data=st.data(), kind=st.sampled_from(AckType))
     def acknowledges(self, data: st.DataObject, kind: AckType) -> None:
@@ -297,6 +297,12 @@ class QueueSchedules(RuleBasedStateMachine):
         self.queue.move_start(self.log_start)
         self.holder = {offset: holder for offset, holder in self.holder.items() if offset >= self.log_start}
 
+    @rule(delivery_count=st.integers(2, 5), record_locks=st.integers(5, 40))
+    def configuration_changes(self, delivery_count: int, record_locks: int) -> None:
+        self.limits = ShareLimits(delivery_count, record_locks, 100)
+        self.lowest_limit = min(self.lowest_limit, delivery_count)
+        self.queue.configure(self.limits)
+
     @rule()
     def restarts(self) -> None:
         self.queue = SharePartition.restore(self.persisted_start, self.persisted, self.limits)
@@ -310,7 +316,8 @@ class QueueSchedules(RuleBasedStateMachine):
         for number, run in enumerate(self.queue.runs):
             assert run.first == position
             assert run.last >= run.first
-            assert 0 <= run.delivery_count <= self.limits.delivery_count
+            assert 0 <= run.delivery_count <= 5
+            assert run.state is not AVAILABLE or run.delivery_count < self.limits.delivery_count
             assert (run.member != "") == (run.state is ACQUIRED)
             assert not number or run[2:] != self.queue.runs[number - 1][2:], "neighbours that should be one"
             position = run.last + 1
@@ -336,7 +343,7 @@ class QueueSchedules(RuleBasedStateMachine):
                 continue
             if any(first <= offset <= last and is_aborted for first, last, is_aborted in self.batches):
                 continue
-            assert offset in self.spent, f"{offset} is over without a reason"
+            assert self.deliveries.get(offset, 0) >= self.lowest_limit, f"{offset} is over without a reason"
 
 
 TestQueueSchedules = QueueSchedules.TestCase

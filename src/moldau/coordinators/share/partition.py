@@ -148,10 +148,19 @@ class SharePartition:
                 continue
             first = max(batch.first, partition.end_offset)
             partition._extend(first)
-            partition._runs.append(Run(first, batch.last, RecordState(batch.state), batch.delivery_count))
+            put(partition._runs, Run(first, batch.last, RecordState(batch.state), batch.delivery_count))
             partition.end_offset = batch.last + 1
-        partition._advance()
+        partition.configure(limits)
         return partition
+
+    def configure(self, limits: ShareLimits) -> None:
+        """The group's configuration; a lower delivery limit ends the attempts with what has reached it."""
+        self.limits = limits
+        for run in [
+            run for run in self._runs if run.state is AVAILABLE and run.delivery_count >= limits.delivery_count
+        ]:
+            put(self._runs, run._replace(state=ARCHIVED))
+        self._advance()
 
     # -- what it is like
 
@@ -191,33 +200,34 @@ class SharePartition:
         control records, records of aborted transactions, records that were compacted away.
         """
         taken: list[Acquired] = []
+        left = wanted.max_records
         position = self.next_fetch_offset
         for first, last in [*found, Span(upto, upto - 1)]:
-            if not self._archive_gap(position, first - 1) or not self._take(taken, first, last, wanted):
+            if left <= 0 or not self._archive_gap(position, first - 1):
                 break
+            left = self._take(taken, first, last, left, exact=wanted.exact)
             position = last + 1
         lock_until_ms = now_ms + self.limits.lock_duration_ms
-        for one in taken:
+        for one in _joined(taken, None):
             put(self._runs, Run(one.first, one.last, ACQUIRED, one.delivery_count, member, lock_until_ms))
         self._advance()
         return _joined(taken, None if wanted.exact else wanted.batch_size)
 
-    def _take(self, taken: list[Acquired], first: int, last: int, wanted: Wanted) -> bool:
-        """Adds what is available in one span; whether more may be taken."""
-        left = wanted.max_records - sum(one.last - one.first + 1 for one in taken)
-        if left <= 0:
-            return False
+    def _take(self, taken: list[Acquired], first: int, last: int, left: int, *, exact: bool) -> int:
+        """Adds what is available in one span; how many records may still be taken."""
         if self._may_extend:
-            self._extend(min(last, max(first, self.end_offset) + left - 1) + 1 if wanted.exact else last + 1)
+            self._extend(min(last, max(first, self.end_offset) + left - 1) + 1 if exact else last + 1)
         for run, is_whole in self._available_pieces(first, last):
             if not is_whole and taken:
-                return False
-            end = min(run.last, run.first + left - 1) if wanted.exact else run.last
+                return 0
+            end = min(run.last, run.first + left - 1) if exact else run.last
             taken.append(Acquired(run.first, end, run.delivery_count + 1))
             left -= end - run.first + 1
-            if not is_whole or (wanted.exact and left <= 0):
-                return False
-        return True
+            if not is_whole:
+                return 0
+            if exact and left <= 0:
+                break
+        return left
 
     def _available_pieces(self, first: int, last: int) -> Iterator[tuple[Run, bool]]:
         """Available runs in the span, each with whether it is whole; one that failed often enough is cut."""
@@ -316,7 +326,7 @@ class SharePartition:
 
     def _extend(self, end_offset: int) -> None:
         if end_offset > self.end_offset:
-            self._runs.append(Run(self.end_offset, end_offset - 1, AVAILABLE))
+            put(self._runs, Run(self.end_offset, end_offset - 1, AVAILABLE))
             self.end_offset = end_offset
 
     def _advance(self) -> None:
