@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from soak.broker_process import BrokerProcess
+from soak.exactly_once import run_exactly_once
 from soak.rounds import Round, run_rounds
 
 
@@ -18,6 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m soak", description="Hard kills under load, round after round.")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="of the moments of the kills; default: a new one")
+    parser.add_argument(
+        "--exactly-once", type=int, default=0, metavar="RECORDS", help="copy so many in transactions, instead of rounds"
+    )
     arguments = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}")
@@ -28,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
     ):
+        if arguments.exactly_once:
+            return _exactly_once(broker, arguments.exactly_once, seed)
         result = run_rounds(broker, rounds=arguments.rounds, seed=seed, report=_print_round)
         broker.stop()
         output = broker.output()
@@ -39,6 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "Traceback" in output:
         print(output[-10_000:], file=sys.stderr)
     return 1 if result.findings.problems or "Traceback" in output else 0
+
+
+def _exactly_once(broker: BrokerProcess, records: int, seed: int) -> int:
+    outcome = run_exactly_once(broker, records=records, seed=seed, report=lambda line: print(line, flush=True))
+    print(
+        f"{outcome.records:,} records read in {outcome.elapsed_s:.0f} s, over {outcome.broker_kills} kills of the "
+        f"broker and {outcome.copier_kills} of copiers; {len(outcome.problems)} problems"
+    )
+    for problem in outcome.problems:
+        print(f"  {problem}")
+    failed = "Traceback" in broker.output()
+    if failed:
+        print(broker.output()[-10_000:], file=sys.stderr)
+    return 1 if outcome.problems or failed else 0
 
 
 def _print_round(done: Round) -> None:
