@@ -615,9 +615,9 @@ def test_a_loaded_group_over_a_lowered_limit_loses_its_last_members() -> None:
 
 def test_an_assignment_too_large_for_a_record_is_refused_and_harms_nobody_else() -> None:
     lab, (leader, _) = in_state(State.COMPLETING, message_max_bytes=100_000)
-    assert lab.replies[lab.sync(leader, (leader.member_id, bytes(70_000)))] is E.UNKNOWN_SERVER_ERROR
+    assert lab.replies[lab.sync(leader, (leader.member_id, bytes(99_900)))] is E.UNKNOWN_SERVER_ERROR
     assert lab.state is State.COMPLETING
-    assert lab.synced(lab.sync(leader, (leader.member_id, bytes(60_000))))
+    assert lab.synced(lab.sync(leader, (leader.member_id, bytes(99_000))))
 
 
 def test_a_group_id_is_not_empty() -> None:

@@ -8,11 +8,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Self
 
-from moldau.coordinators.classic.members import Members, recorded_member
+from moldau.coordinators.classic.events import Join, JoinReply, SyncReply
+from moldau.coordinators.classic.members import Member, Members, recorded_member
 from moldau.coordinators.classic.records import GroupMetadataKey, GroupMetadataValue
 from moldau.coordinators.classic.subscription import CONSUMER_PROTOCOL, topics_of
 from moldau.coordinators.group import GroupType
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.wire.state_records import encode_key, encode_value
+
+BATCH_OVERHEAD_BYTES = 128
+"""Around a group's record: the header of its batch and its own, generously."""
 
 
 class State(Enum):
@@ -91,7 +96,41 @@ class GroupBase:
             except ProtocolError:
                 pass  # a client of its own kind: what it reads is not known
 
+    # -- for members
+
+    def check_protocols(self, request: Join) -> None:
+        if self.is_empty:
+            fits = bool(request.protocol_type and request.protocols)
+        else:
+            fits = request.protocol_type == self.protocol_type and self.members.share(request.protocols)
+        if not fits:
+            names = [name for name, _ in request.protocols]
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"{request.protocol_type!r} with {names} does not fit the group's {self.protocol_type!r}",
+            )
+
+    def joined(self, member: Member) -> JoinReply:
+        name = self.protocol_name or ""
+        is_leader = member.member_id == self.leader
+        return JoinReply(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            name,
+            self.leader or "",
+            members=tuple(one.joined(name) for one in self.members) if is_leader else (),
+        )
+
+    def assignment(self, member: Member) -> SyncReply:
+        return SyncReply(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+
     # -- the record
+
+    def fits_a_record(self, max_bytes: int) -> bool:
+        key, value = encode_key(GroupMetadataKey(self.group_id)), encode_value(self.record())
+        return len(key) + len(value) + BATCH_OVERHEAD_BYTES <= max_bytes
 
     def record(self) -> GroupMetadataValue:
         return GroupMetadataValue(

@@ -41,7 +41,6 @@ from moldau.coordinators.classic.members import NEVER_MS, Member, new_member
 from moldau.coordinators.classic.records import GroupMetadataKey
 from moldau.coordinators.effects import Effects, Waiter
 from moldau.errors import ErrorCode, KafkaError
-from moldau.wire.state_records import encode_value
 
 if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard
@@ -50,8 +49,6 @@ NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """Kafka's own: how long the join of a new member may wait."""
 NOBODY_JOINED_RETRY_MIN_MS = 1_000
 """A rebalance timeout may be 0, but a round that waits for somebody to join must not spin."""
-RECORD_OVERHEAD_BYTES = 256 + 32_767
-"""Around a group's record in its batch: headers, and the group id, which may be this long."""
 PENDING_MAX = 10_000
 """Member ids of one group that were given out and not used yet: anybody may ask for one, and each is kept."""
 
@@ -87,7 +84,7 @@ class ClassicGroup(GroupBase):
             step.effects.reply(waiter, JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             self._put_out(step, [request.member_id])
             return
-        self._check_protocols(request)
+        self.check_protocols(request)
         if not request.member_id:
             self._join_unknown(step, waiter, request)
         elif request.member_id in self._pending and request.instance_id is None:
@@ -158,18 +155,6 @@ class ClassicGroup(GroupBase):
 
     # -- joining
 
-    def _check_protocols(self, request: Join) -> None:
-        if self.is_empty:
-            fits = bool(request.protocol_type and request.protocols)
-        else:
-            fits = request.protocol_type == self.protocol_type and self.members.share(request.protocols)
-        if not fits:
-            names = [name for name, _ in request.protocols]
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"{request.protocol_type!r} with {names} does not fit the group's {self.protocol_type!r}",
-            )
-
     def _has_room(self, step: Step, member_id: str) -> bool:
         """In a round those count who are back, so that a lowered limit puts the last ones out."""
         if self.is_empty:
@@ -216,12 +201,12 @@ class ClassicGroup(GroupBase):
             self.leader = member.member_id
         self._expect(step, member)
         keeps_generation = self.state is State.STABLE and self.members.elect_protocol() == self.protocol_name
-        if not keeps_generation or not self._fits_a_record(step):
+        if not keeps_generation or not self.fits_a_record(step.config.message_max_bytes):
             self._wait_for_others(step, waiter, member)
             return
         self.find_topics()
         self._record(step)
-        reply = self._joined(member)
+        reply = self.joined(member)
         if request.can_skip_assignment:
             reply = reply._replace(skip_assignment=self.leader == member.member_id)
         else:  # a leader that took itself for one would assign, and this generation has its assignment
@@ -244,20 +229,7 @@ class ClassicGroup(GroupBase):
         if wants_round or member.protocols != request.protocols:
             self._update(step, waiter, request, member)
         else:  # the answer to its join was lost
-            step.effects.reply(waiter, self._joined(member))
-
-    def _joined(self, member: Member) -> JoinReply:
-        name = self.protocol_name or ""
-        is_leader = member.member_id == self.leader
-        return JoinReply(
-            ErrorCode.NONE,
-            member.member_id,
-            self.generation,
-            self.protocol_type,
-            name,
-            self.leader or "",
-            members=tuple(one.joined(name) for one in self.members) if is_leader else (),
-        )
+            step.effects.reply(waiter, self.joined(member))
 
     # -- rounds
 
@@ -319,7 +291,7 @@ class ClassicGroup(GroupBase):
         for member in self.members:
             waiter = self._waiting.get(member.member_id)
             if waiter is not None:
-                step.effects.reply(waiter, self._joined(member))
+                step.effects.reply(waiter, self.joined(member))
             member.is_new = False
             member.assignment = b""
             self._expect(step, member)
@@ -340,26 +312,23 @@ class ClassicGroup(GroupBase):
         for member_id, waiting in self._waiting.items():
             synced = self.members[member_id]
             self._expect(step, synced)
-            step.effects.reply(waiting, self._assignment(synced))
+            step.effects.reply(waiting, self.assignment(synced))
         self._waiting.clear()
 
     def _assign(self, step: Step, assignments: dict[str, bytes]) -> None:
         for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
-        if not self._fits_a_record(step):
+        if not self.fits_a_record(step.config.message_max_bytes):
             for member in self.members:
                 member.assignment = b""
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the assignment is too large to be kept")
 
     def _tell_assignment(self, step: Step, waiter: Waiter, request: Sync, member: Member) -> None:
         self._unsynced.discard(member.member_id)
-        step.effects.reply(waiter, self._assignment(member))
+        step.effects.reply(waiter, self.assignment(member))
 
     def _sync_time_up(self, step: Step) -> None:
         self._put_out(step, self._unsynced)
-
-    def _assignment(self, member: Member) -> SyncReply:
-        return SyncReply(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
 
     # -- going
 
@@ -433,9 +402,6 @@ class ClassicGroup(GroupBase):
         if at_ms < self._alarm_ms:
             self._alarm_ms = at_ms
             step.effects.wake(at_ms, (self.group_id, "alarm"))
-
-    def _fits_a_record(self, step: Step) -> bool:
-        return len(encode_value(self.record())) + RECORD_OVERHEAD_BYTES <= step.config.message_max_bytes
 
     def _record(self, step: Step) -> None:
         step.effects.record(GroupMetadataKey(self.group_id), self.record())
