@@ -400,27 +400,37 @@ def _omitted(cls: Any, name: str, spec: _WireField) -> Any:
 
 
 def _fields_reader(cls: Any, version: int, flexible: bool) -> Reader:
+    # The classes are frozen and have slots: the slot's own descriptor is the way past, and a quick one.
+    assigns = {field.name: getattr(cls, field.name).__set__ for field in dataclasses.fields(cls)}
     fields = _wire_fields(cls, version)
-    plain = [(name, spec.type.reader(version, flexible)) for name, spec in fields if spec.tag is None]
-    tagged = {spec.tag: (name, spec.type.reader(version, flexible)) for name, spec in fields if spec.tag is not None}
+    plain = [(assigns[name], spec.type.reader(version, flexible)) for name, spec in fields if spec.tag is None]
+    tagged = {
+        spec.tag: (assigns[name], spec.type.reader(version, flexible)) for name, spec in fields if spec.tag is not None
+    }
+    always = {name for name, spec in fields if spec.tag is None}
+    defaults = [(assigns[field.name], field.default) for field in dataclasses.fields(cls) if field.name not in always]
+    assert all(default is not dataclasses.MISSING for _, default in defaults), f"{cls.__name__} v{version}"
 
     def read(buf: memoryview, pos: int) -> tuple[Any, int]:
-        values: dict[str, Any] = {}
-        for name, read_field in plain:
-            values[name], pos = read_field(buf, pos)
+        entity = object.__new__(cls)
+        for assign, default in defaults:
+            assign(entity, default)
+        for assign, read_field in plain:
+            value, pos = read_field(buf, pos)
+            assign(entity, value)
         if flexible:
-            pos = read_tags(buf, pos, values)
-        return cls(**values), pos
+            pos = read_tags(buf, pos, entity)
+        return entity, pos
 
-    def read_tags(buf: memoryview, pos: int, values: dict[str, Any]) -> int:
+    def read_tags(buf: memoryview, pos: int, entity: Any) -> int:
         count, pos = read_uvarint(buf, pos)
         for _ in range(count):
             number, pos = read_uvarint(buf, pos)
             size, pos = read_uvarint(buf, pos)
             data = _slice(buf, pos, size)
             if number in tagged:
-                name, read_field = tagged[number]
-                values[name] = read_field(data, 0)[0]
+                assign, read_field = tagged[number]
+                assign(entity, read_field(data, 0)[0])
             pos += size
         return pos
 
