@@ -176,16 +176,16 @@ class Coordinator(Generic[S]):
             heapq.heappush(self._wakes, (at_ms, self._wake_count, partition, key))
         if effects.wakes:
             self._arm()
-        if not effects.records:
-            for reply, value in effects.replies:
-                reply.arrive(value)
+        if not effects.records and not effects.replies:
             return
-        leader = self._node.find_partition(self.topic, None, partition)
         try:
-            self._append(leader, effects)
+            leader = self._node.find_partition(self.topic, None, partition)
+            if effects.records:
+                self._append(leader, effects)
         except KafkaError as error:
             self._forget(partition, error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
+        # A step without records may tell of an earlier step's, so it waits for the same disk.
         if leader.log.unflushed_messages < leader.log.config.flush_messages:
             for reply, value in effects.replies:
                 reply.arrive(value)
@@ -256,6 +256,7 @@ class Coordinator(Generic[S]):
         led = {one.index for one in topic.partitions if one.leader == self._node.node_id} if topic else set()
         for partition in self._shards.keys() - led:
             self._drop(partition, KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved"))
+        self._loading &= led
         for partition in led - self._shards.keys() - self._loading:
             self._loading.add(partition)
             if self._is_empty(partition):

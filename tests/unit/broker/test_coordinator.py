@@ -13,6 +13,7 @@ from moldau.broker import coordinator as shell
 from moldau.broker.coordinator import Coordinator, Reply, java_hash
 from moldau.coordinators.effects import Effects
 from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.metadata.topics import plan_delete_topic
 from moldau.wire.batch import ControlType, encode_end_txn_marker
 from moldau.wire.state_records import INT32, STRING, StateRecords, state_key, state_value, wire
 
@@ -41,6 +42,11 @@ class Counters:
         effects = Effects()
         self.counts[name] = self.counts.get(name, 0) + 1
         effects.record(CountKey(name), CountValue(count=self.counts[name]))
+        effects.reply(waiter, self.counts[name])
+        return effects
+
+    def tell(self, waiter: Any, name: str) -> Effects:
+        effects = Effects()
         effects.reply(waiter, self.counts[name])
         return effects
 
@@ -214,3 +220,27 @@ async def test_replies_wait_for_the_disk_where_the_topic_asks_for_it(start_offli
     assert await asyncio.wait_for(reply, 10) == 1
     leader = broker.node.find_partition("__counters", None, coordinator.partition_for("a"))
     assert leader.log.recovery_point == 1
+
+
+async def test_a_step_without_records_waits_for_the_records_it_may_tell_of(start_offline: StartOffline) -> None:
+    broker = start_offline()
+    coordinator = counters(broker, {"flush.messages": "1"})
+    await coordinator.ready()
+    coordinator.follow()
+    written = coordinator.ask("a", add("a"))
+    told = coordinator.ask("a", lambda shard, waiter, _: shard.tell(waiter, "a"))
+    assert not isinstance(told, int)
+    assert await asyncio.wait_for(asyncio.gather(written, told), 10) == [1, 1]
+
+
+async def test_a_state_topic_that_is_deleted_takes_its_shards_along(
+    started: Coordinator[Counters], offline_broker: OfflineBroker
+) -> None:
+    started.ask("a", add("a"))
+    await offline_broker.node.change_metadata(lambda image: plan_delete_topic(image, "__counters"))
+    started.follow()
+    assert not started.shards()
+    assert not started.is_loading
+    with pytest.raises(KafkaError) as error:
+        started.ask("a", add("a"))
+    assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
