@@ -1,0 +1,103 @@
+"""Requests for committed offsets: where each version puts an error, and what is refused before it reaches a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from offline import OfflineBroker
+
+from moldau.errors import ErrorCode
+from moldau.log.producer_state import ProducerEntry
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema
+
+
+def fetch(schema: Schema, version: int) -> Any:
+    if version >= 8:
+        topic = schema.OffsetFetchRequestTopics(name="orders", partition_indexes=(0, 1))
+        group = schema.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
+        return schema.OffsetFetchRequest(groups=(group,))
+    topic = schema.OffsetFetchRequestTopic(name="orders", partition_indexes=(0, 1))
+    return schema.OffsetFetchRequest(group_id="g", topics=(topic,))
+
+
+def commit(schema: Schema, group_id: str, **fields: Any) -> Any:
+    partition = schema.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)
+    topic = schema.OffsetCommitRequestTopic(name="orders", partitions=(partition,))
+    asked = {"generation_id_or_member_epoch": -1, "member_id": "", **fields}
+    return schema.OffsetCommitRequest(group_id=group_id, topics=(topic,), **asked)
+
+
+def commit_in_transaction(schema: Schema, group_id: str, producer_id: int, epoch: int) -> Any:
+    partition = schema.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)
+    topic = schema.TxnOffsetCommitRequestTopic(name="orders", partitions=(partition,))
+    return schema.TxnOffsetCommitRequest(
+        transactional_id="t", group_id=group_id, producer_id=producer_id, producer_epoch=epoch, topics=(topic,)
+    )
+
+
+async def find_coordinator(broker: OfflineBroker) -> None:
+    await broker.ask(ApiKey.FIND_COORDINATOR, 3, lambda schema: schema.FindCoordinatorRequest(key="g", key_type=0))
+
+
+@pytest.mark.parametrize("version", [1, 2, 7, 8, 9])
+async def test_an_error_of_the_group_stands_where_the_version_has_it(
+    offline_broker: OfflineBroker, version: int
+) -> None:
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    answer = await offline_broker.ask(ApiKey.OFFSET_FETCH, version, lambda schema: fetch(schema, version))
+    if version >= 8:
+        assert (answer.groups[0].error_code, answer.groups[0].topics) == (code, ())
+    elif version >= 2:
+        assert (answer.error_code, answer.topics) == (code, ())
+    else:
+        partitions = answer.topics[0].partitions
+        assert [(one.error_code, one.committed_offset) for one in partitions] == [(code, -1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "code"),
+    [
+        (9, {"generation_id_or_member_epoch": 3, "member_id": "m"}, ErrorCode.GROUP_ID_NOT_FOUND),
+        (8, {"generation_id_or_member_epoch": 3, "member_id": "m"}, ErrorCode.ILLEGAL_GENERATION),
+        (9, {}, ErrorCode.NONE),
+    ],
+)
+async def test_a_member_of_no_group_is_told_so_in_its_versions_words(
+    offline_broker: OfflineBroker, version: int, fields: dict[str, Any], code: ErrorCode
+) -> None:
+    await offline_broker.create("orders")
+    await find_coordinator(offline_broker)
+    answer = await offline_broker.ask(ApiKey.OFFSET_COMMIT, version, lambda schema: commit(schema, "g", **fields))
+    assert answer.topics[0].partitions[0].error_code == code
+
+
+async def test_a_group_without_a_name_may_only_commit_plainly(offline_broker: OfflineBroker) -> None:
+    await offline_broker.create("orders")
+    await find_coordinator(offline_broker)
+    plain = await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, ""))
+    assert plain.topics[0].partitions[0].error_code == ErrorCode.NONE
+    transactional = await offline_broker.ask(
+        ApiKey.TXN_OFFSET_COMMIT, 3, lambda schema: commit_in_transaction(schema, "", 7, 0)
+    )
+    assert transactional.topics[0].partitions[0].error_code == ErrorCode.INVALID_GROUP_ID
+    deleted = await offline_broker.ask(
+        ApiKey.OFFSET_DELETE, 0, lambda schema: schema.OffsetDeleteRequest(group_id="", topics=())
+    )
+    assert deleted.error_code == ErrorCode.INVALID_GROUP_ID
+
+
+async def test_a_fenced_producer_is_refused_and_the_group_does_not_notice(offline_broker: OfflineBroker) -> None:
+    await offline_broker.create("orders")
+    await find_coordinator(offline_broker)
+    groups = offline_broker.node.groups
+    shard = groups.shard("g")
+    log = offline_broker.node.find_partition(groups.topic, None, groups.partition_for("g")).log
+    log.producers.producers[7] = entry = ProducerEntry(7)
+    entry.epoch = 5
+    answer = await offline_broker.ask(
+        ApiKey.TXN_OFFSET_COMMIT, 3, lambda schema: commit_in_transaction(schema, "g", 7, 4)
+    )
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert groups.shard("g") is shard
