@@ -69,7 +69,8 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_ran
 class _Pool(NamedTuple):
     """Topics that have the same subscribers, those as positions in the list of members."""
 
-    topics: dict[uuid.UUID, None]  # in order
+    topics: dict[uuid.UUID, int]  # and their positions in `order`
+    order: list[uuid.UUID]
     members: list[int]
 
 
@@ -87,8 +88,9 @@ def _pools(topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> list[_
     for topic in sorted(subscriptions):
         numbers = tuple(subscriptions[topic])
         if numbers not in pools:
-            pools[numbers] = _Pool({}, sorted(index for number in numbers for index in indexes[number]))
-        pools[numbers].topics[topic] = None
+            pools[numbers] = _Pool({}, [], sorted(index for number in numbers for index in indexes[number]))
+        pools[numbers].topics[topic] = len(pools[numbers].order)
+        pools[numbers].order.append(topic)
     return list(pools.values())
 
 
@@ -104,12 +106,17 @@ class _Table:
         self._members = members
         self._free: dict[uuid.UUID, set[int]] = {topic: set(range(count)) for topic, count in topics.items()}
         self._held: list[dict[uuid.UUID, set[int]]] = []
-        for member in members:
+        self._changed: set[int] = set()
+        for index, member in enumerate(members):
             held: dict[uuid.UUID, set[int]] = {}
             for topic, partitions in member.current.items():
-                if topic in member.topics and topic in topics:
-                    held[topic] = self._free[topic] & partitions
+                free = self._free.get(topic) if topic in member.topics else None
+                keeps = free & partitions if free else None
+                if keeps:
+                    held[topic] = keeps
                     self._free[topic] -= partitions
+                if keeps is None or len(keeps) < len(partitions):
+                    self._changed.add(index)
             self._held.append(held)
         self._loads = [sum(map(len, held.values())) for held in self._held]
 
@@ -122,6 +129,7 @@ class _Table:
                 load, index = heap[0]
                 self._held[index].setdefault(topic, set()).add(partition)
                 self._loads[index] = load + 1
+                self._changed.add(index)
                 heapq.heapreplace(heap, (load + 1, index))
 
     def level(self, pool: _Pool) -> int:
@@ -131,15 +139,18 @@ class _Table:
         givers = [(-loads[index], index) for index in pool.members]
         heapq.heapify(takers)
         heapq.heapify(givers)
+        stocks: dict[int, list[tuple[int, int]]] = {}
         while givers:
             giver, taker = givers[0][1], takers[0][1]
-            topic = self._topic_to_give(giver, pool)
-            if topic is None:  # its load is all from other pools
-                heapq.heappop(givers)
-                continue
             if loads[giver] - loads[taker] < 2:
                 break
-            self._move(topic, giver, taker)
+            stock = stocks.get(giver)
+            if stock is None:
+                stock = stocks[giver] = self._stock(giver, pool)
+            if not stock:  # its load is all from other pools
+                heapq.heappop(givers)
+                continue
+            self._move(pool, stock, giver, taker)
             # Only a member that was the least has taken, so it never becomes one to give, and the other way round:
             # its entry in the other heap may be out of date.
             heapq.heapreplace(givers, (-loads[giver], giver))
@@ -147,21 +158,33 @@ class _Table:
             moves += 1
         return moves
 
-    def _topic_to_give(self, giver: int, pool: _Pool) -> uuid.UUID | None:
-        """The topic of which it has most, so that the partitions of each topic spread, too."""
+    def _stock(self, giver: int, pool: _Pool) -> list[tuple[int, int]]:
+        """What it can give: a heap of how many partitions it has of a topic, negated, and the topic's position."""
         held = self._held[giver]
-        topics = (topic for topic, partitions in held.items() if partitions and topic in pool.topics)
-        return max(topics, key=lambda topic: len(held[topic]), default=None)
+        stock = [(-len(partitions), pool.topics[topic]) for topic, partitions in held.items() if topic in pool.topics]
+        heapq.heapify(stock)
+        return stock
 
-    def _move(self, topic: uuid.UUID, giver: int, taker: int) -> None:
-        partition = max(self._held[giver][topic])
-        self._held[giver][topic].discard(partition)
-        self._held[taker].setdefault(topic, set()).add(partition)
+    def _move(self, pool: _Pool, stock: list[tuple[int, int]], giver: int, taker: int) -> None:
+        """One partition, of the topic of which the giver has most, so that each topic spreads, too."""
+        count, position = stock[0]
+        topic = pool.order[position]
+        self._held[taker].setdefault(topic, set()).add(self._held[giver][topic].pop())
+        if count == -1:
+            del self._held[giver][topic]
+            heapq.heappop(stock)
+        else:
+            heapq.heapreplace(stock, (count + 1, position))
         self._loads[giver] -= 1
         self._loads[taker] += 1
+        self._changed.update((giver, taker))
 
     def result(self) -> dict[str, Partitions]:
         return {
-            member.member_id: {topic: frozenset(partitions) for topic, partitions in held.items() if partitions}
-            for member, held in zip(self._members, self._held, strict=True)
+            member.member_id: (
+                {topic: frozenset(partitions) for topic, partitions in held.items()}
+                if index in self._changed
+                else member.current
+            )
+            for index, (member, held) in enumerate(zip(self._members, self._held, strict=True))
         }
