@@ -50,7 +50,7 @@ class Cleaner:
     async def clean_due(self) -> None:
         """Cleans until no log is due, the filthiest first, `log.cleaner.threads` of them at a time."""
         self._failed.clear()
-        self._uncleanable.intersection_update(self._node.logs.logs.values())
+        self._uncleanable.intersection_update(list(self._node.logs.logs.values()))
         async with asyncio.TaskGroup() as group:
             for _ in range(self._node.config.log_cleaner_threads):
                 group.create_task(self._clean_one_by_one())
@@ -76,8 +76,9 @@ class Cleaner:
 
     def _choose(self) -> LogToClean | None:
         busy = self._in_progress | self._failed | self._uncleanable
-        logs = (one for one in self._node.logs.logs.values() if one not in busy and not one.log_dir.offline)
-        return filthiest(logs, self._node.clock())
+        logs = list(self._node.logs.logs.values())  # another thread may be adding some
+        idle = (one for one in logs if one not in busy and not one.log_dir.offline)
+        return filthiest(idle, self._node.clock())
 
     async def _clean(self, todo: LogToClean, worker: _Worker) -> bool:
         """False when the cleaning came to nothing, or ended half-way."""
@@ -188,7 +189,8 @@ class _Worker:
 
 def _spawn() -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "moldau.log.cleaning.worker"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # In a group of its own: a Ctrl-C in the terminal is the broker's, which then ends it.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

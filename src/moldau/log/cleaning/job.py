@@ -25,7 +25,7 @@ class CleaningJob:
     segment_index_bytes: int
     index_interval_bytes: int
     uncompressed_bytes_max: int
-    keys_max: int
+    dedupe_buffer_bytes: int
     buffer_bytes: int
     bytes_per_second_max: float
 

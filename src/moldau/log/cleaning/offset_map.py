@@ -19,8 +19,8 @@ _NEVER = 1 << 63
 class OffsetMap:
     __slots__ = ("_keys_max", "end_offset", "latest")
 
-    def __init__(self, first_offset: int, keys_max: int) -> None:
-        self._keys_max = keys_max
+    def __init__(self, first_offset: int, buffer_bytes: int) -> None:
+        self._keys_max = buffer_bytes // BYTES_PER_KEY
         # A record without a key is never the latest of anything.
         self.latest: dict[bytes | None, int] = {None: _NEVER}
         self.end_offset = first_offset  # what is below is in the map

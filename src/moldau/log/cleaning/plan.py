@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from moldau.config.keys import LONG_MAX
 from moldau.log.cleaning.job import CleaningJob
-from moldau.log.cleaning.offset_map import BYTES_PER_KEY
 from moldau.log.partition_log import PartitionLog
 from moldau.log.segment import Segment, base_offset_of
 
@@ -77,7 +76,7 @@ class LogToClean:
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
             uncompressed_bytes_max=log.uncompressed_bytes_max,
-            keys_max=max(1, limits.dedupe_buffer_bytes // BYTES_PER_KEY),
+            dedupe_buffer_bytes=limits.dedupe_buffer_bytes,
             buffer_bytes=limits.io_buffer_bytes,
             bytes_per_second_max=limits.bytes_per_second_max,
         )

@@ -60,7 +60,7 @@ class _Cleaning:
 
     def _map_keys(self) -> OffsetMap:
         job = self.job
-        offset_map = OffsetMap(job.first_dirty_offset, job.keys_max)
+        offset_map = OffsetMap(job.first_dirty_offset, job.dedupe_buffer_bytes)
         # Those that ended in the clean part are over; a producer may have committed something since.
         transactions = CleanedTransactions(txn for txn in self.aborted if txn.last_offset >= job.first_dirty_offset)
         for base_offset, size in job.segments:
