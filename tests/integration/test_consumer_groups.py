@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import threading
 import uuid
@@ -270,3 +272,22 @@ def test_apaches_and_librdkafkas_members_are_in_one_group(broker: Broker, start:
         apaches.terminate()
         apaches.wait(30)
     eventually(lambda: len(ours.held) == 4, "the one that is left has all")
+
+
+@pytest.mark.apache
+@needs_java
+def test_apaches_tool_reads_the_records_of_a_group(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 2), group_name()
+    readers = [start(f"^{topic}.*", group, CONSUMER), start(topic, group, EAGER)]
+    eventually(lambda: share(readers, topic, 2), "one of each protocol")
+    for reader in readers:
+        reader.close()
+    logs = ",".join(str(path) for path in broker.data_dir.glob("__consumer_offsets-*/*.log") if path.stat().st_size)
+    said = java("org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", logs)
+    kinds = set()
+    for key, value in re.findall(r"key: (\{.*?\}) payload: (\{.*\}|<DELETE>)", said):
+        kind = json.loads(key)
+        if kind["data"].get("groupId", kind["data"].get("group")) == group:
+            kinds.add((int(kind["type"]), value == "<DELETE>"))
+    assert {(kind, gone) for kind in (3, 5, 6, 7, 8, 16) for gone in (False, True)} - kinds <= {(3, True), (6, True)}
+    assert "Error" not in said
