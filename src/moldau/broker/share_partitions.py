@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker.partition import Partition
 from moldau.broker.share_sessions import ShareSession, ShareSessions
 from moldau.config.group import GroupConfig
+from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.share.partition import Ack, ShareLimits, SharePartition, StateWrite
-from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey
+from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareStateShard
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -89,9 +90,8 @@ class SharePartitions:
             # Written down at once: a queue that begins at the end of the log must not begin at another end after a
             # restart, and miss what came between.
             start_offset = self._first_offset(partition, config)
-            self._node.share_state.ask(
-                key.coordinator_key,
-                lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, state_epoch, now_ms),
+            self._tell(
+                key, lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, state_epoch, now_ms)
             )
             machine = SharePartition(start_offset, _limits(config))
         else:
@@ -159,19 +159,27 @@ class SharePartitions:
         if write is None:
             return None
         key = live.key
+        durable = self._tell(key, lambda shard, waiter, now_ms: shard.write(waiter, key, live.epochs, write, now_ms))
+        self.arm(live)
+        live.wake()
+        return durable
+
+    def _tell(self, key: ShareKey, step: Callable[[ShareStateShard, Waiter, int], Effects]) -> Awaitable[Any] | None:
+        """Has the share coordinator write something down; who is refused, now or by the disk, is given up."""
         try:
-            reply = self._node.share_state.ask(
-                key.coordinator_key,
-                lambda shard, waiter, now_ms: shard.write(waiter, key, live.epochs, write, now_ms),
-            )
+            reply = self._node.share_state.ask(key.coordinator_key, step)
         except KafkaError:
             self.forget((key,))
             raise
-        self.arm(live)
-        live.wake()
         if not isinstance(reply, asyncio.Future):
             return None
-        reply.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else self.forget((key,)))
+
+        def written(done: asyncio.Future[Any]) -> None:
+            # Cancelled is only the waiting: a client went away.
+            if not done.cancelled() and done.exception() is not None:
+                self.forget((key,))
+
+        reply.add_done_callback(written)
         return reply
 
     # -- locks
