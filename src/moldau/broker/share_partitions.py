@@ -96,10 +96,9 @@ class SharePartitions:
             machine = SharePartition(start_offset, _limits(config))
         else:
             machine = SharePartition.restore(state.start_offset, state.batches, _limits(config))
-        if machine.start_offset > partition.log.log_end_offset:
-            # The machine died and took the end of the log with it, but not the state: new records get old offsets.
-            machine = SharePartition(partition.log.log_end_offset, _limits(config))
-        return LiveSharePartition(key, partition, machine, Epochs(state_epoch, partition.leader_epoch))
+        live = LiveSharePartition(key, partition, machine, Epochs(state_epoch, partition.leader_epoch))
+        self._write(live, machine.truncate(partition.log.log_end_offset))
+        return live
 
     def _first_offset(self, partition: Partition, config: GroupConfig) -> int:
         if config.share_auto_offset_reset == "earliest":

@@ -181,6 +181,21 @@ def test_records_below_the_log_start_are_nobodys() -> None:
     assert (queue.start_offset, queue.end_offset, queue.next_fetch_offset) == (50, 50, 50)
 
 
+def test_what_a_log_lost_is_delivered_when_it_is_written_again() -> None:
+    batches = [StateBatch(2, 3, AVAILABLE, 1), StateBatch(4, 9, ACKNOWLEDGED, 1)]
+    queue = SharePartition.restore(2, batches, LIMITS)
+    assert queue.truncate(10) is None
+    write = queue.truncate(6)
+    assert write == StateWrite(2, 2, [StateBatch(6, 9, AVAILABLE, 0)])
+    assert states(queue) == [(2, 3, AVAILABLE, 1), (4, 5, ACKNOWLEDGED, 1)]
+    assert acquire(queue, "a", (2, 9)) == [(2, 3, 2), (6, 9, 1)]
+    restored = SharePartition.restore(2, merge_batches(batches, write.batches, 2), LIMITS)
+    assert acquire(restored, "a", (2, 9)) == [(2, 3, 2), (6, 9, 1)]
+    queue = SharePartition(8, LIMITS)
+    queue.truncate(5)
+    assert (queue.start_offset, queue.next_fetch_offset) == (5, 5)
+
+
 RECORDS = 60
 MEMBERS = ("a", "b", "c")
 

@@ -129,7 +129,7 @@ def by_offset(batches: Any) -> dict[int, tuple[int, int]]:
 
 @given(old=BATCHES, new=BATCHES, start_offset=st.integers(0, 30))
 def test_merged_batches_say_of_each_offset_what_was_said_last(old: Any, new: Any, start_offset: int) -> None:
-    before, fresh = spread(old), spread(new)
+    before, fresh = merge_batches((), spread(old), 0), spread(new)
     merged = merge_batches(before, fresh, start_offset)
     said = {**by_offset(before), **by_offset(fresh)}
     assert by_offset(merged) == {offset: what for offset, what in said.items() if offset >= start_offset}

@@ -13,7 +13,7 @@ Every offset from the start offset up to (not including) the end offset is in fl
     any           the log start offset passes it           gone
 
 ACKNOWLEDGED and ARCHIVED are final. Offsets below the start offset are all final or gone, those from the end offset on
-were never delivered. The start offset moves over whatever is final and never goes back.
+were never delivered. The start offset moves over whatever is final and never goes back, unless the log itself does.
 
 Offsets are kept as runs: neighbours of the same state, delivery count, owner and lock are one entry. The runs cover
 all of [start offset, end offset) without overlap, so the common case, whole batches that come and go together, costs a
@@ -323,6 +323,16 @@ class SharePartition:
         del self._runs[: cut(self._runs, log_start_offset)]
         self.start_offset = log_start_offset
         self._advance()
+
+    def truncate(self, log_end_offset: int) -> StateWrite | None:
+        """The log lost its end, as when a machine dies before it is on the disk: new records will have old offsets."""
+        if log_end_offset >= self.end_offset:
+            return None
+        lost = StateBatch(log_end_offset, self.end_offset - 1, AVAILABLE, 0)
+        del self._runs[cut(self._runs, log_end_offset) :]
+        self.start_offset = min(self.start_offset, log_end_offset)
+        self.end_offset = log_end_offset
+        return StateWrite(self.start_offset, self.delivery_complete_count, [lost])
 
     def _extend(self, end_offset: int) -> None:
         if end_offset > self.end_offset:
