@@ -19,8 +19,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from bench.apache import cache_directory
 from moldau import Broker
+from moldau.errors import ErrorCode
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import ms, request_schema
 from soak.broker_process import BrokerProcess
 from tests.integration.conftest import make_topic
+from tests.integration.raw import RawClient
 from tests.integration.test_apache import _missing, java
 from tests.integration.waiting import eventually
 
@@ -230,6 +234,85 @@ def test_a_group_changes_its_protocol_and_back_and_loses_nothing(
         eventually(lambda: share(readers, topic, 6), "all partitions are read")
         eventually(partial(read_by, everyone, sent), "nothing is lost")
     assert described(bootstrap, group).type.name == "CLASSIC"
+
+
+# -- on the wire
+
+
+def heartbeat(client: RawClient, version: int = 1, **fields: Any) -> Any:
+    schema = request_schema(ApiKey.CONSUMER_GROUP_HEARTBEAT, version)
+    request: dict[str, Any] = {
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": ms(5_000),
+        "subscribed_topic_names": (),
+        "topic_partitions": (),
+    }
+    return client.ask(schema.ConsumerGroupHeartbeatRequest(**{**request, **fields}))
+
+
+def describe(client: RawClient, *groups: str) -> Any:
+    schema = request_schema(ApiKey.CONSUMER_GROUP_DESCRIBE, 1)
+    request = schema.ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=True)
+    return client.ask(request).groups
+
+
+def test_the_broker_makes_member_ids_only_for_the_oldest_clients(broker: Broker) -> None:
+    group = group_name()
+    with RawClient(broker.bootstrap_servers) as client:
+        find_coordinator(client, group)
+        told = heartbeat(client, 0, group_id=group, member_id="")
+        assert told.error_code == ErrorCode.NONE
+        assert told.member_id
+        assert told.member_epoch == 1
+        refused = heartbeat(client, 1, group_id=group, member_id="")
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert refused.error_message == "MemberId can't be empty."
+
+
+def test_refusals_of_a_heartbeat_say_why(broker: Broker) -> None:
+    group = group_name()
+    with RawClient(broker.bootstrap_servers) as client:
+        find_coordinator(client, group)
+        assert heartbeat(client, group_id=group, subscribed_topic_regex="(").error_code == (
+            ErrorCode.INVALID_REGULAR_EXPRESSION
+        )
+        assert heartbeat(client, group_id=group, member_epoch=3).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert heartbeat(client, group_id=group).error_code == ErrorCode.NONE
+        assert heartbeat(client, group_id=group, member_epoch=3).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_only_consumer_groups_are_described(broker: Broker, start: Callable[..., Reader]) -> None:
+    topic, classic, group = make_topic(broker.bootstrap_servers, 1), group_name(), group_name()
+    reader = start(topic, classic, EAGER)
+    eventually(lambda: share([reader], topic, 1), "a classic group")
+    with RawClient(broker.bootstrap_servers) as client:
+        find_coordinator(client, group)
+        heartbeat(client, group_id=group, instance_id="i", rack_id="r")
+        told = describe(client, classic, "nobody", "", group)
+    codes = [ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID, ErrorCode.NONE]
+    assert [one.error_code for one in told] == codes
+    (member,) = told[3].members
+    assert (member.member_id, member.instance_id, member.rack_id, member.member_type) == ("m", "i", "r", 1)
+    assert (told[3].group_state, told[3].group_epoch, told[3].assignment_epoch) == ("Stable", 1, 1)
+
+
+def test_the_protocol_can_be_turned_off() -> None:
+    with (
+        Broker({"group.coordinator.rebalance.protocols": "classic"}) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        find_coordinator(client, "g")
+        assert heartbeat(client, group_id="g").error_code == ErrorCode.UNSUPPORTED_VERSION
+        (told,) = describe(client, "g")
+        assert told.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def find_coordinator(client: RawClient, group: str) -> None:
+    """Which makes the topic that groups are kept in, and takes until its partition is there."""
+    schema = request_schema(ApiKey.FIND_COORDINATOR, 4)
+    request = schema.FindCoordinatorRequest(key_type=0, coordinator_keys=(group,))
+    eventually(lambda: client.ask(request).coordinators[0].error_code == ErrorCode.NONE, "a coordinator")
 
 
 # -- Apache's own client

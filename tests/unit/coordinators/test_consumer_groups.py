@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 
 from moldau.coordinators.consumer.heartbeat import Heartbeat, HeartbeatReply, heartbeat
@@ -10,6 +13,7 @@ from moldau.coordinators.consumer.records import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )
+from moldau.coordinators.group_shard import GroupShard
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import encode_key, encode_value
 from tests.unit.coordinators.consumer_lab import (
@@ -301,6 +305,31 @@ def test_topic_metadata_that_older_brokers_wrote_is_taken_away() -> None:
     lab.ask(heartbeat, JOIN)
     assert (encode_key(old), None) in lab.records
     assert durable(lab.replayed()) == durable(lab.shard)
+
+
+def test_patterns_that_take_too_long_find_nothing_and_stop_nobody() -> None:
+    chance = random.Random(1)
+    names = {"".join(chance.choices("ab", k=200)): 1 for _ in range(3_000)}
+    lab = Lab(LabTopics(t=1, **names))
+    slow = [LabMember(lab, f"s{number}", regex=".*a[ab]{150}c" + "x" * number) for number in range(10)]
+    good = LabMember(lab, "m", "t")
+    began = time.perf_counter()
+    for member in (*slow, good):
+        member.beat()
+    assert time.perf_counter() - began < 10
+    assert good.owned == lab.topics.partitions("t")
+    assert not any(resolved.topics for resolved in lab.group.resolved.values())
+
+
+def test_a_group_can_have_timeouts_of_its_own() -> None:
+    lab = Lab()
+    own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
+    lab.shard = GroupShard(lambda: lab.config, lab.topics, lambda _: own)
+    assert lab.ask(heartbeat, JOIN).heartbeat_interval_ms == 7_000
+    lab.pass_ms(SESSION_MS + 1)
+    assert "m" in lab.group.members
+    lab.pass_ms(5_000)
+    assert lab.group.members == {}
 
 
 def test_after_a_restart_everyone_has_its_full_time_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import time
 
@@ -50,7 +51,7 @@ def patterns(draw: st.DrawFn) -> str:
 @example("a$|^b", ["a", "b", "ab"])
 def test_the_same_names_match_as_with_python(pattern: str, names: list[str]) -> None:
     expected = {name for name in names if re.fullmatch(pattern, name)}
-    assert Regex(pattern).filter(names) == expected
+    assert Regex(pattern).filter(names)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_the_same_names_match_as_with_python(pattern: str, names: list[str]) -> 
     ],
 )
 def test_re2_syntax_is_understood(pattern: str, names: set[str]) -> None:
-    assert compile_regex(pattern).filter(["orders-1", "orders-", "payments", "a.b"]) == names
+    assert compile_regex(pattern).filter(["orders-1", "orders-", "payments", "a.b"])[0] == names
 
 
 @pytest.mark.parametrize(
@@ -107,18 +108,18 @@ def test_what_is_no_re2_expression_or_too_large_is_refused(pattern: str) -> None
 def test_no_pattern_keeps_the_loop_busy(pattern: str) -> None:
     names = ["a" * length for length in range(1, 250)]
     began = time.perf_counter()
-    assert not compile_regex(pattern).filter(names)
+    assert not compile_regex(pattern).filter(names)[0]
     assert time.perf_counter() - began < 1.0
 
 
 def test_a_pattern_that_would_is_stopped() -> None:
-    pattern = "(.?a){900}|" + "[ab]{0,900}" + ".*c"
+    chance = random.Random(1)
+    regex = compile_regex(".*a[ab]{150}c")
+    names = ["".join(chance.choices("ab", k=200)) for _ in range(9_999)]
     began = time.perf_counter()
-    with pytest.raises(KafkaError):
-        compile_regex(pattern).filter(
-            ("ab" * 120 + f"{number:b}".replace("1", "a").replace("0", "b")) for number in range(9_999)
-        )
-    assert time.perf_counter() - began < 3.0
+    with pytest.raises(InvalidRegexError):
+        regex.filter(names)
+    assert time.perf_counter() - began < 5
 
 
 @settings(deadline=None)

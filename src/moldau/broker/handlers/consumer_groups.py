@@ -83,11 +83,11 @@ def _event(context: RequestContext, request: Any) -> Heartbeat:
 def _owned(topics: Any) -> Partitions | None:
     if topics is None:
         return None
-    owned: dict[uuid.UUID, frozenset[int]] = {}
+    owned: dict[uuid.UUID, set[int]] = {}
     for topic in topics:
-        topic_id = topic.topic_id or ZERO_UUID
-        owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(topic.partitions)
-    return {topic_id: partitions for topic_id, partitions in owned.items() if partitions}
+        if topic.partitions:
+            owned.setdefault(topic.topic_id or ZERO_UUID, set()).update(topic.partitions)
+    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
 def _topic_partitions(schema: Schema, partitions: Partitions) -> tuple[Any, ...]:

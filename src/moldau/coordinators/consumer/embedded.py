@@ -72,12 +72,12 @@ def write_assignment(partitions: Partitions, topics: Topics, subscription: bytes
 
 def by_topic_id(named: Iterable[NamedPartitions], topics: Topics) -> Partitions:
     """Without topics that are gone."""
-    partitions: dict[uuid.UUID, frozenset[int]] = {}
+    partitions: dict[uuid.UUID, set[int]] = {}
     for one in named:
         topic_id = topics.topic_id(one.topic)
         if topic_id is not None and one.partitions:
-            partitions[topic_id] = partitions.get(topic_id, frozenset()) | frozenset(one.partitions)
-    return partitions
+            partitions.setdefault(topic_id, set()).update(one.partitions)
+    return {topic_id: frozenset(numbers) for topic_id, numbers in partitions.items()}
 
 
 def _in_known_version(data: bytes) -> bytes:

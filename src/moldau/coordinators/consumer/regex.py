@@ -29,8 +29,8 @@ MAX_STATES = 4_000
 MAX_REMEMBERED = 20_000
 """States in the sets that are remembered, a megabyte or two; then all are forgotten and found again."""
 MAX_WORK = 1_000_000
-"""States that one look through all topics may step over, a fifth of a second. Patterns that people write need a few
-thousand, whatever the number of topics, since the remembered sets are met again and again."""
+"""States that a look through all topics may step over, for all patterns of a group: a fifth of a second. Those that
+people write need a few thousand each, whatever the number of topics, since the remembered sets are met again."""
 MAX_DEPTH = 100
 """Of parentheses, since they are read by recursion."""
 
@@ -73,6 +73,10 @@ class _State:
         self.next: list[_State] = []
 
 
+_ALWAYS = frozenset((_State(),))
+"""Within a `.*` at the end of the pattern: whatever follows, it matches. Most patterns end like this."""
+
+
 class _Fragment(NamedTuple):
     first: _State
     last: _State
@@ -106,28 +110,32 @@ class Regex:
         self._first, last = _Parser(pattern).parse()()
         self._accept = _State()
         last.next.append(self._accept)
-        self._work = 0
+        self._work_left = MAX_WORK
         self._forget()
 
-    def filter(self, names: Iterable[str]) -> frozenset[str]:
-        self._work = 0
-        return frozenset(name for name in names if self.matches(name))
+    def filter(self, names: Iterable[str], max_work: int = MAX_WORK) -> tuple[frozenset[str], int]:
+        """Those that match, and how much of `max_work` is left; INVALID_REGULAR_EXPRESSION where it is not enough."""
+        self._work_left = max_work
+        return frozenset(filter(self.matches, names)), self._work_left
 
     def matches(self, name: str) -> bool:
         states = self._start
         for char in name:
+            if states is _ALWAYS:
+                return True
             following = self._moves[states].get(char)
             if following is None:
                 following = self._move(states, char)
             if not following:
                 return False
             states = following
-        return self._accept in states or self._accept in _closure(states, at_start=not name, at_end=True)
+        return states is _ALWAYS or self._accept in _closure(states, at_start=not name, at_end=True)
 
     def _move(self, states: frozenset[_State], char: str) -> frozenset[_State]:
-        following = _closure(state.next[0] for state in states if state.chars is not None and char in state.chars)
-        self._work += len(states) + len(following)
-        if self._work > MAX_WORK:
+        reached = [state.next[0] for state in states if state.chars is not None and char in state.chars]
+        following = self._states(reached)
+        self._work_left -= len(states) + len(following)
+        if self._work_left < 0:
             raise InvalidRegexError(self._pattern, "it takes too long to match")
         if self._remembered > MAX_REMEMBERED:
             self._forget()
@@ -137,8 +145,15 @@ class Regex:
             self._remembered += len(following)
         return following
 
+    def _states(self, reached: Iterable[_State], *, at_start: bool = False) -> frozenset[_State]:
+        states = _closure(reached, at_start=at_start)
+        for state in states:
+            if state.chars is _EVERYTHING and {state, self._accept} <= _closure(state.next):
+                return _ALWAYS
+        return states
+
     def _forget(self) -> None:
-        self._start = _closure((self._first,), at_start=True)
+        self._start = self._states((self._first,), at_start=True)
         self._moves: dict[frozenset[_State], dict[str, frozenset[_State]]] = {self._start: {}}
         self._remembered = 0
 

@@ -25,7 +25,7 @@ from moldau.coordinators.consumer.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from moldau.coordinators.consumer.regex import InvalidRegexError, compile_regex
+from moldau.coordinators.consumer.regex import MAX_WORK, InvalidRegexError, compile_regex
 from moldau.coordinators.effects import Effects
 from moldau.errors import ErrorCode, KafkaError
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MAX_SUBSCRIPTION_BYTES = 256 * 1024
-"""What a member may tell of itself. It is one record, and all records of a step have to fit one batch."""
+"""What a member may tell of itself: it is kept as long as the member, and written again with each change."""
 
 
 def check_size(sizes: Iterable[int]) -> None:
@@ -110,14 +110,15 @@ class Step:
         for regex in [one for one in group.resolved if one not in subscribed]:
             self.write(ConsumerGroupRegularExpressionKey(group.group_id, regex), None)
             changed = True
+        max_work = MAX_WORK
         for regex in subscribed:
             known = group.resolved.get(regex)
             if known is not None and not group.may_have_changed_topics:
                 continue
             try:
-                topics = compile_regex(regex).filter(self.shard.topics.names())
-            except InvalidRegexError:  # one that is too slow for all these topics keeps those it had
-                topics = known.topics if known is not None else frozenset()
+                topics, max_work = compile_regex(regex).filter(self.shard.topics.names(), max_work)
+            except InvalidRegexError:  # it takes too long with all these topics: it keeps those it had
+                topics, max_work = known.topics if known is not None else frozenset(), 0
             if known is None or topics != known.topics:
                 self.write(
                     ConsumerGroupRegularExpressionKey(group.group_id, regex),
