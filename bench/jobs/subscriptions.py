@@ -10,6 +10,9 @@ from confluent_kafka import Consumer, KafkaException
 from bench.jobs.job import Parameters, Ready
 from bench.jobs.librdkafka import CONNECT_TIMEOUT_S, STALL_TIMEOUT_S
 
+# After its first metadata librdkafka connects anew, on a timer of its own: to the broker by its id, to the coordinator.
+SETTLE_S = 0.3
+
 
 def subscribe(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     """One consumer after the other, each connected already and the first of a new group."""
@@ -26,6 +29,7 @@ def subscribe(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     for number in range(parameters["consumers"]):
         consumer = Consumer({**settings, "group.id": f"{parameters['group']}-{number}"})
         consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S)
+        time.sleep(SETTLE_S)
         before = time.perf_counter()
         consumer.subscribe([topic])
         message = consumer.poll(STALL_TIMEOUT_S)

@@ -43,7 +43,8 @@ def fill(bench: Bench, server: ServerProcess, topic: str) -> None:
 
 class Subscribe(Scenario):
     """librdkafka, already connected: from `subscribe()` to the first record, the first consumer of a new group on
-    a topic with records; the median of several. Apache Kafka runs with group.initial.rebalance.delay.ms=0."""
+    a topic with records; the median of several. With either broker 100 ms of it are librdkafka's own wait before it
+    asks where a partition begins. Apache Kafka runs with group.initial.rebalance.delay.ms=0."""
 
     name = "subscribe"
     phase = Phase.LOAD
