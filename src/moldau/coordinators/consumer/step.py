@@ -115,10 +115,12 @@ class Step:
             known = group.resolved.get(regex)
             if known is not None and not group.may_have_changed_topics:
                 continue
+            pattern = compile_regex(regex)
             try:
-                topics, max_work = compile_regex(regex).filter(self.shard.topics.names(), max_work)
+                topics = pattern.filter(self.shard.topics.names(), max_work)
             except InvalidRegexError:  # it takes too long with all these topics: it keeps those it had
-                topics, max_work = known.topics if known is not None else frozenset(), 0
+                topics = known.topics if known is not None else frozenset()
+            max_work = max(0, pattern.work_left)
             if known is None or topics != known.topics:
                 self.write(
                     ConsumerGroupRegularExpressionKey(group.group_id, regex),
