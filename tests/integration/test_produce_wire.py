@@ -15,6 +15,7 @@ from moldau.wire.compression import Codec
 from moldau.wire.messages import encode_request
 from tests.integration.conftest import NewTopic
 from tests.integration.raw import RawClient, api_versions_request, batch_of, produce_request, records_in
+from tests.integration.raw_txn import RawProducer
 
 Connect = Callable[..., RawClient]
 CRC_POS = 17
@@ -266,7 +267,9 @@ def test_a_decompression_bomb_is_refused(connect: Connect, new_topic: NewTopic, 
     assert client.produce(topic, batch_of(b"good")).base_offset == 0
 
 
-def test_a_transactional_produce_is_refused_without_a_coordinator(connect: Connect, new_topic: NewTopic) -> None:
+def test_a_transactional_produce_is_refused_to_who_was_never_given_an_id(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
-    answer: Any = client.produce(new_topic(), batch_of(b"v", is_transactional=True), transactional_id="t")
-    assert answer.error_code == ErrorCode.INVALID_TXN_STATE
+    RawProducer(client, "t").find_coordinator()
+    batch = batch_of(b"v", producer=(7, 0, 0), is_transactional=True)
+    answer: Any = client.produce(new_topic(), batch, transactional_id="t")
+    assert answer.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING

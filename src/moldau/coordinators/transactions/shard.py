@@ -26,8 +26,9 @@ from moldau.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
-MARKERS_RETRY_MS = 500
-"""Between two tries to write a marker where the disk refuses: it may be full for a while."""
+MARKERS_RETRY_MS = 200
+MARKERS_RETRY_MAX_MS = 20_000
+"""Between two tries to write a marker where the disk refuses, twice as long each time: it may be full for a while."""
 EXPIRED_AT_ONCE_BYTES = 128 * 1024
 """Of transactional ids whose tombstones are one batch: it must fit into `message.max.bytes`, and not hold the loop."""
 EXPIRED_NEXT_MS = 100
@@ -140,7 +141,9 @@ class TransactionShard:
             return effects
         transaction.partitions.difference_update(written)
         if transaction.partitions:
-            effects.wake(now_ms + MARKERS_RETRY_MS, ("finish", transaction.transactional_id))
+            delay_ms = min(MARKERS_RETRY_MS << min(transaction.marker_failures, 16), MARKERS_RETRY_MAX_MS)
+            transaction.marker_failures += 1
+            effects.wake(now_ms + delay_ms, ("finish", transaction.transactional_id))
         else:
             self._complete(effects, transaction, now_ms)
         return effects

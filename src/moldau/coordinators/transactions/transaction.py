@@ -146,6 +146,8 @@ class Transaction:
     """Takes over at the end of this transaction, the last of its producer id."""
     last_producer_epoch: int = field(default=NO_EPOCH, compare=False)
     """The producer's epoch before its last step. In no record: a retry that finds another coordinator is fenced."""
+    marker_failures: int = field(default=0, compare=False)
+    """How often in a row some of its markers could not be written."""
 
     # -- questions
 
@@ -300,6 +302,7 @@ class Transaction:
         self._enter(State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT, now_ms, self.identity_after)
         self.next_producer_id = NO_PRODUCER_ID
         self.partitions = set()
+        self.marker_failures = 0
 
     def _enter(self, state: State, now_ms: int, successor: Identity) -> None:
         assert self.state in PREVIOUS[state], f"{self.transactional_id}: {self.state.name} -> {state.name}"
