@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
 from moldau.coordinators.consumer.heartbeat import Heartbeat, HeartbeatReply, heartbeat
 from moldau.coordinators.consumer.member import LEAVE_STATIC, MemberState
 from moldau.coordinators.consumer.records import (
+    ConsumerGroupMemberMetadataKey,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
 )
 from moldau.coordinators.group_shard import GroupShard
 from moldau.errors import ErrorCode, KafkaError
@@ -319,6 +323,23 @@ def test_patterns_that_take_too_long_find_nothing_and_stop_nobody() -> None:
     assert time.perf_counter() - began < 10
     assert good.owned == lab.topics.partitions("t")
     assert not any(resolved.topics for resolved in lab.group.resolved.values())
+
+
+def test_a_pattern_that_another_broker_took_keeps_its_topics() -> None:
+    lab = Lab()
+    member = LabMember(lab, "m", regex="t")
+    member.beat()
+    key = ConsumerGroupMemberMetadataKey(GROUP, "m")
+    written = replace(lab.group.members["m"], subscribed_topic_regex=r"\bt").metadata()
+    resolved = ConsumerGroupRegularExpressionValue(topics=("t",), version=1, timestamp=1)
+    lab.records += [
+        (encode_key(key), encode_value(written)),
+        (encode_key(ConsumerGroupRegularExpressionKey(GROUP, r"\bt")), encode_value(resolved)),
+    ]
+    lab.restart()
+    lab.change_topic("t", 6)
+    settle([member])
+    assert member.owned == lab.topics.partitions("t")
 
 
 def test_a_group_can_have_timeouts_of_its_own() -> None:

@@ -110,12 +110,12 @@ class Regex:
         self._first, last = _Parser(pattern).parse()()
         self._accept = _State()
         last.next.append(self._accept)
-        self.work_left = MAX_WORK
+        self._work_left = MAX_WORK
         self._forget()
 
     def filter(self, names: Iterable[str], max_work: int = MAX_WORK) -> frozenset[str]:
-        """Those that match; `work_left` says how much of `max_work` is. INVALID_REGULAR_EXPRESSION: not enough."""
-        self.work_left = max_work
+        """Those that match; INVALID_REGULAR_EXPRESSION if it takes more work than that to find them."""
+        self._work_left = max_work
         return frozenset(filter(self.matches, names))
 
     def matches(self, name: str) -> bool:
@@ -134,8 +134,8 @@ class Regex:
     def _move(self, states: frozenset[_State], char: str) -> frozenset[_State]:
         reached = [state.next[0] for state in states if state.chars is not None and char in state.chars]
         following = self._states(reached)
-        self.work_left -= len(states) + len(following)
-        if self.work_left < 0:
+        self._work_left -= len(states) + len(following)
+        if self._work_left < 0:
             raise InvalidRegexError(self._pattern, "it takes too long to match")
         if self._remembered > MAX_REMEMBERED:
             self._forget()

@@ -110,17 +110,14 @@ class Step:
         for regex in [one for one in group.resolved if one not in subscribed]:
             self.write(ConsumerGroupRegularExpressionKey(group.group_id, regex), None)
             changed = True
-        max_work = MAX_WORK
         for regex in subscribed:
             known = group.resolved.get(regex)
             if known is not None and not group.may_have_changed_topics:
                 continue
-            pattern = compile_regex(regex)
             try:
-                topics = pattern.filter(self.shard.topics.names(), max_work)
-            except InvalidRegexError:  # it takes too long with all these topics: it keeps those it had
+                topics = compile_regex(regex).filter(self.shard.topics.names(), MAX_WORK // len(subscribed))
+            except InvalidRegexError:  # it takes too long with all these topics, or another broker took it for one
                 topics = known.topics if known is not None else frozenset()
-            max_work = max(0, pattern.work_left)
             if known is None or topics != known.topics:
                 self.write(
                     ConsumerGroupRegularExpressionKey(group.group_id, regex),
