@@ -304,7 +304,7 @@ def test_the_tombstones_of_a_group_leave_nothing_of_it() -> None:
 def test_topic_metadata_that_older_brokers_wrote_is_taken_away() -> None:
     lab = Lab()
     old = ConsumerGroupPartitionMetadataKey(GROUP)
-    lab.records.append((encode_key(old), encode_value(ConsumerGroupPartitionMetadataValue(topics=()))))
+    lab.records.append((encode_key(old), encode_value(ConsumerGroupPartitionMetadataValue()) + b"whatever it holds"))
     lab.restart()
     lab.ask(heartbeat, JOIN)
     assert (encode_key(old), None) in lab.records

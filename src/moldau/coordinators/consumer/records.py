@@ -47,23 +47,9 @@ class ConsumerGroupPartitionMetadataKey:
     group_id: str = wire(STRING)
 
 
-@state_struct
-class PartitionRacks:
-    partition: int = wire(INT32)
-    racks: tuple[str, ...] = wire(array_of(STRING))
-
-
-@state_struct
-class TopicMetadata:
-    topic_id: uuid.UUID = wire(UUID_TYPE)
-    topic_name: str = wire(STRING)
-    num_partitions: int = wire(INT32)
-    partition_metadata: tuple[PartitionRacks, ...] = wire(array_of(PartitionRacks))
-
-
-@state_value(versions=(0, 0), flexible_from=0, written=0)
+@state_value(versions=(0, 0), written=0)
 class ConsumerGroupPartitionMetadataValue:
-    topics: tuple[TopicMetadata, ...] = wire(array_of(TopicMetadata))
+    """That it is there is all that matters: it is taken away, and what it holds is not read."""
 
 
 @state_key(kind=5)

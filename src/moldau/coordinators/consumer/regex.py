@@ -37,11 +37,6 @@ MAX_DEPTH = 100
 ALPHABET = "".join(map(chr, range(128)))
 """Topic names are ASCII; a class is the set of its members among these."""
 
-_CLASSES = {
-    "d": frozenset("0123456789"),
-    "w": frozenset(char for char in ALPHABET if re.match(r"\w", char)),
-    "s": frozenset("\t\n\f\r "),
-}
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 _POSIX_TESTS: dict[str, Callable[[str], bool]] = {
     "alnum": str.isalnum,
@@ -57,6 +52,7 @@ _POSIX_TESTS: dict[str, Callable[[str], bool]] = {
     "xdigit": lambda char: char in "0123456789abcdefABCDEF",
 }
 _POSIX = {name: frozenset(filter(test, ALPHABET)) for name, test in _POSIX_TESTS.items()}
+_CLASSES = {"d": _POSIX["digit"], "w": _POSIX["word"], "s": frozenset("\t\n\f\r ")}
 _EVERYTHING = frozenset(ALPHABET)
 _FLAGS = frozenset("imsU")
 """Only i changes what a whole topic name matches: names have no newlines, and laziness does not matter."""
