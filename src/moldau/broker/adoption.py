@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from moldau.broker.coordinators import GROUPS_TOPIC
 from moldau.broker.producer_ids import BLOCK_SIZE
+from moldau.broker.transactions import TRANSACTIONS_TOPIC
+from moldau.coordinators.transactions.records import KINDS
 from moldau.errors import ConfigError, StorageError
 from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
+from moldau.wire.batch import decode_records
+from moldau.wire.state_records import StateRecords
 from moldau.wire.uuids import ZERO_UUID, random_uuid
 
+_COMPACTED = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC})
 _KEEP_ALL = ("retention.ms", "retention.bytes")
 """Apache Kafka keeps topic configurations elsewhere. What was meant to be kept for ever must not go after a week."""
 
@@ -38,6 +44,8 @@ def records_of(logs: Mapping[tuple[str, int], PartitionLog], node_id: int) -> li
     for (name, _), log in sorted(logs.items()):
         by_topic.setdefault(name, []).append(log)
         newest_producer_id = max(newest_producer_id, *log.producers.producers, -1)
+        if name == TRANSACTIONS_TOPIC:
+            newest_producer_id = max(newest_producer_id, _newest_transactional_producer(log))
     for name, partitions in by_topic.items():
         records += _topic_records(name, partitions, node_id)
     if records:
@@ -64,4 +72,18 @@ def _topic_records(name: str, partitions: list[PartitionLog], node_id: int) -> l
             for log in partitions
         ),
         *(ConfigRecord("topic", name, key, "-1") for key in _KEEP_ALL),
+        *([ConfigRecord("topic", name, "cleanup.policy", "compact")] if name in _COMPACTED else []),
     ]
+
+
+def _newest_transactional_producer(log: PartitionLog) -> int:
+    """A transactional id may have a producer id whose records are long gone from every partition."""
+    newest = -1
+    kinds = StateRecords(KINDS)
+    for segment in log.segments:
+        for _, header, batch in segment.batches_from(segment.base_offset):
+            for record in () if header.is_control else decode_records(batch, 0, header):
+                pair = kinds.decode(record.key or b"", record.value)
+                if pair is not None and pair[1] is not None:
+                    newest = max(newest, pair[1].producer_id, pair[1].next_producer_id)
+    return newest

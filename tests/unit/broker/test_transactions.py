@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from offline import ADVERTISED, LISTENER, OfflineBroker
 
-from moldau.broker.node import BrokerNode
+from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.partition_log import PartitionLog
@@ -260,3 +260,19 @@ async def test_a_marker_that_the_disk_refuses_is_written_when_it_can_be(
     await asyncio.wait_for(is_complete(broker), 10)
     assert refused == 2
     assert [committed(broker, index) for index in range(PARTITIONS)] == [[b"0"], [b"1"], [b"2"]]
+
+
+async def test_producer_ids_of_an_adopted_folder_are_not_given_again(lives: Lives, tmp_path: Path) -> None:
+    """As Apache Kafka leaves it: no metadata of ours, and an id that is in no partition but the coordinator's."""
+    broker = lives.next()
+    await broker.node.transactions.ready()
+    first = Producer(2)
+    assert await first._init(broker) is ErrorCode.NONE
+    (tmp_path / "0" / METADATA_FILE).unlink()
+    adopted = lives.next()
+    while adopted.node.transactions.is_loading:
+        await asyncio.sleep(0.001)
+    assert adopted.node.topic_config(adopted.node.transactions.topic).compact
+    assert await adopted.node.producer_ids.take() > first.producer_id
+    assert await first._init(adopted) is ErrorCode.NONE
+    assert first.epoch == 1
