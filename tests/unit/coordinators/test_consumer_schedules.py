@@ -137,6 +137,8 @@ class World:
             assert member.epoch <= group.target_epoch
             assert member.epoch == LEAVE_STATIC or member.epoch >= self.epochs.get(member.member_id, 0)
             self.epochs[member.member_id] = member.epoch
+        subscribed = {name for member in group.members.values() for name in group.topics_of(member)}
+        assert group.subscribed_topic_names() == subscribed
         self.check_owners(group)
 
     def check_owners(self, group: ConsumerGroup) -> None:

@@ -76,6 +76,8 @@ class ConsumerGroup:
         # What follows from the members.
         self.static_members: dict[str, str] = {}
         self.owners: dict[uuid.UUID, dict[int, str]] = {}
+        self._subscribed: frozenset[str] | None = None
+        """All topics that somebody is subscribed to; None while it has to be found anew."""
 
         # What does not last.
         self.may_have_changed_topics = True
@@ -198,6 +200,8 @@ class ConsumerGroup:
         before = self.members.get(member.member_id)
         if before is not None:
             self._disown(before)
+        if before is None or before.subscribed_topic_names != member.subscribed_topic_names:
+            self._subscribed = None
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -210,6 +214,7 @@ class ConsumerGroup:
         if member is None:
             return
         self._disown(member)
+        self._subscribed = None
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
             del self.static_members[member.instance_id]
 
@@ -235,9 +240,19 @@ class ConsumerGroup:
             member.subscribed_topic_names | resolved.topics if resolved is not None else member.subscribed_topic_names
         )
 
+    def resolve(self, regex: str, resolved: ResolvedRegex | None) -> None:
+        """None: nobody is subscribed to it any more."""
+        self._subscribed = None
+        if resolved is not None:
+            self.resolved[regex] = resolved
+        else:
+            self.resolved.pop(regex, None)
+
     def subscribed_topic_names(self) -> frozenset[str]:
-        distinct = {member.subscribed_topic_names for member in self.members.values()}
-        return frozenset().union(*distinct, *(resolved.topics for resolved in self.resolved.values()))
+        if self._subscribed is None:
+            distinct = {member.subscribed_topic_names for member in self.members.values()}
+            self._subscribed = frozenset().union(*distinct, *(one.topics for one in self.resolved.values()))
+        return self._subscribed
 
     def regexes(self) -> Counter[str]:
         """How many members are subscribed to each."""
@@ -361,9 +376,9 @@ def _replay_regex(
 ) -> None:
     if value is not None:
         resolved = ResolvedRegex(frozenset(value.topics), value.timestamp)
-        persisted(shard, key.group_id).resolved[key.regular_expression] = resolved
+        persisted(shard, key.group_id).resolve(key.regular_expression, resolved)
     else:
-        existing(shard, key.group_id).resolved.pop(key.regular_expression, None)
+        existing(shard, key.group_id).resolve(key.regular_expression, None)
 
 
 REPLAY: dict[type, Callable[[GroupShard, Any, Any | None], None]] = {
