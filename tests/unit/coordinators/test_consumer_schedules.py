@@ -26,7 +26,7 @@ from tests.unit.coordinators.consumer_lab import (
 )
 
 TOPICS = ("a", "b", "c")
-SEEDS = 150
+SEEDS = 100
 EVENTS = 80
 GONE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 

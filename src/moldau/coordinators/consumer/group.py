@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from moldau.coordinators.consumer.assignors import Partitions
+from moldau.coordinators.consumer.assignors import ASSIGNORS, Partitions
 from moldau.coordinators.consumer.member import LEAVE, Member, Target, from_topic_partitions
 from moldau.coordinators.consumer.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -265,8 +265,8 @@ class ConsumerGroup:
         return Target(self.target_epoch, self.targets.get(member.member_id, {}), subscribed, self.owner_of)
 
     def preferred_assignor(self, default: str) -> str:
-        """The one that most members ask for."""
-        asked = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
+        """The one that most members ask for; another broker may have let them ask for one that is not here."""
+        asked = Counter(name for one in self.members.values() if (name := one.server_assignor) in ASSIGNORS and name)
         return asked.most_common(1)[0][0] if asked else default
 
     def compute_metadata_hash(self, topics: Topics) -> int:
