@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +13,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.batch import ControlType, decode_control_record, decode_records, iter_headers
 from moldau.wire.messages import ms, request_schema
 from tests.integration.raw import RawClient, batch_of, records_in
+from tests.integration.waiting import eventually
 
 DEADLINE_S = 20.0
 READ_COMMITTED = 1
@@ -20,7 +22,18 @@ _BUSY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
 )
+
+
+def persist(ask: Callable[[], ErrorCode]) -> ErrorCode:
+    """Asks again while the broker is busy, as clients do; the first other code."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (code := ask()) in _BUSY:
+        assert time.monotonic() < deadline, code.name
+        time.sleep(0.005)
+    return code
 
 
 class RawProducer:
@@ -37,8 +50,8 @@ class RawProducer:
 
     def find_coordinator(self) -> None:
         schema = request_schema(ApiKey.FIND_COORDINATOR, 4)
-        answer = self.client.ask(schema.FindCoordinatorRequest(key_type=1, coordinator_keys=(self.transactional_id,)))
-        assert answer.coordinators[0].error_code == 0
+        request = schema.FindCoordinatorRequest(key_type=1, coordinator_keys=(self.transactional_id,))
+        assert persist(lambda: ErrorCode(self.client.ask(request).coordinators[0].error_code)) is ErrorCode.NONE
 
     def init_once(
         self, *, timeout_ms: int = 60_000, expected: tuple[int, int] = (-1, -1), version: int = 4
@@ -60,11 +73,7 @@ class RawProducer:
     def init(self, **options: Any) -> RawProducer:
         """As a client does: asks again until the transaction before is over."""
         self.find_coordinator()
-        deadline = time.monotonic() + DEADLINE_S
-        while (code := self.init_once(**options)) in _BUSY:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert code is ErrorCode.NONE
+        assert persist(lambda: self.init_once(**options)) is ErrorCode.NONE
         return self
 
     def add(self, *partitions: tuple[str, int], version: int = 3) -> list[ErrorCode]:
@@ -112,13 +121,18 @@ class RawProducer:
     def write(self, topic: str, *values: bytes, partition: int = 0) -> int:
         """The offset of the first; all as a good client does it."""
         if self.version < 2:
-            deadline = time.monotonic() + DEADLINE_S
-            while (code := self.add((topic, partition))[0]) in _BUSY:
-                assert time.monotonic() < deadline
-            assert code is ErrorCode.NONE
-        answer = self.send(topic, *values, partition=partition)
-        assert answer.error_code == 0, ErrorCode(answer.error_code).name
-        return int(answer.base_offset)
+            assert persist(lambda: self.add((topic, partition))[0]) is ErrorCode.NONE
+        offset = -1
+
+        def send() -> ErrorCode:
+            nonlocal offset
+            answer = self.send(topic, *values, partition=partition)
+            offset = answer.base_offset
+            return ErrorCode(answer.error_code)
+
+        code = persist(send)
+        assert code is ErrorCode.NONE, code.name
+        return offset
 
     def end(self, committed: bool, *, version: int | None = None, producer: tuple[int, int] | None = None) -> ErrorCode:
         version = version if version is not None else (5 if self.version >= 2 else 4)
@@ -138,10 +152,15 @@ class RawProducer:
         return ErrorCode(answer.error_code)
 
     def commit(self) -> None:
-        assert self.end(True) is ErrorCode.NONE
+        self._end_and_wait(True)
 
     def abort(self) -> None:
-        assert self.end(False) is ErrorCode.NONE
+        self._end_and_wait(False)
+
+    def _end_and_wait(self, committed: bool) -> None:
+        assert self.end(committed) is ErrorCode.NONE
+        state = "CompleteCommit" if committed else "CompleteAbort"
+        eventually(lambda: self.describe().transaction_state == state, "every partition has its marker")
 
     # -- questions
 
