@@ -5,6 +5,7 @@
     ├── ProtocolError        bytes that are no Kafka message; answered by closing that one connection
     └── KafkaError           answered on the wire with its Kafka code; the connection lives on
         ├── CorruptRecordError       a batch that fails its CRC or its own header
+        ├── RefusedRecordsError      a batch refused because of some of its records; carries which
         ├── OffsetOutOfRangeError    a read outside [log start offset, log end offset]
         ├── DuplicateSequenceError   an idempotent batch already in the log; carries where it is
         └── StorageError             the disk said no; the log directory may go offline
@@ -15,6 +16,7 @@ Messages are for people: they name what was given and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -187,6 +189,14 @@ class KafkaError(MoldauError):
 class CorruptRecordError(KafkaError):
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+class RefusedRecordsError(KafkaError):
+    """Producers blame only these records for the loss of the batch: `indexes` are places in the batch."""
+
+    def __init__(self, code: ErrorCode, message: str, indexes: Sequence[int]) -> None:
+        super().__init__(code, message)
+        self.indexes = indexes
 
 
 class OffsetOutOfRangeError(KafkaError):

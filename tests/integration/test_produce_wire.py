@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.errors import ErrorCode
-from moldau.wire.batch import iter_headers, read_header
+from moldau.wire.batch import encode_batch, iter_headers, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.messages import encode_request
 from tests.integration.conftest import NewTopic
@@ -254,6 +254,21 @@ def test_a_compacted_topic_takes_no_record_without_a_key(connect: Connect, new_t
     topic = new_topic(**{"cleanup.policy": "compact"})
     assert client.produce(topic, batch_of(b"no key")).error_code == ErrorCode.INVALID_RECORD
     assert client.produce(topic, batch_of(b"v", key=b"k")).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", range(8, 13))
+def test_the_records_that_cost_a_batch_its_place_are_named(connect: Connect, new_topic: NewTopic, version: int) -> None:
+    client = connect()
+    topic = new_topic(**{"cleanup.policy": "compact"})
+    now_ms = int(time.time() * 1000)
+    rows = [(None if place in (1, 3) else b"k", b"v", now_ms, ()) for place in range(5)]
+    answer = client.produce(topic, encode_batch(rows), version=version)
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert [error.batch_index for error in answer.record_errors] == [1, 3]
+    tomorrow = [(b"k", b"v", now_ms + (86_400_000 if place == 2 else 0), ()) for place in range(3)]
+    answer = client.produce(topic, encode_batch(tomorrow), version=version)
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in answer.record_errors] == [2]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

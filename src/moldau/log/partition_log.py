@@ -198,7 +198,7 @@ class PartitionLog:
         if size > rules.segment_bytes or (size > rules.max_message_bytes and origin is AppendOrigin.CLIENT):
             rules.check_size(size)  # a coordinator's step is one batch, however many members its group has
         check_batch(records, 0, header, strict=origin is AppendOrigin.CLIENT)
-        rules.check_header(header, now_ms)
+        rules.check_header(records, header, now_ms)
         if not rules.headers_suffice and origin is AppendOrigin.CLIENT:
             records, header = rules.apply(records, header, now_ms)
         marker = None

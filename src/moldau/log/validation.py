@@ -6,10 +6,11 @@ CreateTime, not compacted) never looks at a record: `check_header` is all it run
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from moldau.config.topic import TopicConfig
-from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
+from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, RefusedRecordsError
 from moldau.wire.batch import (
     RECORD_SIZE_MIN,
     UNCOMPRESSED_BYTES_MAX,
@@ -93,8 +94,8 @@ class LogRules(NamedTuple):
                 f"batch of {size} bytes; segment.bytes of the topic is {self.segment_bytes}",
             )
 
-    def check_header(self, header: BatchHeader, now_ms: int) -> None:
-        """The checks that the header alone decides."""
+    def check_header(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
+        """The checks that the header alone decides; the records are read to name those that are refused."""
         if header.attributes & _ODD_ATTRIBUTES > _LAST_CODEC:
             if header.is_log_append_time:
                 raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
@@ -106,14 +107,17 @@ class LogRules(NamedTuple):
                 f"batch of {header.count} records; with its max.message.bytes the topic takes {self.records_max}",
             )
         if header.max_timestamp > now_ms + self.after_max_ms and not self.log_append_time:
-            raise self._out_of_range(header.max_timestamp, now_ms)
+            if not header.is_control:
+                self._check_records(batch, header, now_ms)
+            raise self._out_of_range(header.max_timestamp, now_ms, ())
 
-    def _out_of_range(self, timestamp_ms: int, now_ms: int) -> KafkaError:
+    def _out_of_range(self, timestamp_ms: int, now_ms: int, indexes: Sequence[int]) -> KafkaError:
         earliest = now_ms - self.before_max_ms if self.before_max_ms < _NO_LIMIT_MS else "the beginning"
-        return KafkaError(
+        return RefusedRecordsError(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {timestamp_ms} is out of range: "
             f"it should be between {earliest} and {now_ms + self.after_max_ms}",
+            indexes,
         )
 
     def apply(
@@ -122,7 +126,7 @@ class LogRules(NamedTuple):
         """The rules that need the records; returns the batch as it is to be stored, and its header."""
         bounded_before = not self.log_append_time and self.before_max_ms < _NO_LIMIT_MS
         if not header.is_control and (self.compacted or bounded_before):
-            self._check_records(batch, header, now_ms, bounded_before)
+            self._check_records(batch, header, now_ms)
         if self.codec is not None and self.codec != header.codec and not header.is_control:
             max_size = self.uncompressed_bytes_max
             batch = bytearray(recompress(batch, 0, header, self.codec, self.level, max_size=max_size))
@@ -133,14 +137,23 @@ class LogRules(NamedTuple):
             header = read_header(batch)
         return batch, header
 
-    def _check_records(
-        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, bounded_before: bool
-    ) -> None:
-        for record in iter_records(batch, 0, header, self.uncompressed_bytes_max):
+    def _check_records(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
+        earliest_ms, latest_ms = now_ms - self.before_max_ms, now_ms + self.after_max_ms
+        refused: list[int] = []
+        timestamp_ms = None  # the first that is out of range
+        for index, record in enumerate(iter_records(batch, 0, header, self.uncompressed_bytes_max)):
             if self.compacted and record.key is None:
-                raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic cannot accept a record without a key")
-            if bounded_before and 0 <= record.timestamp_ms < now_ms - self.before_max_ms:
-                raise self._out_of_range(record.timestamp_ms, now_ms)
+                refused.append(index)
+            elif self.log_append_time or record.timestamp_ms < 0:
+                continue
+            elif not earliest_ms <= record.timestamp_ms <= latest_ms:
+                refused.append(index)
+                timestamp_ms = record.timestamp_ms if timestamp_ms is None else timestamp_ms
+        if timestamp_ms is not None:
+            raise self._out_of_range(timestamp_ms, now_ms, refused)
+        if refused:
+            message = "a compacted topic cannot accept a record without a key"
+            raise RefusedRecordsError(ErrorCode.INVALID_RECORD, message, refused)
 
 
 def wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:

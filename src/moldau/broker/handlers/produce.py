@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers, Pipelined
 from moldau.broker.handlers.txn_produce import Gate
 from moldau.broker.partition import Partition
-from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError
+from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError, RefusedRecordsError
 from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.produce import (
@@ -77,7 +77,7 @@ def _write(
             except KafkaError as error:
                 failed = True
                 _count_failure(node, error)
-                results.append(ProducePartitionResult(part.index, int(error.code), error_message=error.message))
+                results.append(_failure(part.index, error))
         topics.append((topic.name, topic.topic_id, results))
     if request.acks == 0:
         for partition, _, _ in unflushed:
@@ -110,6 +110,12 @@ def _append(
         )
     node.metrics.records_in += info.count
     return ProducePartitionResult(part.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+
+
+def _failure(index: int, error: KafkaError) -> ProducePartitionResult:
+    # Without messages of their own the refused records cannot outgrow the batch that they came in.
+    refused = tuple((place, None) for place in error.indexes) if isinstance(error, RefusedRecordsError) else ()
+    return ProducePartitionResult(index, int(error.code), record_errors=refused, error_message=error.message)
 
 
 def _refuse_zstd(part: ProducePartition) -> None:
