@@ -258,14 +258,43 @@ def wire(
 
 @dataclass_transform(field_specifiers=(wire,), frozen_default=True, kw_only_default=True)
 def state_struct(cls: type[T]) -> type[T]:
-    """A part of a value: frozen, with slots, built by keyword, since the order of its fields is the format's."""
-    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    """A part of a value, built by keyword, since the order of its fields is the format's."""
+    return _made(cls, kw_only=True)
+
+
+def _made(cls: type[T], *, kw_only: bool) -> type[T]:
+    """A dataclass with slots whose comparison is shared by all of them.
+
+    `dataclasses` compiles every method for every class; some eighty tables of `frozen` ones would take a tenth of the
+    broker's start. That they do not change is for the type checker to hold.
+    """
+    cls.__eq__ = _equal  # type: ignore[method-assign]
+    cls.__hash__ = _hash  # type: ignore[method-assign]
+    cls.__repr__ = _repr  # type: ignore[method-assign]
+    return dataclasses.dataclass(eq=False, repr=False, slots=True, kw_only=kw_only)(cls)
+
+
+def _values(entity: Any) -> list[Any]:
+    return [getattr(entity, name) for name in entity.__slots__]
+
+
+def _equal(self: Any, other: object) -> bool:
+    return type(other) is type(self) and _values(self) == _values(other)
+
+
+def _hash(self: Any) -> int:
+    return hash((type(self), *_values(self)))
+
+
+def _repr(self: Any) -> str:
+    fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+    return f"{type(self).__name__}({fields})"
 
 
 @dataclass_transform(field_specifiers=(wire,), frozen_default=True)
 def state_key(*, kind: int) -> Callable[[type[T]], type[T]]:
     def decorate(cls: type[T]) -> type[T]:
-        made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+        made = _made(cls, kw_only=False)
         made.__wire_kind__ = kind  # type: ignore[attr-defined]
         made.__wire_codecs__ = {kind: _codec(made, 0, flexible=False)}  # type: ignore[attr-defined]
         return made
