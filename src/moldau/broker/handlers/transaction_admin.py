@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.handlers.off_loop import answer_in_thread, in_turns
 from moldau.coordinators.consumer.regex import compile_regex
 from moldau.coordinators.transactions.transaction import State, Transaction
 from moldau.errors import ErrorCode, KafkaError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
+AT_ONCE = 200
+"""Partitions or transactions described before the loop serves others: a few milliseconds."""
+
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _STATES = {state.label: state for state in State}
 
@@ -23,16 +27,19 @@ _STATES = {state.label: state for state in State}
 # -- DescribeProducers
 
 
-def handle_describe_producers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_producers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    return schema.DescribeProducersResponse(
-        throttle_time=ms(0),
-        topics=tuple(
-            schema.TopicResponse(
-                name=topic.name,
-                partitions=tuple(_producers(node, schema, topic.name, index) for index in topic.partition_indexes),
-            )
-            for topic in request.topics
+    places = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+    described = iter([_producers(node, schema, *place) async for place in in_turns(places, AT_ONCE)])
+    return await answer_in_thread(
+        node,
+        context,
+        lambda: schema.DescribeProducersResponse(
+            throttle_time=ms(0),
+            topics=tuple(
+                schema.TopicResponse(name=topic.name, partitions=tuple(islice(described, len(topic.partition_indexes))))
+                for topic in request.topics
+            ),
         ),
     )
 
@@ -65,11 +72,13 @@ def _producers(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
 # -- DescribeTransactions
 
 
-def handle_describe_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    return schema.DescribeTransactionsResponse(
-        throttle_time=ms(0),
-        transaction_states=tuple(_describe(node, schema, one) for one in request.transactional_ids),
+    states = [_describe(node, schema, one) async for one in in_turns(request.transactional_ids, AT_ONCE)]
+    return await answer_in_thread(
+        node,
+        context,
+        lambda: schema.DescribeTransactionsResponse(throttle_time=ms(0), transaction_states=tuple(states)),
     )
 
 
@@ -115,25 +124,27 @@ def _find(node: BrokerNode, transactional_id: str) -> Transaction:
 # -- ListTransactions
 
 
-def handle_list_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_list_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     code = ErrorCode.NONE
-    found: list[Transaction] = []
+    found: list[tuple[str, int, str]] = []
     try:
         if node.transactions.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        found = _list(node, request)
+        found = [(one.transactional_id, one.producer_id, one.state.label) for one in _list(node, request)]
     except KafkaError as failure:
         code = failure.code
-    return schema.ListTransactionsResponse(
-        throttle_time=ms(0),
-        error_code=error(code),
-        unknown_state_filters=tuple(one for one in request.state_filters if one not in _STATES),
-        transaction_states=tuple(
-            schema.TransactionState(
-                transactional_id=one.transactional_id, producer_id=one.producer_id, transaction_state=one.state.label
-            )
-            for one in found
+    return await answer_in_thread(
+        node,
+        context,
+        lambda: schema.ListTransactionsResponse(
+            throttle_time=ms(0),
+            error_code=error(code),
+            unknown_state_filters=tuple(one for one in request.state_filters if one not in _STATES),
+            transaction_states=tuple(
+                schema.TransactionState(transactional_id=name, producer_id=producer_id, transaction_state=state)
+                for name, producer_id, state in found
+            ),
         ),
     )
 

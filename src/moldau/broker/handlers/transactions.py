@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.transactions import ask_with_id
-from moldau.broker.txn_markers import write_marker
+from moldau.broker.txn_markers import AT_ONCE_MAX, write_marker
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.wire.messages import Schema, error, ms
+from moldau.wire.produce import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
@@ -73,6 +76,8 @@ async def _add_each(
 ) -> dict[TopicPartition, ErrorCode]:
     """All the partitions or none: where one does not exist, the others are not attempted."""
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
+    if len(wanted) > PARTITIONS_MAX:
+        raise ProtocolError(f"{len(wanted)} partitions in one request; {PARTITIONS_MAX} are allowed")
     missing = {one for one in wanted if not _exists(node, one)}
     if missing:
         return {
@@ -173,18 +178,27 @@ async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any
 # -- WriteTxnMarkers
 
 
-def handle_write_txn_markers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
+    places = (
+        (marker, topic, index)
+        for marker in request.markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    )
+    written = iter(
+        [
+            _write_marker(node, schema, marker, topic.name, index)
+            async for marker, topic, index in in_turns(places, AT_ONCE_MAX)
+        ]
+    )
     return schema.WriteTxnMarkersResponse(
         markers=tuple(
             schema.WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
                 topics=tuple(
                     schema.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=tuple(
-                            _write_marker(node, schema, marker, topic.name, index) for index in topic.partition_indexes
-                        ),
+                        name=topic.name, partitions=tuple(islice(written, len(topic.partition_indexes)))
                     )
                     for topic in marker.topics
                 ),
