@@ -1,15 +1,15 @@
 """The transaction of one transactional id: what may happen to it, and what then is true.
 
 A transactional id owns a producer id and an epoch. Whoever has the current epoch is the producer; everybody else who
-uses the same id is a zombie and refused. Of its partitions, one after the other, at most one transaction is open.
+uses the same id is a zombie and refused. One transaction is open at a time.
 
-                     add partitions                 commit                        all markers written
-    Empty ─────────────────────────▶ Ongoing ─────────────────▶ PrepareCommit ──────────────────────▶ CompleteCommit
-      ▲                               │     ▲
-      │ a new producer                │     └── add partitions: from Empty, Ongoing, CompleteCommit, CompleteAbort
-      │ (from Empty, Complete*)       │ abort · timeout · a new producer of the same id
-      │                               ▼                             all markers written
-      └───────────────────────── PrepareAbort ──────────────────────────────────────────────────▶ CompleteAbort
+    Empty ── add partitions ──▶ Ongoing ── commit ───────────▶ PrepareCommit ── all markers written ──▶ CompleteCommit
+                                   │
+                                   └────── abort, timeout, ──▶ PrepareAbort ─── all markers written ──▶ CompleteAbort
+                                           a new producer
+
+    From a Complete state it goes on as from Empty: partitions make it Ongoing, a new producer makes it Empty. In version
+    2 a client that does not know what the broker knows may abort nothing: Empty or Complete* ──▶ PrepareAbort.
 
 The outcome is decided by the record of a Prepare state, once and for all: before it, a crash leaves a transaction that
 times out and is aborted; after it, the markers are written until every partition has one, however often the broker
