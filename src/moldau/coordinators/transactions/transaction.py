@@ -8,8 +8,8 @@ uses the same id is a zombie and refused. One transaction is open at a time.
                                    └────── abort, timeout, ──▶ PrepareAbort ─── all markers written ──▶ CompleteAbort
                                            a new producer
 
-    From a Complete state it goes on as from Empty: partitions make it Ongoing, a new producer makes it Empty. In version
-    2 a client that does not know what the broker knows may abort nothing: Empty or Complete* ──▶ PrepareAbort.
+    From a Complete state it goes on as from Empty: partitions make it Ongoing, a new producer makes it Empty.
+    In version 2 a client that does not know what the broker knows may abort nothing: Empty, Complete* ──▶ PrepareAbort.
 
 The outcome is decided by the record of a Prepare state, once and for all: before it, a crash leaves a transaction that
 times out and is aborted; after it, the markers are written until every partition has one, however often the broker
