@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.shard import (
+    MARKERS_RETRY_MAX_MS,
     AddPartitions,
     EndTxn,
     InitProducerId,
@@ -342,6 +343,7 @@ def play(version: int, first_epoch: int, steps: Iterable[tuple[tuple[Any, ...], 
         world.crash_in = -1
         world.check_replay()
     world.failing.clear()
+    world.advance(MARKERS_RETRY_MAX_MS)
     for _ in range(3):
         world.advance(TIMEOUT_MS + SWEEP_MS)
     return world
