@@ -149,7 +149,8 @@ class LogManager:
                 logger.error("%s", context.log_dir.storage_error(f"cannot load {name}", error).message)
                 context.log_dir.take_offline(str(error))
                 return None
-            log.first_dirty_offset = dirty_offsets.get(key, 0)
+            # Should the log have lost its end, what is written there next is dirty.
+            log.first_dirty_offset = min(dirty_offsets.get(key, 0), log.log_end_offset)
             if not context.single_replica:
                 log.high_watermark = high_watermarks.get(key, 0)
             return log

@@ -26,30 +26,30 @@ class AbortedTxn(NamedTuple):
 
 
 class TxnIndex:
-    __slots__ = ("_size", "base_offset", "path")
+    __slots__ = ("base_offset", "path", "size")
 
-    def __init__(self, path: str, base_offset: int, *, exists: bool = False) -> None:
+    def __init__(self, path: str, base_offset: int, *, exists: bool = False, size: int = 0) -> None:
         self.path = path
         self.base_offset = base_offset
-        self._size = os.stat(path).st_size if exists else 0
+        self.size = os.stat(path).st_size if exists else size  # of whole entries
 
     @property
     def exists(self) -> bool:
-        return self._size > 0
+        return self.size > 0
 
     def append(self, txn: AbortedTxn) -> None:
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            write_at(fd, _ENTRY.pack(VERSION, *txn), self._size)
+            write_at(fd, _ENTRY.pack(VERSION, *txn), self.size)
         finally:
             os.close(fd)
-        self._size += ENTRY_SIZE
+        self.size += ENTRY_SIZE
 
     def entries(self) -> list[AbortedTxn]:
         """All entries; CorruptIndexError when the file is torn, of a newer version, or not this segment's."""
-        if not self._size:
+        if not self.size:
             return []
-        data = read_file(self.path)[: self._size]  # behind that lies at most a write that failed
+        data = read_file(self.path)[: self.size]  # behind that lies at most a write that failed
         if len(data) % ENTRY_SIZE:
             raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
         result = []
@@ -73,15 +73,15 @@ class TxnIndex:
         """Forgets the transactions whose marker is at or above `offset`."""
         for number, txn in enumerate(self.entries()):
             if txn.last_offset >= offset:
-                self._size = number * ENTRY_SIZE
-                os.truncate(self.path, self._size)
+                self.size = number * ENTRY_SIZE
+                os.truncate(self.path, self.size)
                 return
 
     def reset(self) -> None:
-        if self._size:
+        if self.size:
             os.truncate(self.path, 0)
-            self._size = 0
+            self.size = 0
 
     def flush(self) -> None:
-        if self._size:
+        if self.size:
             fsync_path(self.path)

@@ -118,3 +118,21 @@ def test_first_dirty_offsets_survive_in_kafkas_checkpoint_file(tmp_path: Path) -
     assert new.first_dirty_offset == 0
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
     manager.close()
+
+
+def test_what_is_written_after_a_log_lost_its_end_is_dirty(tmp_path: Path) -> None:
+    config = topic_config(cleanup_policy=COMPACT)
+    manager = opened(tmp_path, config=config)
+    log = manager.create("t", 0, uuid.uuid4())
+    for value in (b"1", b"2", b"3"):
+        put(log, (value, value))
+    clean_log(log)
+    manager.checkpoint()
+    log.truncate_to(1)
+    crashed(manager)
+    manager = opened(tmp_path, config=config)
+    log = log_of(manager)
+    for _ in range(5):
+        put(log, (b"1", None))
+    assert look_at(log, log.clock()).first_dirty_offset == 1
+    manager.close()

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from log_helpers import NOW_MS, Clock, append, end_transaction, new_log, offsets_of, read_all, restart
 
 from moldau.log.cleaning.job import Failed
-from moldau.log.cleaning.offset_map import BYTES_PER_KEY
+from moldau.log.cleaning.offset_map import BYTES_PER_KEY, OffsetMap
 from moldau.log.cleaning.plan import CleaningLimits, look_at
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader, decode_records, stamp
@@ -328,3 +328,47 @@ def test_both_policies_compact_and_delete(tmp_path: Path) -> None:
     log.enforce_retention(clock())
     assert rows(log) == []
     assert append(log).base_offset == 4
+
+
+def test_a_transaction_index_with_half_an_entry_behind_its_end_hinders_nobody(tmp_path: Path) -> None:
+    log = compacted(tmp_path)
+    put(log, (b"a", b"1"), base_sequence=0, **TRANSACTIONAL)
+    end_transaction(log, 7, abort=True)
+    log.roll()
+    put(log, (b"a", b"2"))
+    with open(log.segments[1].txn_index.path, "ab") as file:
+        file.write(bytes(5))  # as a full disk leaves it, or an append that is under way
+    clean_log(log)
+    assert pairs_of(log) == [(b"a", b"2")]
+
+
+def test_a_key_is_the_same_however_its_length_is_written(tmp_path: Path) -> None:
+    log = compacted(tmp_path)
+    put(log, (b"a", b"1"))
+    batch = keyed((b"a", b"2"))
+    (at,) = (number for number in range(61, len(batch)) if batch[number : number + 2] == b"\x02a")
+    batch[at : at + 1] = b"\x82\x00"  # 1 in two bytes
+    batch[61] += 2
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+    log.roll()
+    clean_log(log)
+    assert pairs_of(log) == [(b"a", b"2")]
+
+
+def test_a_log_that_nobody_knows_what_to_make_of_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = compacted(tmp_path)
+    put(log, (b"a", b"1"))
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("out of the blue")
+
+    monkeypatch.setattr(OffsetMap, "add_batches", fail)
+    (report,) = work(look_at(log, log.clock()))
+    assert isinstance(report, Failed)
+    assert report.is_corrupt
+    assert "out of the blue" in report.reason
+    assert "Traceback" in capsys.readouterr().err

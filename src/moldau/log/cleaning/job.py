@@ -17,7 +17,8 @@ class CleaningJob:
     first_dirty_offset: int
     first_uncleanable_offset: int
     segments: list[tuple[int, int]]  # base offset and size, from the log's start up to the first uncleanable offset
-    txn_indexes: list[int]  # base offsets of all segments that have one: a marker may lie above what is cleaned
+    # Base offset and size of all there are: a marker may lie above what is cleaned, where the file still grows.
+    txn_indexes: list[tuple[int, int]]
     # Producer id, last data offset (-1: none), epoch of those still remembered: a batch that holds their state stays.
     producers: list[tuple[int, int, int]]
     delete_retention_ms: int

@@ -69,7 +69,9 @@ class LogToClean:
             first_dirty_offset=self.first_dirty_offset,
             first_uncleanable_offset=upper_offset,
             segments=[(segment.base_offset, segment.size) for segment in self.segments],
-            txn_indexes=[segment.base_offset for segment in log.segments if segment.txn_index.exists],
+            txn_indexes=[
+                (segment.base_offset, segment.txn_index.size) for segment in log.segments if segment.txn_index.exists
+            ],
             producers=[last for last in last_records if last[1] < upper_offset],
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,

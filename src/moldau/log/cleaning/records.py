@@ -15,6 +15,7 @@ from moldau.errors import CorruptRecordError, ProtocolError
 from moldau.wire.primitives import read_varlong, write_varlong
 
 _NULL = 1  # a length of -1, as a zigzag varint
+_DIGEST_FROM = 64
 
 
 class Records(NamedTuple):
@@ -92,6 +93,8 @@ def _long_or_no_key(data: bytes, at: int) -> tuple[bytes | None, int]:
     size, at = read_varlong(data, at)
     if size < 0:
         return None, at
+    if size < _DIGEST_FROM:  # in more bytes than it needs, but the same key
+        return data[at : at + size], at + size
     return blake2b(data[at : at + size]).digest(), at + size
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from queue import SimpleQueue
@@ -40,6 +41,9 @@ def clean(job: CleaningJob, report: Callable[[Report], None]) -> None:
         report(Failed(str(error), is_corrupt=True))
     except OSError as error:
         report(Failed(str(error), is_corrupt=False))
+    except Exception as error:  # what nobody thought of: it would end the next worker, too, and the one after that
+        traceback.print_exc()
+        report(Failed(repr(error), is_corrupt=True))
 
 
 class _Cleaning:
@@ -108,8 +112,8 @@ class _Cleaning:
             os.close(fd)
 
     def _read_aborted(self) -> Iterator[AbortedTxn]:
-        for base_offset in self.job.txn_indexes:
-            yield from TxnIndex(self._path(base_offset, TXN_INDEX_SUFFIX), base_offset, exists=True).entries()
+        for base_offset, size in self.job.txn_indexes:
+            yield from TxnIndex(self._path(base_offset, TXN_INDEX_SUFFIX), base_offset, size=size).entries()
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.job.directory}/{file_name(base_offset, suffix)}"
