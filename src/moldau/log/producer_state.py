@@ -36,6 +36,8 @@ _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
+_TXN_FIRST_OFFSET = struct.Struct(">q")  # the last field of an entry
+_NEGATIVE = 0x80  # the first byte of a number below zero, or larger
 
 
 class AppendOrigin(IntEnum):
@@ -291,7 +293,7 @@ class ProducerState:
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
 
 
-def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+def _check_snapshot(data: bytes) -> None:
     """CorruptSnapshotError unless version, CRC and length are right."""
     if len(data) < _SNAPSHOT_HEAD.size:
         raise CorruptSnapshotError(f"{len(data)} bytes are too few for a snapshot")
@@ -302,6 +304,10 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         raise CorruptSnapshotError(f"the CRC does not hold (stored crc = {crc})")
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptSnapshotError(f"{len(data)} bytes do not hold {count} entries")
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    _check_snapshot(data)
     entries = []
     for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch, txn = fields
@@ -315,6 +321,21 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
             entry.is_partial = True
         entries.append(entry)
     return entries
+
+
+def without_transactions(snapshot: bytes) -> bytes:
+    """The same producers, none with an open transaction. Done on the bytes: there may be very many of them."""
+    _check_snapshot(snapshot)
+    first = _SNAPSHOT_HEAD.size + _SNAPSHOT_ENTRY.size - _TXN_FIRST_OFFSET.size
+    signs = snapshot[first :: _SNAPSHOT_ENTRY.size]
+    if min(signs, default=_NEGATIVE) >= _NEGATIVE:
+        return snapshot
+    data = bytearray(snapshot)
+    for number, sign in enumerate(signs):
+        if sign < _NEGATIVE:
+            _TXN_FIRST_OFFSET.pack_into(data, first + number * _SNAPSHOT_ENTRY.size, NO_OFFSET)
+    struct.pack_into(">I", data, _CRC_END - 4, crc32c(memoryview(data)[_CRC_END:]))
+    return bytes(data)
 
 
 def _fenced(entry: ProducerEntry, header: BatchHeader) -> KafkaError:

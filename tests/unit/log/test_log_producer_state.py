@@ -27,6 +27,7 @@ from moldau.log.producer_state import (
     CorruptSnapshotError,
     ProducerState,
     decode_snapshot,
+    without_transactions,
 )
 from moldau.wire.batch import BatchHeader, read_header
 
@@ -378,3 +379,18 @@ def test_aborted_transactions_are_those_that_overlap_what_is_read(
     assert set(found) == wanted or start >= upto
     assert len(found) == len(set(found))
     log.close_files()
+
+
+def test_a_snapshot_without_its_transactions_tells_the_rest_unchanged() -> None:
+    state = ProducerState(1000)
+    for producer_id in range(5):
+        state.append(header_of(0, 2, producer_id=producer_id, transactional=producer_id % 2 == 1), 10 * producer_id)
+    before = decode_snapshot(state.encode())
+    after = decode_snapshot(without_transactions(state.encode()))
+    assert [entry.txn_first_offset for entry in before] == [-1, 10, -1, 30, -1]
+    assert [entry.txn_first_offset for entry in after] == [-1] * 5
+    for one, other in zip(before, after, strict=True):
+        assert (one.producer_id, one.epoch, one.batches) == (other.producer_id, other.epoch, other.batches)
+    assert without_transactions(ProducerState(1000).encode()) == ProducerState(1000).encode()
+    with pytest.raises(CorruptSnapshotError):
+        without_transactions(state.encode()[:-1])

@@ -38,7 +38,7 @@ from moldau.log.files import (
     replace_file,
 )
 from moldau.log.partition_log import PartitionLog
-from moldau.log.producer_state import NO_OFFSET, CorruptSnapshotError, ProducerState, decode_snapshot
+from moldau.log.producer_state import CorruptSnapshotError, without_transactions
 from moldau.log.segment import Segment, scan
 
 logger = logging.getLogger(__name__)
@@ -84,17 +84,13 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
 def _end_transactions(log: PartitionLog, path: str) -> None:
     """True before the swap as well: records of a transaction that lie behind the snapshot open it again."""
     try:
-        entries = decode_snapshot(read_file(path))
+        before = read_file(path)
+        after = without_transactions(before)
     except (CorruptSnapshotError, FileNotFoundError):
         return  # whoever needs it finds out
-    if all(entry.txn_first_offset < 0 for entry in entries):
-        return
-    state = ProducerState(log.producers.expiration_ms)
-    for entry in entries:
-        entry.txn_first_offset = NO_OFFSET
-        state.producers[entry.producer_id] = entry
-    replace_file(Path(path), state.encode(), sync=False)
-    log.unsynced_snapshots.append(path)
+    if after != before:
+        replace_file(Path(path), after, sync=False)
+        log.unsynced_snapshots.append(path)
 
 
 def _put_in_place(path: str) -> None:
