@@ -1,9 +1,10 @@
 """Log compaction in the background: rounds, worker processes, what becomes of a cleaning.
 
 The event loop chooses a log, hands the work to a process (`moldau.log.cleaning`) and swaps in what comes back, a
-group of segments at a time. Anything that changes the log meanwhile, its deletion, a truncation, retention, simply
-makes the swap impossible: the cleaning is given up and a later round begins it anew. So is one whose worker dies.
-Workers are started when there is something to clean and end when there is nothing more.
+group of segments at a time. The choice is made bit by bit: there may be thousands of logs. Anything that changes the
+log meanwhile, its deletion, a truncation, retention, simply makes the swap impossible: the cleaning is given up and a
+later round begins it anew. So is one whose worker dies. Workers are started when there is something to clean and end
+when there is nothing more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from moldau.log.partition_log import PartitionLog
 log = logging.getLogger(__name__)
 
 BACKOFF_MIN_S = 0.05
+LOGS_AT_A_TIME = 50
+"""So many are looked at before others get their turn: some microseconds each, a tenth of a millisecond when their
+segments have to be opened."""
 IO_BUFFER_BYTES_MIN = 64 * 1024
 """Below it, system calls would cost more than the work between them."""
 
@@ -34,54 +38,82 @@ IO_BUFFER_BYTES_MIN = 64 * 1024
 class Cleaner:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
+        self._rounds = 0
+        self._choosing = asyncio.Lock()
         self._in_progress: set[PartitionLog] = set()
-        self._failed: set[PartitionLog] = set()  # in this round: another try would fail the same way
         self._uncleanable: set[PartitionLog] = set()
 
     async def run(self) -> None:
-        """Round after round, `log.cleaner.backoff.ms` between them, until cancelled."""
-        while True:
-            try:
-                await self.clean_due()
-            except Exception:
-                log.exception("a round of cleaning failed")
-            await asyncio.sleep(max(self._node.config.log_cleaner_backoff_ms / 1000, BACKOFF_MIN_S))
+        """Rounds, `log.cleaner.backoff.ms` after each other, until cancelled.
 
-    async def clean_due(self) -> None:
-        """Cleans until no log is due, the filthiest first, `log.cleaner.threads` of them at a time."""
-        self._failed.clear()
-        self._uncleanable.intersection_update(list(self._node.logs.logs.values()))
+        `log.cleaner.threads` of them may run side by side, so that none waits for the large log of another.
+        """
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._node.config.log_cleaner_threads):
-                group.create_task(self._clean_one_by_one())
+            while True:
+                while self._rounds < self._node.config.log_cleaner_threads:
+                    self._rounds += 1
+                    group.create_task(self._run_round())
+                await asyncio.sleep(max(self._node.config.log_cleaner_backoff_ms / 1000, BACKOFF_MIN_S))
 
-    async def _clean_one_by_one(self) -> None:
+    async def _run_round(self) -> None:
+        try:
+            await self._clean_due()
+        except Exception:
+            log.exception("a round of cleaning failed")
+        finally:
+            self._rounds -= 1
+
+    async def _clean_due(self) -> None:
+        """Cleans until no log is due, the filthiest first."""
+        self._uncleanable.intersection_update(list(self._node.logs.logs.values()))
+        failed: set[PartitionLog] = set()  # in this round: another try would fail the same way
         worker: _Worker | None = None
         try:
-            while (todo := self._choose()) is not None:
-                self._in_progress.add(todo.log)
+            while (todo := await self._choose(failed)) is not None:
                 try:
                     worker = worker or await _Worker.start(self._node)
-                    is_whole = await self._clean(todo, worker)
+                    if not await self._try_to_clean(todo, worker):
+                        failed.add(todo.log)
+                        await worker.end()  # whatever it is doing, nobody waits for it
+                        worker = None
+                        await self._node.in_thread(discard, todo.log.directory)
                 finally:
                     self._in_progress.remove(todo.log)
-                if not is_whole:
-                    self._failed.add(todo.log)
-                    await worker.end()  # whatever it is doing, nobody waits for it
-                    worker = None
-                    discard(todo.log.directory)
         finally:
             if worker is not None:
                 await worker.end()
 
-    def _choose(self) -> LogToClean | None:
-        busy = self._in_progress | self._failed | self._uncleanable
-        logs = list(self._node.logs.logs.values())  # another thread may be adding some
-        idle = (one for one in logs if one not in busy and not one.log_dir.offline)
-        return filthiest(idle, self._node.clock())
+    async def _choose(self, failed: set[PartitionLog]) -> LogToClean | None:
+        """The filthiest of all that are due, which is then in progress."""
+        async with self._choosing:
+            logs = list(self._node.logs.logs.values())  # another thread may be adding some
+            due = []
+            for start in range(0, len(logs), LOGS_AT_A_TIME):
+                busy = self._in_progress | failed | self._uncleanable
+                idle = [
+                    one for one in logs[start : start + LOGS_AT_A_TIME] if one not in busy and not one.log_dir.offline
+                ]
+                todo = filthiest(idle, self._node.clock())
+                if todo is not None:
+                    due.append(todo)
+                await asyncio.sleep(0)
+            chosen = max(due, key=lambda todo: todo.dirty_ratio, default=None)
+            if chosen is not None:
+                self._in_progress.add(chosen.log)
+            return chosen
+
+    async def _try_to_clean(self, todo: LogToClean, worker: _Worker) -> bool:
+        """False when the cleaning came to nothing, or ended half-way."""
+        try:
+            return await self._clean(todo, worker)
+        except OSError as error:
+            failure: KafkaError = todo.log.log_dir.storage_error(f"cannot clean {todo.log.name}", error)
+        except KafkaError as error:
+            failure = error
+        log.error("cannot clean a log", extra={"partition": todo.log.name, "why": failure.message})
+        return False
 
     async def _clean(self, todo: LogToClean, worker: _Worker) -> bool:
-        """False when the cleaning came to nothing, or ended half-way."""
         node, started_s = self._node, time.monotonic()
         bytes_before = bytes_after = 0
         await worker.send(todo.job(node.clock(), self._limits()))
@@ -91,7 +123,7 @@ class Cleaner:
                 return False
             match report:
                 case Cleaned():
-                    if not self._swap_in(todo, report):
+                    if not swap_in(todo, report):
                         return False
                     await node.in_thread(fsync_path, todo.log.directory)
                     bytes_before += report.bytes_before
@@ -116,13 +148,6 @@ class Cleaner:
                 case None:
                     log.warning("the cleaner's worker died", extra={"partition": todo.log.name})
                     return False
-
-    def _swap_in(self, todo: LogToClean, report: Cleaned) -> bool:
-        try:
-            return swap_in(todo, report)
-        except KafkaError as error:
-            log.error("cannot clean a log", extra={"partition": todo.log.name, "why": error.message})
-            return False
 
     def _note_failure(self, partition_log: PartitionLog, reason: str, is_corrupt: bool) -> None:
         if is_corrupt:
