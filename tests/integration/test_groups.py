@@ -17,7 +17,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from moldau import Broker
+from moldau.errors import ErrorCode
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import ms, request_schema
 from tests.integration.conftest import make_topic
+from tests.integration.raw import RawClient
 from tests.integration.waiting import eventually
 
 SESSION_MS = 1_000
@@ -334,3 +338,25 @@ async def _first_value_of_aiokafka(bootstrap: str, topic: str, group: str) -> by
         return (await asyncio.wait_for(consumer.getone(), 30)).value
     finally:
         await consumer.stop()
+
+
+def test_a_broker_stops_at_once_though_a_member_waits_for_others() -> None:
+    find, join = request_schema(ApiKey.FIND_COORDINATOR, 2), request_schema(ApiKey.JOIN_GROUP, 3)
+    member = join.JoinGroupRequest(
+        group_id="g",
+        session_timeout=ms(10_000),
+        rebalance_timeout=ms(10_000),
+        member_id="",
+        protocol_type="consumer",
+        protocols=(join.JoinGroupRequestProtocol(name="range", metadata=b""),),
+    )
+    with Broker({"group.initial.rebalance.delay.ms": 60_000}) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.ask(find.FindCoordinatorRequest(key="g", key_type=0))
+        client.send(member)
+        eventually(lambda: state_of(broker, "g") == "PREPARING_REBALANCING", "a member that waits")
+        begin_s = time.monotonic()
+        broker.stop()
+        took_s = time.monotonic() - begin_s
+        _, answer = client.receive(member)
+    assert took_s < 3, "answers may take ten seconds, but none is on its way here"
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR

@@ -4,9 +4,11 @@ A coordinator keeps its state in a topic of its own, and each partition of that 
 
     handler → ask → the shard's step → Effects → records appended → (flushed) → replies
 
-on the event loop, so no two steps of a shard overlap and its records are in the order of its steps. When records
-cannot be written, memory has run ahead of the log: the shard is thrown away, whoever waits in it is told to ask
-again, and it is loaded anew.
+on the event loop, so no two steps of a shard overlap and its records are in the order of its steps.
+
+A step that raises a KafkaError (or NothingChanged) has changed nothing. Any other exception of a step, and records that
+cannot be written, leave memory that differs from the log: the shard is thrown away, whoever waits in it is told to ask
+again, and it is loaded anew. Its neighbours do not notice.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from moldau.broker.partition import Partition
-from moldau.coordinators.effects import Effects
+from moldau.coordinators.effects import Effects, NothingChanged
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.producer_state import AppendOrigin, read_marker
 from moldau.metadata.topics import plan_create_topic
-from moldau.wire.batch import decode_records, encode_batch, iter_headers
+from moldau.wire.batch import BatchHeader, check_batch, encode_batch, iter_headers, iter_records
+from moldau.wire.compression import Codec
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
 from moldau.wire.uuids import random_uuid
 
@@ -32,10 +37,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOAD_BYTES = 64 * 1024
-"""Read at a time while loading: some milliseconds of decoding, then others get their turn."""
+LOAD_BYTES_MAX = 64 * 1024
+"""Read at a time while loading, from a disk that may be slow; Kafka's 5 MB would hold up the loop."""
+RECORDS_PER_TURN = 100
+"""Taken up while loading before others get their turn: a millisecond or so, over all shards together."""
+WAKES_MAX_MS = 5
+"""How long wakes may take in one go: groups that were made together tend to be due together."""
 RELOAD_DELAY_S = 1.0
-"""Between two tries to load a shard whose disk refuses: clients ask again in the meantime."""
+RELOAD_DELAY_MAX_S = 10.0
+"""Between two tries to load a shard whose disk refuses, doubling: clients ask again in the meantime."""
 
 
 class Shard(Protocol):
@@ -81,6 +91,8 @@ class Coordinator(Generic[S]):
         *,
         partitions: Callable[[], int],
         topic_configs: Callable[[], dict[str, str]],
+        codec: Callable[[], Codec] = lambda: Codec.NONE,
+        load_bytes: Callable[[], int] = lambda: LOAD_BYTES_MAX,
     ) -> None:
         self.topic = topic
         self._node = node
@@ -88,8 +100,13 @@ class Coordinator(Generic[S]):
         self._make_shard = make_shard
         self._new_topic_partitions = partitions
         self._new_topic_configs = topic_configs
+        self._codec = codec
+        self._load_bytes = load_bytes
         self._shards: dict[int, S] = {}
-        self._loading: set[int] = set()
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+        """Held by a load for a handful of records: all loads together take one turn of the loop at a time."""
+        self._is_stopped = False
         self._waiting: dict[int, set[Reply]] = {}
         self._wakes: list[tuple[int, int, int, Any]] = []
         """(when, a tie breaker, partition, key): a heap."""
@@ -149,9 +166,8 @@ class Coordinator(Generic[S]):
     def ask(self, key: str, step: Callable[[S, Reply, int], Effects]) -> Any | Awaitable[Any]:
         """Runs a step that replies sometime; gives the reply if it is there, else an awaitable of it."""
         partition = self.partition_for(key)
-        shard = self._shard(partition)
         reply = Reply()
-        self._perform(partition, step(shard, reply, self._node.clock()))
+        self.run(partition, lambda shard, now_ms: step(shard, reply, now_ms))
         if reply.is_here:
             return reply.value
         reply.future = self._node.loop.create_future()
@@ -161,36 +177,58 @@ class Coordinator(Generic[S]):
         return reply.future
 
     def run(self, partition: int, step: Callable[[S, int], Effects]) -> None:
-        """Runs a step that nobody waits for."""
-        self._perform(partition, step(self._shard(partition), self._node.clock()))
+        """Runs a step. What it raises is a KafkaError, or NothingChanged."""
+        shard = self._shard(partition)
+        try:
+            effects = step(shard, self._node.clock())
+        except (KafkaError, NothingChanged):
+            raise
+        except Exception as error:
+            raise self._distrust(partition, shard, error) from error
+        try:
+            self._perform(partition, shard, effects)
+        except KafkaError as error:
+            self._forget(partition, shard, error.message)
+            is_passing = isinstance(error, StorageError) or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            # What is wrong with the records themselves would be wrong again, if the client came back with them.
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_passing else ErrorCode.UNKNOWN_SERVER_ERROR
+            raise KafkaError(code, error.message) from error
+        except Exception as error:
+            raise self._distrust(partition, shard, error) from error
 
     def marker_written(self, partition: int, producer_id: int, committed: bool) -> None:
         """A transaction that wrote into this partition has ended. A shard that is being loaded meets the marker."""
-        shard = self._shards.get(partition)
-        if shard is not None:
-            shard.replay_marker(producer_id, committed)
 
-    def _perform(self, partition: int, effects: Effects) -> None:
-        for at_ms, key in effects.wakes:
-            self._wake_count += 1
-            heapq.heappush(self._wakes, (at_ms, self._wake_count, partition, key))
-        if effects.wakes:
-            self._arm()
-        if not effects.records and not effects.replies:
-            return
-        try:
+        def replay_marker(shard: S, _: int) -> Effects:
+            shard.replay_marker(producer_id, committed)
+            return Effects()
+
+        with suppress(KafkaError):  # being loaded, or from now on
+            self.run(partition, replay_marker)
+
+    def _distrust(self, partition: int, shard: S, error: Exception) -> KafkaError:
+        """What to tell of a slip in the machine or the log; who knows how far the step came."""
+        log.error("a step failed inside", exc_info=error, extra={"partition": f"{self.topic}-{partition}"})
+        self._node.metrics.unexpected_errors += 1
+        self._forget(partition, shard, "its coordinator begins again")
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"failed inside the coordinator: {error!r}")
+
+    def _perform(self, partition: int, shard: S, effects: Effects) -> None:
+        if effects.records or effects.replies:
             leader = self._node.find_partition(self.topic, None, partition)
             if effects.records:
                 self._append(leader, effects)
-        except KafkaError as error:
-            self._forget(partition, error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
-        # A step without records may tell of an earlier step's, so it waits for the same disk.
-        if leader.log.unflushed_messages < leader.log.config.flush_messages:
-            for reply, value in effects.replies:
-                reply.arrive(value)
-        else:
-            self._node.spawn(self._reply_when_flushed(partition, leader, effects))
+            # A step without records may tell of an earlier step's, so it waits for the same disk.
+            if leader.log.unflushed_messages < leader.log.config.flush_messages:
+                for reply, value in effects.replies:
+                    reply.arrive(value)
+            else:
+                self._node.spawn(self._reply_when_flushed(partition, shard, leader, effects))
+        if effects.wakes:
+            for at_ms, key in effects.wakes:
+                self._wake_count += 1
+                heapq.heappush(self._wakes, (at_ms, self._wake_count, partition, key))
+            self._arm()
 
     def _append(self, leader: Partition, effects: Effects) -> None:
         now_ms = self._node.clock()
@@ -200,19 +238,20 @@ class Coordinator(Generic[S]):
                 (encode_key(key), None if value is None else encode_value(value), now_ms, ())
                 for key, value in effects.records
             ],
+            codec=self._codec(),
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             is_transactional=effects.producer is not None,
         )
         leader.append(memoryview(bytearray(batch)), now_ms, AppendOrigin.COORDINATOR)
 
-    async def _reply_when_flushed(self, partition: int, leader: Partition, effects: Effects) -> None:
+    async def _reply_when_flushed(self, partition: int, shard: S, leader: Partition, effects: Effects) -> None:
         try:
             await self._node.group_commit.flushed(leader.log)
-        except StorageError as error:
-            self._forget(partition, error)
+        except Exception as error:
+            self._forget(partition, shard, str(error))
             for reply, _ in effects.replies:
-                reply.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message))
+                reply.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
             return
         for reply, value in effects.replies:
             reply.arrive(value)
@@ -234,18 +273,12 @@ class Coordinator(Generic[S]):
     def _wake_due(self) -> None:
         self._timer = None
         now_ms = self._node.clock()
-        while self._wakes and self._wakes[0][0] <= now_ms:
+        while self._wakes and self._wakes[0][0] <= now_ms and self._node.clock() - now_ms < WAKES_MAX_MS:
             _, _, partition, key = heapq.heappop(self._wakes)
-            shard = self._shards.get(partition)
-            if shard is None:
-                continue
             try:
-                self._perform(partition, shard.wake(key, now_ms))
+                self.run(partition, partial(_wake, key))
             except KafkaError as error:
                 log.warning("a timer's step failed", extra={"partition": f"{self.topic}-{partition}", "why": error})
-            except Exception:
-                # A slip in one group's machine must not stop the clock of all others.
-                log.exception("a timer's step failed", extra={"partition": f"{self.topic}-{partition}"})
         self._arm()
 
     # -- loading
@@ -254,15 +287,21 @@ class Coordinator(Generic[S]):
         """Loads the shards of partitions that this broker leads now, and drops those it does not lead any more."""
         topic = self._node.image.topics.get(self.topic)
         led = {one.index for one in topic.partitions if one.leader == self._node.node_id} if topic else set()
-        for partition in self._shards.keys() - led:
+        if self._is_stopped:
+            led = set()
+        here = self._shards.keys() | self._loading.keys()
+        for partition in here - led:
             self._drop(partition, KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved"))
-        self._loading &= led
-        for partition in led - self._shards.keys() - self._loading:
-            self._loading.add(partition)
+        for partition in led - here:
             if self._is_empty(partition):
                 self._begin(partition, self._make_shard(partition))
             else:
-                self._node.spawn(self._load(partition))
+                self._load_soon(partition)
+
+    def stop(self) -> None:
+        """Whoever waits here is told to ask elsewhere; no step and no wake comes after this."""
+        self._is_stopped = True
+        self.follow()
 
     def _is_empty(self, partition: int) -> bool:
         try:
@@ -271,65 +310,89 @@ class Coordinator(Generic[S]):
             return False
         return leader.log.log_end_offset == leader.log.log_start_offset
 
-    async def _load(self, partition: int) -> None:
-        while partition in self._loading:
+    def _load_soon(self, partition: int, delay_s: float = 0.0) -> None:
+        self._loading[partition] = self._node.spawn(self._load(partition, delay_s))
+
+    async def _load(self, partition: int, delay_s: float) -> None:
+        """Until it succeeds; `_drop` cancels it."""
+        while True:
+            await asyncio.sleep(delay_s)
             shard = self._make_shard(partition)
+            delay_s = min(max(2 * delay_s, RELOAD_DELAY_S), RELOAD_DELAY_MAX_S)
             try:
                 await self._replay(partition, shard)
             except KafkaError as error:
                 log.error("cannot load", extra={"partition": f"{self.topic}-{partition}", "why": error.message})
-                await asyncio.sleep(RELOAD_DELAY_S)
-                continue
-            self._begin(partition, shard)
+            except Exception:
+                log.exception("cannot load", extra={"partition": f"{self.topic}-{partition}"})
+            else:
+                del self._loading[partition]
+                self._begin(partition, shard)
+                return
 
     def _begin(self, partition: int, shard: S) -> None:
-        self._loading.discard(partition)
         self._shards[partition] = shard
         try:
-            self._perform(partition, shard.loaded(self._node.clock()))
+            self.run(partition, _loaded)
         except KafkaError as error:
             log.error("cannot begin", extra={"partition": f"{self.topic}-{partition}", "why": error.message})
+            self._forget(partition, shard, error.message)  # without its wakes it would stand still
 
     async def _replay(self, partition: int, shard: S) -> None:
         leader = self._node.find_partition(self.topic, None, partition)
         offset = leader.log.log_start_offset
         while offset < leader.log.high_watermark:
-            data = leader.log.read(offset, LOAD_BYTES, upto_offset=leader.log.high_watermark, min_one=True)
+            size = min(self._load_bytes(), LOAD_BYTES_MAX)
+            data = bytes(leader.log.read(offset, size, upto_offset=leader.log.high_watermark, min_one=True))
             if not data:
                 break
-            offset = self._replay_batches(shard, bytes(data), offset)
-            await asyncio.sleep(0)
+            for position, header in iter_headers(data):
+                check_batch(data, position, header, strict=False)
+                await self._replay_batch(shard, data, position, header)
+                offset = header.next_offset
 
-    def _replay_batches(self, shard: S, data: bytes, offset: int) -> int:
-        for position, header in iter_headers(data):
-            offset = header.next_offset
-            if header.is_control:
-                marker = read_marker(memoryview(data)[position:], header)
-                if marker is not None:
-                    shard.replay_marker(header.producer_id, not marker.is_abort)
-                continue
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in decode_records(data, position, header):
-                pair = self._records.decode(record.key or b"", record.value)
-                if pair is not None:
-                    shard.replay(*pair, offset=record.offset, timestamp_ms=record.timestamp_ms, producer_id=producer_id)
-        return offset
+    async def _replay_batch(self, shard: S, data: bytes, position: int, header: BatchHeader) -> None:
+        if header.is_control:
+            marker = read_marker(memoryview(data)[position:], header)
+            if marker is not None:
+                shard.replay_marker(header.producer_id, not marker.is_abort)
+            return
+        producer_id = header.producer_id if header.is_transactional else -1
+        records = iter_records(data, position, header)
+        while turn := tuple(islice(records, RECORDS_PER_TURN)):
+            async with self._turn:
+                for record in turn:
+                    pair = self._records.decode(record.key or b"", record.value)
+                    if pair is not None:
+                        shard.replay(
+                            *pair, offset=record.offset, timestamp_ms=record.timestamp_ms, producer_id=producer_id
+                        )
+                await asyncio.sleep(0)
 
-    def _forget(self, partition: int, error: KafkaError) -> None:
-        """Memory is ahead of the log: begin again from what the log holds."""
-        log.error("state lost its log: loading it again", extra={"partition": f"{self.topic}-{partition}"})
-        self._drop(partition, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message))
-        self._loading.add(partition)
-        self._node.spawn(self._load_later(partition))
-
-    async def _load_later(self, partition: int) -> None:
-        await asyncio.sleep(RELOAD_DELAY_S)
-        await self._load(partition)
+    def _forget(self, partition: int, shard: S, why: str) -> None:
+        """Memory is not what the log holds: begin again from there."""
+        if self._shards.get(partition) is not shard:
+            return  # it is forgotten already
+        log.error("memory and log differ: loading again", extra={"partition": f"{self.topic}-{partition}", "why": why})
+        self._drop(partition, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+        self._load_soon(partition, RELOAD_DELAY_S)
 
     def _drop(self, partition: int, error: KafkaError) -> None:
         self._shards.pop(partition, None)
+        if (loading := self._loading.pop(partition, None)) is not None:
+            loading.cancel()
+        self._wakes = [wake for wake in self._wakes if wake[2] != partition]
+        heapq.heapify(self._wakes)
         for reply in tuple(self._waiting.pop(partition, ())):
             reply.fail(error)
+
+
+def _wake(key: Any, shard: Shard, now_ms: int) -> Effects:
+    return shard.wake(key, now_ms)
+
+
+def _loaded(shard: Shard, now_ms: int) -> Effects:
+    return shard.loaded(now_ms)
 
 
 @lru_cache(maxsize=1024)  # the groups that are busy now; the hash is a fifth of what a small step costs

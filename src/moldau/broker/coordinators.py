@@ -60,6 +60,11 @@ class Coordinators:
         self.share_state.follow()
         _tell_of_topics(self.share_state)
 
+    def stop(self) -> None:
+        self.groups.stop()
+        self.transactions.stop()
+        self.share_state.stop()
+
 
 class _TopicsShard(Shard, Protocol):
     def topics_changed(self, now_ms: int) -> Effects: ...

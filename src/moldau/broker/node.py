@@ -120,6 +120,7 @@ class BrokerNode:
     async def close(self) -> None:
         """Everything to the disk, the clean-shutdown mark last."""
         self.share_partitions.stop()
+        self.coordinators.stop()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

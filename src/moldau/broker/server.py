@@ -66,6 +66,7 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self.node.answer_waiting_fetches()
+        self.node.groups.stop()  # a member may wait for the others for minutes
         await self.node.connections.drain(STOP_TIMEOUT_S)
         await self.node.close()
         if self._metrics is not None:

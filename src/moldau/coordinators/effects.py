@@ -12,6 +12,10 @@ Waiter = Any
 """Whoever waits for a reply: opaque to the machines, which hand it back with the reply."""
 
 
+class NothingChanged(Exception):  # noqa: N818  (no error: the step says what it lacks)
+    """A step went no further than to find out that it needs something. For those who asked, not for the client."""
+
+
 class Effects:
     __slots__ = ("producer", "records", "replies", "wakes")
 

@@ -11,7 +11,7 @@ from offline import OfflineBroker, StartOffline
 
 from moldau.broker import coordinator as shell
 from moldau.broker.coordinator import Coordinator, Reply, java_hash
-from moldau.coordinators.effects import Effects
+from moldau.coordinators.effects import Effects, NothingChanged
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.topics import plan_delete_topic
 from moldau.wire.batch import ControlType, encode_end_txn_marker
@@ -244,3 +244,211 @@ async def test_a_state_topic_that_is_deleted_takes_its_shards_along(
     with pytest.raises(KafkaError) as error:
         started.ask("a", add("a"))
     assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# -- what must not spread
+
+
+class Slip(Exception):
+    """No KafkaError: a mistake in a machine."""
+
+
+def slip(shard: Counters, _: Any, __: int) -> Effects:
+    shard.counts["a"] = 99  # memory that no record tells of
+    raise Slip
+
+
+async def test_a_slip_in_a_step_costs_the_shard_its_memory_but_nothing_that_was_written(
+    started: Coordinator[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    assert started.ask("a", add("a")) == 1
+    waiting = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 60_000))
+    with pytest.raises(KafkaError) as error:
+        started.ask("a", slip)
+    assert error.value.code is ErrorCode.UNKNOWN_SERVER_ERROR  # the same request would slip again
+    with pytest.raises(KafkaError) as told:
+        await waiting
+    assert told.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await until(lambda: not started.is_loading)
+    assert started.ask("a", add("a")) == 2
+
+
+async def test_a_slip_in_a_wake_begins_again_too_and_other_wakes_come(
+    started: Coordinator[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    before = started.shard("a")
+    monkeypatch.setattr(before, "wake", lambda key, now_ms: slip(before, key, now_ms))
+    started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1)).add_done_callback(
+        lambda future: future.exception()
+    )
+    other = started.ask("b", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 2))
+    assert await asyncio.wait_for(other, 10) == "woken"
+    await until(lambda: not started.is_loading)
+    assert started.shard("a") is not before
+    assert started.ask("a", add("a")) == 1
+
+
+async def test_a_step_that_says_that_nothing_changed_keeps_its_shard(started: Coordinator[Counters]) -> None:
+    def lacks_something(*_: Any) -> Effects:
+        raise NothingChanged
+
+    before = started.shard("a")
+    with pytest.raises(NothingChanged):
+        started.ask("a", lacks_something)
+    assert started.shard("a") is before
+
+
+async def test_a_slip_at_a_marker_is_made_good_by_the_log(
+    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    before = started.shard("a")
+    monkeypatch.setattr(before, "replay_marker", lambda *_: slip(before, None, 0))
+    started.marker_written(started.partition_for("a"), 77, True)
+    await until(lambda: not started.is_loading)
+    assert started.shard("a") is not before
+
+
+async def test_a_slip_while_loading_is_tried_again(
+    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    started.ask("a", add("a"))
+    slips = iter([True, True])
+
+    def replay(shard: Counters, key: Any, value: Any, **_: Any) -> None:
+        if next(slips, False):
+            raise Slip
+        shard.counts[key.name] = value.count
+
+    monkeypatch.setattr(Counters, "replay", replay)
+    again = counters(offline_broker)
+    again.follow()
+    await until(lambda: not again.is_loading)
+    assert again.shard("a").counts == {"a": 1}
+
+
+async def test_a_batch_whose_crc_fails_is_not_loaded(
+    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    started.ask("a", add("a"))
+    leader = offline_broker.node.find_partition("__counters", None, started.partition_for("a"))
+    read = type(leader.log).read
+
+    def damaged(*args: Any, **options: Any) -> bytes:
+        data = bytearray(read(*args, **options))
+        data[-2] ^= 1  # in the count
+        return bytes(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(leader.log), "read", damaged)
+        again = counters(offline_broker)
+        again.follow()
+        await asyncio.sleep(0.05)
+        assert again.is_loading
+    await until(lambda: not again.is_loading)
+    assert again.shard("a").counts == {"a": 1}
+
+
+async def test_two_failures_of_one_flush_load_the_shard_once(
+    start_offline: StartOffline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
+    broker = start_offline()
+    coordinator = counters(broker, {"flush.messages": "1"})
+    await coordinator.ready()
+    coordinator.follow()
+    loads: list[int] = []
+    replay = Coordinator._replay
+
+    async def counted(self: Coordinator[Counters], partition: int, shard: Counters) -> None:
+        loads.append(partition)
+        await replay(self, partition, shard)
+
+    async def refused(*_: Any) -> None:
+        raise StorageError("no")
+
+    monkeypatch.setattr(Coordinator, "_replay", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(broker.node.group_commit), "flushed", refused)
+        asked = [coordinator.ask("a", add("a")) for _ in range(3)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [KafkaError] * 3
+    await until(lambda: not coordinator.is_loading)
+    shard = coordinator.shard("a")
+    await asyncio.sleep(0.05)
+    assert coordinator.shard("a") is shard
+    assert len(loads) == 1
+
+
+async def test_a_topic_that_is_made_anew_while_the_old_one_is_loaded_begins_empty(
+    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [started.ask("a", add("a")) for _ in range(5)][-1] == 5
+    is_read, may_end = asyncio.Event(), asyncio.Event()
+    replay = Coordinator._replay
+
+    async def slow(self: Coordinator[Counters], partition: int, shard: Counters) -> None:
+        await replay(self, partition, shard)
+        is_read.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(Coordinator, "_replay", slow)
+    again = counters(offline_broker)
+    again.follow()
+    await is_read.wait()
+    await offline_broker.node.change_metadata(lambda image: plan_delete_topic(image, "__counters"))
+    again.follow()
+    await again.ready()
+    again.follow()
+    assert again.ask("a", add("a")) == 1
+    may_end.set()
+    await asyncio.sleep(0.01)
+    assert again.ask("a", add("a")) == 2
+
+
+async def test_a_coordinator_that_stops_answers_whoever_waits_and_takes_no_more_steps(
+    started: Coordinator[Counters],
+) -> None:
+    shard = started.shard("a")
+    waiting = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1))
+    started.stop()
+    with pytest.raises(KafkaError) as told:
+        await waiting
+    assert told.value.code is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(KafkaError) as refused:
+        started.ask("a", add("a"))
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    started.follow()  # metadata may still change
+    await asyncio.sleep(0.01)
+    assert not shard.woken
+    assert not started.shards()
+
+
+# -- the loop
+
+
+async def test_loading_lets_others_have_their_turn_even_within_a_batch(
+    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "RECORDS_PER_TURN", 10)
+
+    def many(shard: Counters, reply: Reply, _: int) -> Effects:
+        effects = shard.add("a", reply)
+        effects.records *= 100
+        return effects
+
+    for name in "abcd":
+        started.ask(name, many)
+    replayed: list[Any] = []
+    monkeypatch.setattr(Counters, "replay", lambda _, key, *__, **___: replayed.append(key))
+    again = counters(offline_broker)
+    again.follow()
+    while again.is_loading:
+        before = len(replayed)
+        await asyncio.sleep(0)
+        assert len(replayed) - before <= 10  # of all four shards together
+    assert len(replayed) == 400

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from moldau.coordinators.effects import NothingChanged
 from moldau.coordinators.transactions.records import PartitionsSchema, TransactionLogValue
 from moldau.errors import ErrorCode, KafkaError
 
@@ -48,8 +49,8 @@ PARTITIONS_BYTES_MAX = 512 * 1024
 TopicPartition = tuple[str, int]
 
 
-class ProducerIdNeeded(Exception):  # noqa: N818  (no error: ask again and bring one)
-    """The step needs a new producer id. Nothing has changed."""
+class ProducerIdNeeded(NothingChanged):
+    """The step needs a new producer id: ask again and bring one."""
 
 
 class State(IntEnum):
