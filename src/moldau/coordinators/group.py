@@ -37,9 +37,16 @@ class Group(Protocol):
         """No members: it may be deleted, and its offsets may expire."""
 
     def validate_offset_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        knows_epochs: bool = True,
     ) -> None:
-        """KafkaError unless this member may commit; `generation` is the member epoch in newer protocols."""
+        """KafkaError unless this member may commit; `generation` is the member epoch in newer protocols, which the
+        client's version of the request may not know."""
 
     def validate_offset_fetch(self, member_id: str, member_epoch: int) -> None: ...
 

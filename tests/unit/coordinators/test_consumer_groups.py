@@ -286,6 +286,9 @@ def test_commits_carry_the_members_epoch() -> None:
         with pytest.raises(KafkaError) as refused:
             group.validate_offset_commit(member_id, None, epoch, is_transactional=False)
         assert refused.value.code is code
+    with pytest.raises(KafkaError) as too_old:
+        group.validate_offset_commit("m", None, 1, is_transactional=False, knows_epochs=False)
+    assert too_old.value.code is ErrorCode.UNSUPPORTED_VERSION
     with pytest.raises(KafkaError):
         group.validate_delete()
     lab.ask(heartbeat, Heartbeat(GROUP, "m", -1))

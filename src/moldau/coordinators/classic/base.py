@@ -64,7 +64,13 @@ class GroupBase:
         return [GroupMetadataKey(self.group_id)]
 
     def validate_offset_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        knows_epochs: bool = True,
     ) -> None:
         if generation < 0 and self.is_empty:
             return  # a reader outside of any group, or an operator

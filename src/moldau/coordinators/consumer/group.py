@@ -103,13 +103,22 @@ class ConsumerGroup:
         return not self.members
 
     def validate_offset_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        knows_epochs: bool = True,
     ) -> None:
         if generation < 0 and not self.members:
             return  # an administrator, or a consumer that only keeps its offsets here
         if is_transactional and generation < 0 and not member_id and instance_id is None:
             return  # a producer that does not say for whom it commits
-        self._validate_epoch(self.member(member_id), generation)
+        member = self.member(member_id)
+        if not (is_transactional or knows_epochs or member.uses_classic_protocol):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "members with epochs commit with version 9 or above")
+        self._validate_epoch(member, generation)
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if not member_id and member_epoch < 0:

@@ -39,7 +39,7 @@ class Commit(NamedTuple):
     """Or the member epoch; negative outside of a group."""
     offsets: Sequence[Offset]
     retention_ms: int = DEFAULT_RETENTION
-    knows_member_epochs: bool = True
+    knows_epochs: bool = True
     """Whether the client is of the time of member epochs, and understands the errors that came with them."""
     producer: tuple[int, int] | None = None
     """Id and epoch of the producer whose transaction this is part of."""
@@ -67,20 +67,20 @@ def _check_member(group: Group, request: Commit) -> None:
     is_transactional = request.producer is not None
     try:
         group.validate_offset_commit(
-            request.member_id, request.instance_id, request.generation, is_transactional=is_transactional
+            request.member_id,
+            request.instance_id,
+            request.generation,
+            is_transactional=is_transactional,
+            knows_epochs=request.knows_epochs,
         )
     except KafkaError as error:
         if error.code is ErrorCode.STALE_MEMBER_EPOCH and is_transactional:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
-        if error.code is ErrorCode.STALE_MEMBER_EPOCH and not request.knows_member_epochs:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, "members with epochs commit with version 9 or above"
-            ) from error
         raise
 
 
 def _no_group(request: Commit) -> KafkaError:
-    is_known = request.producer is None and request.knows_member_epochs
+    is_known = request.producer is None and request.knows_epochs
     code = ErrorCode.GROUP_ID_NOT_FOUND if is_known else ErrorCode.ILLEGAL_GENERATION
     return KafkaError(code, f"there is no group {request.group_id!r}")
 

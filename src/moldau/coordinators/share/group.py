@@ -88,7 +88,13 @@ class ShareGroup:
         return not self.members
 
     def validate_offset_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        knows_epochs: bool = True,
     ) -> None:
         raise self._no_offsets()
 
