@@ -73,7 +73,8 @@ class GroupShard:
         self.offsets.complete(producer_id, committed)
 
     def loaded(self, now_ms: int) -> Effects:
-        effects = classic.loaded(self, now_ms)
+        effects = forget_topics(self)  # some may have gone while nobody looked
+        effects.merge(classic.loaded(self, now_ms))
         effects.merge(consumer.loaded(self, now_ms))
         effects.merge(share.loaded(self, now_ms))
         for group_id in self.offsets.groups() - self.groups.keys():

@@ -33,8 +33,10 @@ class MemberGroup:
         self.since_ms: int | None = None
 
     def validate_offset_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
+        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool, knows_epochs: bool
     ) -> None:
+        if not knows_epochs:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         self.validate_offset_fetch(member_id, generation)
 
     def validate_offset_fetch(self, member_id: str, member_epoch: int) -> None:
@@ -87,7 +89,7 @@ def test_a_commit_without_a_group_makes_a_simple_one(log: OffsetLog) -> None:
     ("fields", "code"),
     [
         ({}, ErrorCode.GROUP_ID_NOT_FOUND),
-        ({"knows_member_epochs": False}, ErrorCode.ILLEGAL_GENERATION),
+        ({"knows_epochs": False}, ErrorCode.ILLEGAL_GENERATION),
         ({"producer": (1, 0)}, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
@@ -104,7 +106,7 @@ def test_a_member_with_an_old_epoch_is_refused_in_the_words_of_its_api(log: Offs
     log.commit("g", Offset("t", 0, 1), member_id="m", generation=5)
     cases: list[tuple[dict[str, Any], ErrorCode]] = [
         ({}, ErrorCode.STALE_MEMBER_EPOCH),
-        ({"knows_member_epochs": False}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"knows_epochs": False}, ErrorCode.UNSUPPORTED_VERSION),
         ({"producer": (1, 0)}, ErrorCode.ILLEGAL_GENERATION),
     ]
     for fields, code in cases:
@@ -112,6 +114,18 @@ def test_a_member_with_an_old_epoch_is_refused_in_the_words_of_its_api(log: Offs
             log.commit("g", Offset("t", 0, 2), member_id="m", generation=4, **fields)
         assert raised.value.code is code
     assert log.offsets("g") == {("t", 0): 1}
+
+
+def test_a_topic_that_went_while_the_shard_was_away_takes_its_offsets_along(log: OffsetLog) -> None:
+    log.commit("g", Offset("t", 0, 1), Offset("other", 0, 2))
+    log.commit("g", Offset("t", 1, 3), producer=(7, 0))
+    del log.topics.ids["t"]
+    log.reload()
+    log.topics.ids["t"] = uuid.uuid4()
+    log.end(7, committed=True)
+    assert log.offsets("g") == {("other", 0): 2}
+    log.reload()
+    assert log.offsets("g") == {("other", 0): 2}
 
 
 def test_metadata_that_is_too_long_is_refused_alone() -> None:
