@@ -120,12 +120,36 @@ def test_a_record_that_fails_often_is_delivered_apart_from_others() -> None:
         ("a", Ack(5, 4, [1]), ErrorCode.INVALID_REQUEST),
         ("a", Ack(0, 9, [1, 1]), ErrorCode.INVALID_REQUEST),
         ("a", Ack(0, 9, []), ErrorCode.INVALID_REQUEST),
+        ("a", Ack(0, 2**62, [1]), ErrorCode.INVALID_REQUEST),
+        ("a", Ack(-1, 9, [1]), ErrorCode.INVALID_REQUEST),
+        ("a", Ack(-(2**62), -1, [1]), ErrorCode.INVALID_REQUEST),
+        ("a", Ack(0, 10**9 - 1, range(10**9)), ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_an_acknowledgement_that_does_not_fit_changes_nothing(member: str, ack: Ack, code: ErrorCode) -> None:
     queue = SharePartition(0, LIMITS)
     acquire(queue, "a", (0, 9))
     assert refusal(queue, member, ack) is code
+
+
+def test_who_accepts_too_late_is_told_also_when_the_queue_has_moved_on() -> None:
+    queue = SharePartition(0, LIMITS)
+    acquire(queue, "slow", (0, 9))
+    queue.expire(LIMITS.lock_duration_ms)
+    acquire(queue, "b", (0, 9))
+    queue.acknowledge("b", [Ack(0, 9, [AckType.ACCEPT])], 0)
+    assert queue.start_offset == 10
+    assert refusal(queue, "slow", Ack(0, 9, [AckType.ACCEPT])) is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_records_of_a_batch_can_be_treated_each_apart() -> None:
+    queue = SharePartition(0, LIMITS)
+    acquire(queue, "a", (0, 4))
+    kinds = [AckType.RELEASE, AckType.ACCEPT, AckType.RENEW, AckType.RELEASE, AckType.RELEASE]
+    write = queue.acknowledge("a", [Ack(0, 4, kinds)], 7)
+    assert write == StateWrite(0, 1, [(0, 0, AVAILABLE, 1), (1, 1, ACKNOWLEDGED, 1), (3, 4, AVAILABLE, 1)])
+    assert states(queue) == [(0, 0, AVAILABLE, 1), (1, 1, ACKNOWLEDGED, 1), (2, 2, ACQUIRED, 1), (3, 4, AVAILABLE, 1)]
+    assert queue.next_lock_ms == LIMITS.lock_duration_ms + 7
 
 
 def test_of_several_acknowledgements_all_or_none_happen() -> None:
@@ -284,7 +308,7 @@ class QueueSchedules(RuleBasedStateMachine):
     @rule(member=st.sampled_from(MEMBERS), first=st.integers(0, RECORDS), size=st.integers(0, 9))
     def acknowledges_what_is_not_its_own(self, member: str, first: int, size: int) -> None:
         span = range(max(first, self.queue.start_offset), first + size + 1)
-        if all(self.holder.get(offset) == member for offset in span):
+        if span and all(self.holder.get(offset) == member for offset in span):
             return
         with pytest.raises(KafkaError):
             self.queue.acknowledge(member, [Ack(first, first + size, [1])], self.now_ms)

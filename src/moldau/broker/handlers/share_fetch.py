@@ -293,9 +293,10 @@ async def _acknowledge_all(
 
 def _ack(batch: Any, may_renew: bool) -> Ack:
     largest = AckType.RENEW if may_renew else AckType.REJECT
-    if any(not 0 <= kind <= largest for kind in batch.acknowledge_types):
+    types = batch.acknowledge_types
+    if types and not 0 <= min(types) <= max(types) <= largest:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "an acknowledgement of a type that this request cannot have")
-    return Ack(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+    return Ack(batch.first_offset, batch.last_offset, types)
 
 
 def _ms_of(duration: Any) -> int:

@@ -30,12 +30,12 @@ its neighbours with it into the archive.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
-from moldau.coordinators.share.runs import cut, first_of, put
+from moldau.coordinators.share.runs import cut, find, put
 from moldau.errors import ErrorCode, KafkaError
 
 
@@ -64,6 +64,7 @@ _STATE_AFTER = {
     AckType.RELEASE: AVAILABLE,
     AckType.REJECT: ARCHIVED,
 }
+_ACK_TYPES = tuple(AckType)
 _THROTTLE_MIN = 2
 """Deliveries after which a run may be cut into smaller pieces, at the least."""
 
@@ -148,7 +149,7 @@ class SharePartition:
                 continue
             first = max(batch.first, partition.end_offset)
             partition._extend(first)
-            put(partition._runs, Run(first, batch.last, RecordState(batch.state), batch.delivery_count))
+            put(partition._runs, [Run(first, batch.last, RecordState(batch.state), batch.delivery_count)])
             partition.end_offset = batch.last + 1
         partition.configure(limits)
         return partition
@@ -156,10 +157,8 @@ class SharePartition:
     def configure(self, limits: ShareLimits) -> None:
         """The group's configuration; a lower delivery limit ends the attempts with what has reached it."""
         self.limits = limits
-        for run in [
-            run for run in self._runs if run.state is AVAILABLE and run.delivery_count >= limits.delivery_count
-        ]:
-            put(self._runs, run._replace(state=ARCHIVED))
+        spent = [run for run in self._runs if run.state is AVAILABLE and run.delivery_count >= limits.delivery_count]
+        put(self._runs, [run._replace(state=ARCHIVED) for run in spent])
         self._advance()
 
     # -- what it is like
@@ -208,8 +207,10 @@ class SharePartition:
             left = self._take(taken, first, last, left, exact=wanted.exact)
             position = last + 1
         lock_until_ms = now_ms + self.limits.lock_duration_ms
-        for one in _joined(taken, None):
-            put(self._runs, Run(one.first, one.last, ACQUIRED, one.delivery_count, member, lock_until_ms))
+        put(
+            self._runs,
+            [Run(one.first, one.last, ACQUIRED, one.delivery_count, member, lock_until_ms) for one in taken],
+        )
         self._advance()
         return _joined(taken, None if wanted.exact else wanted.batch_size)
 
@@ -248,70 +249,72 @@ class SharePartition:
         """False when there is no room for it: what lies behind cannot be acquired then either."""
         if self._may_extend:
             self._extend(last + 1)
-        for run in list(self._overlapping(first, last)):
-            if run.state is AVAILABLE:
-                put(self._runs, run._replace(state=ARCHIVED))
+        empty = [run._replace(state=ARCHIVED) for run in self._overlapping(first, last) if run.state is AVAILABLE]
+        put(self._runs, empty)
         return last < self.end_offset
 
     # -- letting go
 
     def acknowledge(self, member: str, acks: Sequence[Ack], now_ms: int) -> StateWrite | None:
         """All of it or, with a KafkaError, nothing. What the start offset has passed is nobody's any more."""
-        marks = [mark for ack in acks for mark in _marks(ack)]
-        self._check(member, marks)
-        changed: list[StateBatch] = []
         lock_until_ms = now_ms + self.limits.lock_duration_ms
-        for first, last, kind in marks:
-            for run in list(self._overlapping(first, last)):
-                if kind is AckType.RENEW:
-                    put(self._runs, run._replace(lock_until_ms=lock_until_ms))
-                else:
-                    changed.append(self._let_go(run, _STATE_AFTER[kind]))
-        return self._finished(changed)
+        renewed: list[Run] = []
+        left: list[Run] = []
+        for run, kind in self._marked(member, acks):
+            if kind is AckType.RENEW:
+                renewed.append(run._replace(lock_until_ms=lock_until_ms))
+            else:
+                left.append(self._after(run, _STATE_AFTER[kind]))
+        put(self._runs, renewed)
+        return self._let_go(left)
 
-    def _check(self, member: str, marks: Sequence[tuple[int, int, AckType]]) -> None:
+    def _marked(self, member: str, acks: Iterable[Ack]) -> Iterator[tuple[Run, AckType]]:
+        """What is acknowledged, piece by piece; KafkaError where that cannot be."""
         position = -1
-        for first, last, _ in marks:
-            if first <= position:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset {first} is acknowledged twice, or out of order")
-            position = last
-            if last >= self.end_offset:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"nothing from offset {self.end_offset} on was acquired")
-            for run in self._overlapping(first, last):
-                if run.state is not ACQUIRED:
-                    raise KafkaError(
-                        ErrorCode.INVALID_RECORD_STATE, f"offset {run.first} cannot be acknowledged: it is not acquired"
-                    )
-                if run.member != member:
-                    raise KafkaError(
-                        ErrorCode.INVALID_RECORD_STATE,
-                        f"offset {run.first} cannot be acknowledged: another member acquired it",
-                    )
+        for ack in acks:
+            if ack.first <= position:
+                raise _refused(ErrorCode.INVALID_REQUEST, ack, "it is acknowledged twice, or out of order")
+            position = ack.last
+            # The ends come first: what they allow is in memory already, while types may be sent without end.
+            if ack.last >= self.end_offset:
+                raise _refused(ErrorCode.INVALID_REQUEST, ack, f"nothing from offset {self.end_offset} on was acquired")
+            if ack.last < self.start_offset:
+                raise _refused(ErrorCode.INVALID_RECORD_STATE, ack, "it is over, or gone from the log")
+            for first, last, kind in _marks(ack):
+                for run in self._overlapping(first, last):
+                    if run.state is not ACQUIRED:
+                        raise _refused(ErrorCode.INVALID_RECORD_STATE, run, "it is not acquired")
+                    if run.member != member:
+                        raise _refused(ErrorCode.INVALID_RECORD_STATE, run, "another member acquired it")
+                    yield run, kind
 
     def release(self, member: str) -> StateWrite | None:
         """The member's session is over: what it holds is available again, as if it had not been delivered."""
         held = [run for run in self._runs if run.state is ACQUIRED and run.member == member]
-        return self._finished([self._let_go(run, AVAILABLE, seen=False) for run in held])
+        return self._let_go([self._after(run, AVAILABLE, seen=False) for run in held])
 
     def expire(self, now_ms: int) -> StateWrite | None:
         """Takes back what was not acknowledged in time."""
         late = [run for run in self._runs if run.state is ACQUIRED and run.lock_until_ms <= now_ms]
-        return self._finished([self._let_go(run, AVAILABLE) for run in late])
+        return self._let_go([self._after(run, AVAILABLE) for run in late])
 
-    def _let_go(self, run: Run, state: RecordState, *, seen: bool = True) -> StateBatch:
+    def _after(self, run: Run, state: RecordState, *, seen: bool = True) -> Run:
         count = run.delivery_count if seen else run.delivery_count - 1
         if state is AVAILABLE and count >= self.limits.delivery_count:
             state = ARCHIVED
-        put(self._runs, Run(run.first, run.last, state, count))
-        return StateBatch(run.first, run.last, state, count)
+        return Run(run.first, run.last, state, count)
 
-    def _finished(self, changed: Sequence[StateBatch]) -> StateWrite | None:
-        if not changed:
+    def _let_go(self, runs: Sequence[Run]) -> StateWrite | None:
+        if not runs:
             return None
+        put(self._runs, runs)
         self._advance()
         start = self.start_offset
-        kept = [batch._replace(first=max(batch.first, start)) for batch in changed if batch.last >= start]
-        return StateWrite(start, self.delivery_complete_count, kept)
+        return StateWrite(
+            start,
+            self.delivery_complete_count,
+            [StateBatch(max(first, start), last, *rest) for first, last, *rest, _, _ in runs if last >= start],
+        )
 
     # -- the ends
 
@@ -336,7 +339,7 @@ class SharePartition:
 
     def _extend(self, end_offset: int) -> None:
         if end_offset > self.end_offset:
-            put(self._runs, Run(self.end_offset, end_offset - 1, AVAILABLE))
+            put(self._runs, [Run(self.end_offset, end_offset - 1, AVAILABLE)])
             self.end_offset = end_offset
 
     def _advance(self) -> None:
@@ -351,10 +354,12 @@ class SharePartition:
 
     def _overlapping(self, first: int, last: int) -> Iterator[Run]:
         """The runs of the span, cut to it; what lies outside of what is in flight is left out."""
-        number = max(0, bisect_left(self._runs, first + 1, key=first_of) - 1)
+        number = max(0, find(self._runs, first + 1) - 1)
         while number < len(self._runs) and first <= last and self._runs[number].first <= last:
             run = self._runs[number]
-            if run.last >= first:
+            if first <= run.first and run.last <= last:
+                yield run
+            elif run.last >= first:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
             number += 1
 
@@ -364,13 +369,17 @@ def _marks(ack: Ack) -> Iterator[tuple[int, int, AckType]]:
     if ack.first > ack.last or ack.first < 0 or len(ack.types) not in (1, ack.last - ack.first + 1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"offsets {ack.first} to {ack.last} with {len(ack.types)} types")
     if len(ack.types) == 1:
-        yield ack.first, ack.last, AckType(ack.types[0])
+        yield ack.first, ack.last, _ACK_TYPES[ack.types[0]]
         return
-    begin = 0
-    for number in range(1, len(ack.types) + 1):
-        if number == len(ack.types) or ack.types[number] != ack.types[begin]:
-            yield ack.first + begin, ack.first + number - 1, AckType(ack.types[begin])
-            begin = number
+    first = ack.first
+    for kind, same in groupby(ack.types):
+        count = len(list(same))
+        yield first, first + count - 1, _ACK_TYPES[kind]
+        first += count
+
+
+def _refused(code: ErrorCode, span: Ack | Run, why: str) -> KafkaError:
+    return KafkaError(code, f"offsets {span.first} to {span.last} cannot be acknowledged: {why}")
 
 
 def _joined(taken: Sequence[Acquired], size_max: int | None) -> list[Acquired]:

@@ -194,11 +194,10 @@ def _updated(state: ShareState, leader_epoch: int, write: StateWrite) -> ShareSt
     )
 
 
-def merge_batches(old: Sequence[StateBatch], new: Iterable[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
+def merge_batches(old: Sequence[StateBatch], new: Sequence[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
     """`new` over `old`, which is in order and without overlap, as is the result; nothing below the start offset."""
     merged = list(old)
-    for batch in new:
-        put(merged, batch)
+    put(merged, new)
     del merged[: cut(merged, start_offset)]
     return tuple(merged)
 
