@@ -22,6 +22,8 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
 
 STORED = [state for state in State if state < State.DEAD]
+PREPARED = [State.PREPARE_COMMIT, State.PREPARE_ABORT]
+SETTLED = [state for state in STORED if state not in PREPARED]
 FIRST = ("orders", 0)
 SECOND = ("orders", 1)
 
@@ -40,8 +42,8 @@ def refusal(step: object, *args: object) -> ErrorCode:
 @pytest.mark.parametrize(
     ("version", "state", "committed", "again"),
     [
-        *((1, state, committed, False) for state, committed in itertools.product(STORED, (False, True))),
-        *((2, *case) for case in itertools.product(STORED, (False, True), (False, True))),
+        *((1, state, committed, False) for state, committed in itertools.product(SETTLED, (False, True))),
+        *((2, *case) for case in itertools.product(SETTLED, (False, True), (False, True))),
     ],
 )
 def test_an_end_does_what_the_table_says(version: int, state: State, committed: bool, again: bool) -> None:
@@ -58,7 +60,6 @@ def test_an_end_does_what_the_table_says(version: int, state: State, committed: 
         assert one == before
     else:
         code = {
-            Verdict.WAIT: ErrorCode.CONCURRENT_TRANSACTIONS,
             Verdict.NO: ErrorCode.INVALID_TXN_STATE,
             Verdict.FENCED: ErrorCode.PRODUCER_FENCED,
         }[verdict]
@@ -66,7 +67,7 @@ def test_an_end_does_what_the_table_says(version: int, state: State, committed: 
         assert one == before
 
 
-@pytest.mark.parametrize("state", STORED)
+@pytest.mark.parametrize("state", SETTLED)
 def test_every_verdict_to_go_on_leads_where_the_states_allow(state: State) -> None:
     for committed, verdict in enumerate(END_V1[state]):
         target = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
@@ -211,9 +212,45 @@ def test_a_record_of_an_unknown_state_is_damage() -> None:
     assert refusal(Transaction.of, "t", broken) is ErrorCode.CORRUPT_MESSAGE
 
 
-@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+@pytest.mark.parametrize("state", PREPARED)
 def test_nothing_joins_a_transaction_whose_end_is_decided(state: State) -> None:
     one = transaction(state)
     assert refusal(one.verify, Identity(7, 5), [FIRST]) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(one.add, Identity(7, 5), [FIRST], 2, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(one.initialize, 60_000, None, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("state", PREPARED)
+def test_a_producer_is_asked_to_wait_while_its_transaction_ends_and_a_zombie_is_not(
+    state: State, committed: bool
+) -> None:
+    """In version 2 the producer knows its next epoch already, and may have begun and given up another transaction."""
+    one = transaction(state)
+    for version, epoch in ((1, 5), (2, 5), (2, 4)):
+        assert refusal(one.end, Identity(7, epoch), committed, version, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refusal(one.end, Identity(7, 4), committed, 1, 200) is ErrorCode.PRODUCER_FENCED
+    assert refusal(one.end, Identity(7, 3), committed, 2, 200) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_with_its_new_id_waits_until_the_last_transaction_of_the_old_one_is_complete() -> None:
+    one = transaction(State.ONGOING, epoch=EPOCH_MAX - 1)
+    assert one.end(one.identity, True, 2, 200, fresh_id=8)
+    told = one.identity_after
+    assert refusal(one.add, told, [FIRST], 2, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refusal(one.verify, told, [FIRST]) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refusal(one.end, told, False, 2, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refusal(one.initialize, 60_000, told, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
+    one.complete(300)
+    assert one.add(told, [FIRST], 2, 300)
+
+
+def test_the_very_last_epoch_is_nobodys() -> None:
+    one = transaction(State.ONGOING, epoch=EPOCH_MAX - 1)
+    one.fence(200)
+    one.complete(200)
+    guessed = one.identity
+    assert guessed.epoch == EPOCH_MAX
+    assert refusal(one.add, guessed, [FIRST], 2, 300) is ErrorCode.PRODUCER_FENCED
+    for version in (1, 2):
+        assert refusal(one.end, guessed, False, version, 300, 8) is ErrorCode.PRODUCER_FENCED

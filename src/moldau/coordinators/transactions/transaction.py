@@ -89,23 +89,20 @@ PREVIOUS: dict[State, frozenset[State]] = {
 
 
 class Verdict(Enum):
-    """What is said to a request to end the transaction."""
+    """What is said to a request to end the transaction; while one is ending: ask again."""
 
     GO = "end it"
     DONE = "it has ended like that already"
-    WAIT = "it is ending like that: ask again"
     NO = "there is nothing to end, or it ended the other way"
     FENCED = "the epoch is not the one that this state expects"
 
 
-_GO, _DONE, _WAIT, _NO, _FENCED = Verdict.GO, Verdict.DONE, Verdict.WAIT, Verdict.NO, Verdict.FENCED
+_GO, _DONE, _NO, _FENCED = Verdict.GO, Verdict.DONE, Verdict.NO, Verdict.FENCED
 
 END_V1: dict[State, tuple[Verdict, Verdict]] = {
     # .                    abort   commit      with the current epoch; any other is fenced
     State.EMPTY:           (_NO,   _NO),
     State.ONGOING:         (_GO,   _GO),
-    State.PREPARE_COMMIT:  (_NO,   _WAIT),
-    State.PREPARE_ABORT:   (_WAIT, _NO),
     State.COMPLETE_COMMIT: (_NO,   _DONE),
     State.COMPLETE_ABORT:  (_DONE, _NO),
 }  # fmt: skip
@@ -115,8 +112,6 @@ END_V2: dict[State, tuple[Verdict, Verdict, Verdict, Verdict]] = {
     # .                    again     current    again     current    "again": with the epoch before the current one
     State.EMPTY:           (_FENCED, _GO,       _FENCED,  _NO),
     State.ONGOING:         (_FENCED, _GO,       _FENCED,  _GO),
-    State.PREPARE_COMMIT:  (_NO,     _FENCED,   _WAIT,    _FENCED),
-    State.PREPARE_ABORT:   (_WAIT,   _FENCED,   _NO,      _FENCED),
     State.COMPLETE_COMMIT: (_NO,     _GO,       _DONE,    _NO),
     State.COMPLETE_ABORT:  (_DONE,   _GO,       _NO,      _NO),
 }  # fmt: skip
@@ -178,8 +173,6 @@ class Transaction:
     def verify(self, producer: Identity, partitions: Collection[TopicPartition]) -> None:
         """Refuses what is not part of the producer's open transaction."""
         self.require(producer)
-        if self.is_prepared:
-            raise self._ending()
         if not self.partitions.issuperset(partitions):
             raise KafkaError(
                 ErrorCode.TRANSACTION_ABORTABLE,
@@ -187,10 +180,12 @@ class Transaction:
             )
 
     def require(self, producer: Identity) -> None:
-        """Refuses a zombie."""
+        """Refuses a zombie; and a producer that is told already who it is, while its last transaction still ends."""
+        if self.is_prepared and producer == self.identity_after:
+            raise self._ending()
         if self.producer_id != producer.producer_id:
             raise self._wrong_id(producer)
-        if self.producer_epoch != producer.epoch:
+        if self.producer_epoch != producer.epoch or producer.epoch == EPOCH_MAX:
             raise self._fenced(producer)
 
     # -- steps
@@ -202,10 +197,10 @@ class Transaction:
 
         False if a transaction is open: that one is aborted now, the producer has to ask again.
         """
-        if expected is not None and not self._may_be(expected):
-            raise self._fenced(expected)
         if self.is_prepared:
             raise self._ending()
+        if expected is not None and not self._may_be(expected):
+            raise self._fenced(expected)
         if self.state is State.ONGOING:
             if expected is not None:
                 self.require(expected)  # a zombie must not abort what its successor does
@@ -237,8 +232,6 @@ class Transaction:
     def add(self, producer: Identity, partitions: Collection[TopicPartition], version: int, now_ms: int) -> bool:
         """Makes partitions part of the transaction, and begins it with the first ones; False if all were in it."""
         self.require(producer)
-        if self.is_prepared:
-            raise self._ending()
         begins = self.state is not State.ONGOING
         if not begins and self.partitions.issuperset(partitions):
             return False
@@ -261,8 +254,6 @@ class Transaction:
             return False
         if verdict is Verdict.FENCED:
             raise self._fenced(producer)
-        if verdict is Verdict.WAIT:
-            raise self._ending()
         if verdict is Verdict.NO:
             wish = "commit" if committed else "abort"
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: {wish} in {self.state.label}")
@@ -281,6 +272,8 @@ class Transaction:
         again = producer == before and producer.producer_id >= 0
         if not again:
             self.require(producer)
+        elif self.is_prepared:
+            raise self._ending()
         return END_V2[self.state][2 * committed + (not again)]
 
     def fence(self, now_ms: int) -> None:
