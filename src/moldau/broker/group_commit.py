@@ -26,7 +26,7 @@ class GroupCommit:
             waiting = self._next[log] = self._loop.create_future()
             if log not in self._running:
                 self._start(log)
-        return waiting
+        return asyncio.shield(waiting)  # of many: who goes away must not take the others along
 
     def flush_soon(self, log: PartitionLog) -> None:
         """For a writer that wants no answer: nobody waits, and a failure is the log directory's to tell."""

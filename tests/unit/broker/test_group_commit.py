@@ -151,3 +151,18 @@ async def test_a_failed_fsync_is_told_to_every_writer_of_its_group(
     answers = await asyncio.gather(*(commit.flushed(logs[0]) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(answer, StorageError) for answer in answers)
     assert logs[0].recovery_point == 0
+
+
+async def test_a_writer_that_goes_away_does_not_take_those_along_who_share_its_fsync(
+    commit: GroupCommit, disk: SlowDisk, logs: list[PartitionLog]
+) -> None:
+    disk.hold()
+    append(logs[0])
+    commit.flush_soon(logs[0])
+    await held(disk)
+    append(logs[0])
+    leaving, staying = commit.flushed(logs[0]), commit.flushed(logs[0])
+    leaving.cancel()
+    disk.release()
+    await staying
+    assert logs[0].recovery_point == 2
