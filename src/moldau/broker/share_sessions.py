@@ -7,8 +7,8 @@ A request is one of three, by its session epoch:
     -1      the session ends after this request
 
 A session lives as long as the connection it was opened on: when that is lost, the member's records are released.
-Pure state, no I/O. There are at most `group.share.max.share.sessions`, since each remembers partitions of its client's
-choosing.
+Pure state, no I/O. There are at most `group.share.max.share.sessions`, and there is a bound on what all of them
+remember: partitions of their clients' choosing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _EPOCH_MAX = 2**31 - 1
 
 PARTITIONS_MAX = 10_000
 """Of one session: it remembers them whether they exist or not, and looks at each of them for every fetch."""
+REMEMBERED_MAX = 500_000
+"""Partitions of all sessions together: some 100 MB."""
 
 Owner = tuple[str, str]
 """Group id and member id."""
@@ -32,12 +34,11 @@ Owner = tuple[str, str]
 class ShareSession:
     __slots__ = ("connection", "epoch", "owner", "partitions")
 
-    def __init__(self, owner: Owner, connection: Hashable, partitions: Iterable[ShareKey]) -> None:
+    def __init__(self, owner: Owner, connection: Hashable) -> None:
         self.owner = owner
         self.connection = connection
         self.epoch = 1
         self.partitions: dict[ShareKey, None] = {}
-        self.change(partitions, ())
 
     def check_epoch(self, epoch: int) -> None:
         """The epoch of a request that goes on with the session: once it fits, the next one is expected."""
@@ -48,13 +49,6 @@ class ShareSession:
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the session is at epoch {self.epoch}, the request at {epoch}"
             )
         self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
-
-    def change(self, added: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
-        self.partitions.update(dict.fromkeys(added))
-        for key in forgotten:
-            self.partitions.pop(key, None)
-        if len(self.partitions) > PARTITIONS_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a share session has {PARTITIONS_MAX} partitions at most")
 
     def rotated(self) -> Sequence[ShareKey]:
         """The partitions, each time from another one on: no partition can starve the others of a fetch's limits."""
@@ -77,9 +71,23 @@ class ShareSessions:
         self.close(owner)
         if len(self._sessions) >= sessions_max:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {sessions_max} share sessions already")
-        session = self._sessions[owner] = ShareSession(owner, connection, partitions)
+        session = ShareSession(owner, connection)
+        self.change(session, partitions, ())
+        self._sessions[owner] = session
         self._by_connection.setdefault(connection, set()).add(owner)
         return session
+
+    def change(self, session: ShareSession, added: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
+        """KafkaError, and nothing is added, when they are too many."""
+        gone = frozenset(forgotten)
+        new = dict.fromkeys(key for key in added if key not in session.partitions and key not in gone)
+        for key in gone:
+            session.partitions.pop(key, None)
+        if len(session.partitions) + len(new) > PARTITIONS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a share session has {PARTITIONS_MAX} partitions at most")
+        if new and sum(len(one.partitions) for one in self._sessions.values()) + len(new) > REMEMBERED_MAX:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "share sessions remember too many partitions")
+        session.partitions.update(new)
 
     def find(self, owner: Owner, epoch: int) -> ShareSession:
         session = self._sessions.get(owner)

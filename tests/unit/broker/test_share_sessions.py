@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from moldau.broker.share_sessions import FINAL_EPOCH, PARTITIONS_MAX, ShareSessions
+from moldau.broker.share_sessions import FINAL_EPOCH, PARTITIONS_MAX, REMEMBERED_MAX, ShareSessions
 from moldau.coordinators.share.state_shard import ShareKey
 from moldau.errors import ErrorCode, KafkaError
 
@@ -51,9 +51,23 @@ def test_there_are_only_so_many_sessions_and_partitions() -> None:
     with pytest.raises(KafkaError) as refused:
         sessions.open(TWO, "connection", keys(0), 1)
     assert refused.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    for attempt in range(3):
+        with pytest.raises(KafkaError) as refused:
+            sessions.change(session, keys(*range(attempt + 1, PARTITIONS_MAX + attempt + 2)), keys(0))
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert not session.partitions
+
+
+def test_all_sessions_together_remember_only_so_many_partitions() -> None:
+    sessions = ShareSessions()
+    many = keys(*range(PARTITIONS_MAX))
+    for number in range(REMEMBERED_MAX // PARTITIONS_MAX):
+        sessions.open(("group", str(number)), "connection", many, 1_000)
     with pytest.raises(KafkaError) as refused:
-        session.change(keys(*range(PARTITIONS_MAX + 1)), ())
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
+        sessions.open(ONE, "connection", keys(0), 1_000)
+    assert refused.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions.close(("group", "0"))
+    assert sessions.open(ONE, "connection", keys(0), 1_000)
 
 
 def test_a_closed_session_is_forgotten_everywhere() -> None:
@@ -74,7 +88,7 @@ def test_a_closed_session_is_forgotten_everywhere() -> None:
 def test_every_partition_comes_first_now_and_then() -> None:
     sessions = ShareSessions()
     session = sessions.open(ONE, "connection", keys(0, 1, 2), 10)
-    session.change(keys(3), keys(1))
+    sessions.change(session, keys(3), keys(1))
     firsts = set()
     for epoch in range(1, 4):
         sessions.find(ONE, epoch)

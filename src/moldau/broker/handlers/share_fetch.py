@@ -112,7 +112,7 @@ def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSe
             for topic in request.forgotten_topics_data
             for index in topic.partitions
         ]
-        session.change(named, forgotten)
+        sessions.change(session, named, forgotten)
     return session
 
 
