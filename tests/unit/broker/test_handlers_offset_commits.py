@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from offline import OfflineBroker
 
-from moldau.errors import ErrorCode
+from moldau.broker.handlers import offset_commits
+from moldau.coordinators.offsets.records import OffsetCommitKey
+from moldau.errors import ErrorCode, ProtocolError
 from moldau.log.producer_state import ProducerEntry
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
@@ -101,3 +103,77 @@ async def test_a_fenced_producer_is_refused_and_the_group_does_not_notice(offlin
     )
     assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert groups.shard("g") is shard
+
+
+async def test_by_id_a_topic_that_is_not_there_cannot_be_told(offline_broker: OfflineBroker) -> None:
+    await offline_broker.create("orders")
+    await find_coordinator(offline_broker)
+    offsets = offline_broker.node.groups.shard("g").offsets
+    await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
+    kept = offsets.get("g", "orders", 0)
+    assert kept is not None
+    offsets.apply(OffsetCommitKey("g", "gone", 0), kept)
+
+    async def told(version: int) -> list[Any]:
+        answer = await offline_broker.ask(
+            ApiKey.OFFSET_FETCH,
+            version,
+            lambda schema: schema.OffsetFetchRequest(
+                groups=(schema.OffsetFetchRequestGroup(group_id="g", topics=None),), require_stable=False
+            ),
+        )
+        return list(answer.groups[0].topics)
+
+    assert [topic.name for topic in await told(9)] == ["gone", "orders"]
+    assert [topic.topic_id for topic in await told(10)] == [offline_broker.node.image.topics["orders"].topic_id]
+
+
+@pytest.mark.parametrize("version", [1, 7, 9])
+async def test_many_offsets_are_told_as_few_are(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    await offline_broker.create("orders")
+    await find_coordinator(offline_broker)
+    await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
+    few = await offline_broker.ask(ApiKey.OFFSET_FETCH, version, lambda schema: fetch(schema, version))
+    monkeypatch.setattr(offset_commits, "TELL_INLINE_MAX", 1)
+    many = await offline_broker.ask(ApiKey.OFFSET_FETCH, version, lambda schema: fetch(schema, version))
+    assert many == few
+    topic = few.groups[0].topics[0] if version >= 8 else few.topics[0]
+    assert [one.committed_offset for one in topic.partitions] == [1, -1]
+
+
+async def test_a_request_for_more_offsets_than_anybody_has_is_none(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await offline_broker.create("orders")
+    await find_coordinator(offline_broker)
+    monkeypatch.setattr(offset_commits, "PARTITIONS_MAX", 1)
+    with pytest.raises(ProtocolError):
+        await offline_broker.ask(ApiKey.OFFSET_FETCH, 9, lambda schema: fetch(schema, 9))
+    monkeypatch.setattr(offset_commits, "PARTITIONS_MAX", 0)
+    with pytest.raises(ProtocolError):
+        await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
+
+
+async def test_what_does_not_exist_is_refused_in_its_place(offline_broker: OfflineBroker) -> None:
+    await offline_broker.create("orders", 2)
+    await find_coordinator(offline_broker)
+
+    def some(schema: Schema) -> Any:
+        partitions = tuple(
+            schema.OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata=None)
+            for index in (7, 0, 8, 1, 9)
+        )
+        topic = schema.OffsetCommitRequestTopic(name="orders", partitions=partitions)
+        return schema.OffsetCommitRequest(group_id="g", topics=(topic,), generation_id_or_member_epoch=-1, member_id="")
+
+    answer = await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, some)
+    unknown, none = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE
+    assert [(one.partition_index, one.error_code) for one in answer.topics[0].partitions] == [
+        (7, unknown),
+        (0, none),
+        (8, unknown),
+        (1, none),
+        (9, unknown),
+    ]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator import Coordinator
+from moldau.broker.handlers.off_loop import answer_in_thread, in_turns
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+
+KEYS_AT_ONCE = 50
+"""Looked up before others get their turn: a millisecond, more for keys of thousands of characters."""
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -24,15 +28,15 @@ async def handle_find_coordinator(node: BrokerNode, context: RequestContext, req
     if context.version < _MANY_SINCE:
         found = await _find(node, context, key_type, request.key)
         return schema.FindCoordinatorResponse(throttle_time=ms(0), **found)
-    return schema.FindCoordinatorResponse(
-        throttle_time=ms(0),
-        coordinators=tuple(
-            [
-                schema.Coordinator(key=key, **await _find(node, context, key_type, key))
-                for key in request.coordinator_keys
-            ]
-        ),
-    )
+    found_all = [
+        schema.Coordinator(key=key, **await _find(node, context, key_type, key))
+        async for key in in_turns(request.coordinator_keys, KEYS_AT_ONCE)
+    ]
+
+    def build() -> Any:
+        return schema.FindCoordinatorResponse(throttle_time=ms(0), coordinators=tuple(found_all))
+
+    return build() if len(found_all) <= KEYS_AT_ONCE else await answer_in_thread(node, context, build)
 
 
 async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:

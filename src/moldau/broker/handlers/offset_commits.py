@@ -7,14 +7,15 @@ response has a place for it.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.handlers.asking import answer
+from moldau.broker.handlers.off_loop import answer_in_thread
 from moldau.broker.transactions import Admission, admit
 from moldau.coordinators.offsets.cleanup import delete_offsets
 from moldau.coordinators.offsets.commits import (
@@ -28,7 +29,7 @@ from moldau.coordinators.offsets.commits import (
     fetch,
 )
 from moldau.coordinators.transactions.transaction import Identity
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.offset_commit import encode_commit_response
 from moldau.wire.uuids import ZERO_UUID
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 _EPOCHS_SINCE = 9
+PARTITIONS_MAX = 100_000
+"""Whose offsets one request may set or ask for: a second's work, on the loop, and more than any group reads."""
+TELL_INLINE_MAX = 500
+"""Offsets in an answer that is built at once: a few milliseconds. A thread builds a longer one."""
+
 _MANY_GROUPS_SINCE = 8
+_TOPIC_IDS_SINCE = 10
 _GROUP_ERROR_SINCE = 2
 _LOADING_KNOWN_SINCE = 2
 _ABORTABLE_SINCE = 4
@@ -132,10 +139,10 @@ def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Comm
 
     if not asked.offsets:
         return respond(_merged(refusals, ()))
-    return _ask(
+    return answer(
         lambda: node.groups.ask(asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms)),
         lambda codes: respond(_merged(refusals, codes)),
-        lambda code: respond(repeat(code)),
+        lambda refusal: respond(repeat(refusal.code)),
     )
 
 
@@ -163,7 +170,7 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
         group_id = _check_group_id(request.group_id)
         return node.groups.ask(group_id, lambda shard, waiter, _: delete_offsets(shard, waiter, group_id, partitions))
 
-    def respond(codes: Iterable[ErrorCode]) -> Any:
+    def respond(codes: Sequence[ErrorCode]) -> Any:
         code = iter(_merged(refusals, codes))
         topics = tuple(
             schema.OffsetDeleteResponseTopic(
@@ -179,36 +186,57 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
         )
         return schema.OffsetDeleteResponse(error_code=error(ErrorCode.NONE), throttle_time=ms(0), topics=topics)
 
-    def fail(code: ErrorCode) -> Any:
-        return schema.OffsetDeleteResponse(error_code=error(code), throttle_time=ms(0), topics=())
+    def refuse(refusal: KafkaError) -> Any:
+        return schema.OffsetDeleteResponse(error_code=error(refusal.code), throttle_time=ms(0), topics=())
 
-    return _ask(delete, respond, fail)
+    return answer(delete, respond, refuse)
 
 
 # -- fetching
 
 
 def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    schema = context.schema
+    has_many = context.version >= _MANY_GROUPS_SINCE
     require_stable = getattr(request, "require_stable", False)
-    if context.version >= _MANY_GROUPS_SINCE:
-        groups = []
-        for group in request.groups:
-            code, fetched = _fetch(node, group, require_stable)
-            topics = _fetched_topics(schema, "s", fetched)
-            groups.append(
-                schema.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error(code), topics=topics)
-            )
-        return schema.OffsetFetchResponse(throttle_time=ms(0), groups=tuple(groups))
-    code, fetched = _fetch(node, request, require_stable)
-    if code and context.version < _GROUP_ERROR_SINCE:
-        fetched = [(topic.name, None, _all_with(topic, code)) for topic in request.topics]
+    groups = []
+    count = 0
+    for group in request.groups if has_many else (request,):
+        code, topics = _fetch(node, context, group, require_stable)
+        groups.append((group, code, topics))
+        count += sum(len(fetched) for _, _, fetched in topics)
+        _check_count(count)
+
+    def build() -> Any:
+        return _fetched_groups(context, groups) if has_many else _fetched_group(context, *groups[0])
+
+    return build() if count <= TELL_INLINE_MAX else answer_in_thread(node, context, build)
+
+
+def _fetched_groups(context: RequestContext, groups: list[tuple[Any, ErrorCode, list[_FetchedTopic]]]) -> Any:
+    schema = context.schema
     return schema.OffsetFetchResponse(
-        throttle_time=ms(0), error_code=error(code), topics=_fetched_topics(schema, "", fetched)
+        throttle_time=ms(0),
+        groups=tuple(
+            schema.OffsetFetchResponseGroup(
+                group_id=group.group_id, error_code=error(code), topics=_fetched_topics(schema, "s", topics)
+            )
+            for group, code, topics in groups
+        ),
     )
 
 
-def _fetch(node: BrokerNode, group: Any, require_stable: bool) -> tuple[ErrorCode, list[_FetchedTopic]]:
+def _fetched_group(context: RequestContext, request: Any, code: ErrorCode, topics: list[_FetchedTopic]) -> Any:
+    schema = context.schema
+    if code and context.version < _GROUP_ERROR_SINCE:
+        topics = [(topic.name, None, _all_with(topic, code)) for topic in request.topics]
+    return schema.OffsetFetchResponse(
+        throttle_time=ms(0), error_code=error(code), topics=_fetched_topics(schema, "", topics)
+    )
+
+
+def _fetch(
+    node: BrokerNode, context: RequestContext, group: Any, require_stable: bool
+) -> tuple[ErrorCode, list[_FetchedTopic]]:
     """The error of the group, or what it committed, topic by topic."""
     try:
         shard = node.groups.shard(group.group_id)
@@ -221,7 +249,10 @@ def _fetch(node: BrokerNode, group: Any, require_stable: bool) -> tuple[ErrorCod
         )
         if group.topics is None:
             by_topic = groupby(fetch(shard, asked), attrgetter("topic"))
-            return ErrorCode.NONE, [(name, _id_of(node, name), list(found)) for name, found in by_topic]
+            found = [(name, _id_of(node, name), list(offsets)) for name, offsets in by_topic]
+            # A topic that is gone has no id that it could be told by.
+            return ErrorCode.NONE, [one for one in found if one[1] or context.version < _TOPIC_IDS_SINCE]
+        _check_count(sum(len(topic.partition_indexes) for topic in group.topics))
         topics = [(topic, *_named(node, topic)) for topic in group.topics]
         partitions = [
             Asked(name, index, topic_id or ZERO_UUID)
@@ -229,13 +260,13 @@ def _fetch(node: BrokerNode, group: Any, require_stable: bool) -> tuple[ErrorCod
             if name is not None
             for index in topic.partition_indexes
         ]
-        found = iter(fetch(shard, asked._replace(partitions=partitions)))
+        offsets = iter(fetch(shard, asked._replace(partitions=partitions)))
     except KafkaError as failure:
         return failure.code, []
     return ErrorCode.NONE, [
         (name, topic_id, _all_with(topic, ErrorCode.UNKNOWN_TOPIC_ID))
         if name is None
-        else (name, topic_id, list(islice(found, len(topic.partition_indexes))))
+        else (name, topic_id, list(islice(offsets, len(topic.partition_indexes))))
         for topic, name, topic_id in topics
     ]
 
@@ -283,6 +314,7 @@ def _id_of(node: BrokerNode, name: str) -> uuid.UUID | None:
 
 def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID, Any]], _Refusals]:
     """The partitions that exist, and the others, by their place in the request, with the reason to refuse them."""
+    _check_count(sum(len(topic.partitions) for topic in topics))
     existing: list[tuple[str, uuid.UUID, Any]] = []
     refusals: _Refusals = {}
     for topic in topics:
@@ -298,32 +330,17 @@ def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID,
     return existing, refusals
 
 
-def _merged(refusals: _Refusals, codes: Iterable[ErrorCode]) -> Iterable[ErrorCode]:
+def _merged(refusals: _Refusals, codes: Sequence[ErrorCode]) -> Sequence[ErrorCode]:
     """The coordinator's codes, with the refusals in their places."""
     if not refusals:
         return codes
-    merged = list(codes)
-    for place, refusal in refusals.items():
-        merged.insert(place, refusal)  # in ascending order, so that every later one finds its place
-    return merged
+    code = iter(codes)
+    return [refusals[place] if place in refusals else next(code) for place in range(len(refusals) + len(codes))]
 
 
-def _ask(ask: Callable[[], Any], respond: Callable[[Any], Any], fail: Callable[[ErrorCode], Any]) -> Any:
-    """The response, or an awaitable of it if the coordinator's reply takes a while."""
-    try:
-        reply = ask()
-    except KafkaError as failure:
-        return fail(failure.code)
-    if not isinstance(reply, asyncio.Future):
-        return respond(reply)
-
-    async def later() -> Any:
-        try:
-            return respond(await reply)
-        except KafkaError as failure:
-            return fail(failure.code)
-
-    return later()
+def _check_count(partitions: int) -> None:
+    if partitions > PARTITIONS_MAX:
+        raise ProtocolError(f"offsets of {partitions} partitions in one request")
 
 
 def _check_group_id(group_id: str) -> str:
