@@ -14,7 +14,16 @@ from moldau.coordinators.classic.base import State
 from moldau.coordinators.classic.records import GroupMetadataKey
 from moldau.errors import ErrorCode
 from moldau.wire.apis import APIS, ApiKey
-from moldau.wire.messages import Schema, encode_response, error, ms, response_schema
+from moldau.wire.messages import (
+    Schema,
+    decode_response,
+    encode_request,
+    encode_response,
+    error,
+    ms,
+    request_schema,
+    response_schema,
+)
 from moldau.wire.state_records import encode_key
 
 E = ErrorCode
@@ -276,3 +285,28 @@ def test_prepared_answers_to_heartbeats_are_the_schemas(version: int, code: Erro
     size, rest = _heartbeat_frame(version, code)
     whole = encode_response(-2, schema.HeartbeatResponse(throttle_time=ms(0), error_code=error(code)))
     assert size + (-2).to_bytes(4, "big", signed=True) + rest == whole
+
+
+@pytest.mark.parametrize("version", [3, 9])
+async def test_a_client_with_the_longest_of_names_can_be_a_member(broker: OfflineBroker, version: int) -> None:
+    def build(schema: Schema, member_id: str) -> bytes:
+        fields: dict[str, Any] = {} if version < 5 else {"group_instance_id": None, "reason": None}
+        protocol = schema.JoinGroupRequestProtocol(name="range", metadata=b"")
+        request = schema.JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout=ms(10_000),
+            rebalance_timeout=ms(10_000),
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=(protocol,),
+            **fields,
+        )
+        return encode_request(7, "c" * 32767, request)[4:]
+
+    schema = request_schema(ApiKey.JOIN_GROUP, version)
+    _, answer = decode_response(ApiKey.JOIN_GROUP, version, (await broker.send(build(schema, "")))[4:])
+    if answer.error_code == E.MEMBER_ID_REQUIRED:
+        frame = await broker.send(build(schema, answer.member_id))
+        _, answer = decode_response(ApiKey.JOIN_GROUP, version, frame[4:])
+    assert (answer.error_code, answer.generation_id) == (E.NONE, 1)
+    assert (await Group(broker).sync(answer, (answer.member_id, b"all"))).assignment == b"all"

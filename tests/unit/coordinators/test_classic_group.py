@@ -330,6 +330,15 @@ def test_a_silent_member_is_out_and_the_others_are_told() -> None:
     assert lab.heartbeat(leader) is E.REBALANCE_IN_PROGRESS
 
 
+def test_a_sync_of_a_stable_group_is_a_sign_of_life() -> None:
+    lab = Lab()
+    (member,) = lab.stable(1)
+    lab.pass_ms(SESSION_MS - 1)
+    assert lab.synced(lab.sync(member)).error is E.NONE
+    lab.pass_ms(SESSION_MS - 1)
+    assert lab.heartbeat(member) is E.NONE
+
+
 def test_a_group_whose_members_all_went_silent_is_empty() -> None:
     lab = Lab()
     lab.stable(3)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from moldau.coordinators.effects import Effects
     from moldau.coordinators.group_shard import GroupShard
 
+MEMBER_ID_NAME_MAX = 1_000
+"""Characters of a client's name in the member id it gets, which has to fit into a string as the name itself does."""
+
 _MEMBER_ID_REQUIRED_SINCE = 4
 _NULL_PROTOCOL_SINCE = 7
 _SKIP_ASSIGNMENT_SINCE = 9
@@ -59,7 +62,7 @@ def handle_join_group(node: BrokerNode, context: RequestContext, request: Any) -
     event = Join(
         group_id=request.group_id,
         member_id=request.member_id,
-        new_member_id=f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}",
+        new_member_id=f"{(client_id if instance_id is None else instance_id)[:MEMBER_ID_NAME_MAX]}-{uuid.uuid4()}",
         instance_id=instance_id,
         client_id=client_id,
         client_host=f"/{context.connection.peer_host}",

@@ -325,6 +325,7 @@ class ClassicGroup(GroupBase):
 
     def _tell_assignment(self, step: Step, waiter: Waiter, request: Sync, member: Member) -> None:
         self._unsynced.discard(member.member_id)
+        member.lives(step.now_ms)
         step.effects.reply(waiter, self.assignment(member))
 
     def _sync_time_up(self, step: Step) -> None:
