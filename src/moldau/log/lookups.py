@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from moldau.errors import StorageError
 from moldau.log.offset_index import CorruptIndexError
+from moldau.log.segment import Segment, base_offset_of
 from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import iter_records
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
-    from moldau.log.segment import Segment
 
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 
@@ -71,12 +72,10 @@ def _newest(log: PartitionLog, segment: Segment) -> Found | None:
 
 def aborted_transactions(log: PartitionLog, start_offset: int, upto_offset: int) -> list[tuple[int, int]]:
     found: list[AbortedTxn] = []
-    following = [segment.base_offset for segment in log.segments[1:]]
-    for segment, end_offset in zip(log.segments, [*following, log.log_end_offset], strict=True):
-        if end_offset <= start_offset or not segment.txn_index.exists:
-            continue
+    first = max(0, bisect_right(log.segments, start_offset, key=base_offset_of) - 1)
+    for segment in log.segments[first:]:
         try:
-            if segment.txn_index.collect(start_offset, upto_offset, found):
+            if segment.txn_index.exists and segment.txn_index.collect(start_offset, upto_offset, found):
                 break
         except CorruptIndexError as error:
             raise StorageError(f"{error}; restart the broker to build it again") from error

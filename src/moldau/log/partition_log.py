@@ -398,18 +398,32 @@ class PartitionLog:
 
         With `min_one` at least one batch, however large. Empty when there is nothing (yet).
         """
+        return self._read(offset, max_bytes, upto_offset, min_one)[0]
+
+    def read_committed(
+        self, offset: int, max_bytes: int, *, min_one: bool
+    ) -> tuple[bytes | memoryview, list[tuple[int, int]]]:
+        """As `read`, up to the last stable offset; and the aborted transactions that have records there."""
+        data, next_offset = self._read(offset, max_bytes, self.last_stable_offset, min_one)
+        if not data:
+            return data, []
+        upto_offset = next_offset if next_offset >= 0 else self.last_stable_offset
+        return data, self.aborted_transactions(offset, upto_offset)
+
+    def _read(self, offset: int, max_bytes: int, upto_offset: int, min_one: bool) -> tuple[bytes | memoryview, int]:
+        """The batches, and the offset that follows them; -1 where that is not known."""
         end_offset = self.log_end_offset
         if offset < self.log_start_offset or offset > end_offset:
             raise OffsetOutOfRangeError(
                 f"{self.name} has offsets {self.log_start_offset} to {end_offset}, {offset} was asked for"
             )
         if offset >= upto_offset:
-            return b""
+            return b"", offset
         try:
             segment, position = self._hints.get(offset) or self._locate(offset)
             if position >= segment.size:
                 if segment is self._active:
-                    return b""
+                    return b"", offset
                 segment, position = self._following(segment), 0
             next_offset = end_offset if segment is self._active else self._following(segment).base_offset
             end = segment.size if upto_offset >= next_offset else segment.position_of(upto_offset)
@@ -423,7 +437,7 @@ class PartitionLog:
         if len(self._hints) >= _HINTS_MAX:
             self._hints.clear()
         self._hints[next_offset] = (segment, position + len(data))
-        return data
+        return data, next_offset
 
     def _locate(self, offset: int) -> tuple[Segment, int]:
         """The segment and position of the first batch that ends at or after `offset`."""

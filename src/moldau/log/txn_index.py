@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_left
 from typing import NamedTuple
 
 from moldau.log.files import fsync_path, read_file, write_at
@@ -15,6 +16,8 @@ from moldau.log.offset_index import CorruptIndexError
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_SIZE = _ENTRY.size
+_LAST_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_POS = 18
 VERSION = 0
 
 
@@ -47,23 +50,37 @@ class TxnIndex:
 
     def entries(self) -> list[AbortedTxn]:
         """All entries; CorruptIndexError when the file is torn, of a newer version, or not this segment's."""
+        data = self._read()
+        return [self._entry(data, position) for position in range(0, len(data), ENTRY_SIZE)]
+
+    def _read(self) -> bytes:
         if not self.size:
-            return []
+            return b""
         data = read_file(self.path)[: self.size]  # behind that lies at most a write that failed
         if len(data) % ENTRY_SIZE:
             raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
-        result = []
-        for version, *fields in _ENTRY.iter_unpack(data):
-            txn = AbortedTxn(*fields)
-            if version > VERSION or txn.last_offset < self.base_offset:
-                raise CorruptIndexError(f"{self.path} has an entry that cannot be right: version {version}, {txn}")
-            result.append(txn)
-        return result
+        return data
+
+    def _entry(self, data: bytes, position: int) -> AbortedTxn:
+        version, *fields = _ENTRY.unpack_from(data, position)
+        txn = AbortedTxn(*fields)
+        if version > VERSION or txn.last_offset < self.base_offset:
+            raise CorruptIndexError(f"{self.path} has an entry that cannot be right: version {version}, {txn}")
+        return txn
 
     def collect(self, start_offset: int, upto_offset: int, into: list[AbortedTxn]) -> bool:
         """Adds the transactions that overlap [start, upto); True once no later segment can hold another."""
-        for txn in self.entries():
-            if txn.last_offset >= start_offset and txn.first_offset < upto_offset:
+        data = self._read()
+        positions = range(0, len(data), ENTRY_SIZE)
+
+        def last_offset(position: int) -> int:
+            offset: int = _LAST_OFFSET.unpack_from(data, position + _LAST_OFFSET_POS)[0]
+            return offset
+
+        # The markers are in the order of their offsets, and a reader may be far behind most of them.
+        for position in positions[bisect_left(positions, start_offset, key=last_offset) :]:
+            txn = self._entry(data, position)
+            if txn.first_offset < upto_offset:
                 into.append(txn)
             if txn.last_stable_offset >= upto_offset:
                 return True

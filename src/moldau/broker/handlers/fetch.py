@@ -101,13 +101,15 @@ def _read_partition(
 ) -> tuple[FetchPartitionResult, int]:
     partition.check_leader_epoch(asked.current_leader_epoch)
     log = partition.log
-    upto = log.last_stable_offset if committed else log.high_watermark
+    offset, max_bytes = asked.fetch_offset, min(left, asked.max_bytes)
     records: bytes | memoryview = b""
-    if left > 0 or min_one:
-        records = log.read(asked.fetch_offset, min(left, asked.max_bytes), upto_offset=upto, min_one=min_one)
-    aborted = None
-    if committed:
-        aborted = tuple(log.aborted_transactions(asked.fetch_offset, upto)) if records else ()
+    aborted: Sequence[tuple[int, int]] | None = () if committed else None
+    if left <= 0 and not min_one:
+        pass  # the answer is full
+    elif committed:
+        records, aborted = log.read_committed(offset, max_bytes, min_one=min_one)
+    else:
+        records = log.read(offset, max_bytes, upto_offset=log.high_watermark, min_one=min_one)
     result = FetchPartitionResult(
         asked.index, 0, log.high_watermark, log.last_stable_offset, log.log_start_offset, aborted, -1, records
     )
