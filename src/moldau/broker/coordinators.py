@@ -14,6 +14,7 @@ from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.share.records import STATE_RECORDS
 from moldau.coordinators.share.state_shard import ShareStateShard
 from moldau.errors import KafkaError
+from moldau.wire.compression import Codec
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -33,6 +34,8 @@ class Coordinators:
             lambda _: GroupShard(lambda: node.config, topics, self._overrides),
             partitions=lambda: node.config.offsets_topic_num_partitions,
             topic_configs=lambda: _state_topic_configs(node.config.offsets_topic_segment_bytes),
+            codec=lambda: Codec(node.config.offsets_topic_compression_codec),
+            load_bytes=lambda: node.config.offsets_load_buffer_size,
         )
         self.transactions = make_transactions(node)
         self.share_state: Coordinator[ShareStateShard] = Coordinator(

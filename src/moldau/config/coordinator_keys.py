@@ -5,6 +5,7 @@ from __future__ import annotations
 from moldau.config.keys import (
     INT_MAX,
     AtLeast,
+    Between,
     Configuration,
     Kind,
     ListOf,
@@ -135,9 +136,8 @@ class CoordinatorKeys(Configuration):
         "offsets.load.buffer.size",
         Kind.INT,
         5 * _MIB,
-        "Bytes read at a time when offsets are loaded.",
+        "Bytes read at a time when offsets are loaded; never more than 64 KiB, so that others are served meanwhile.",
         AtLeast(1),
-        later=True,
     )
     offsets_retention_minutes: int = key(
         "offsets.retention.minutes",
@@ -181,7 +181,7 @@ class CoordinatorKeys(Configuration):
         Kind.INT,
         0,
         "Codec of `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
-        later=True,
+        Between(0, 4),
     )
     transaction_state_log_num_partitions: int = key(
         "transaction.state.log.num.partitions",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from offline import OfflineBroker
+from offline import OfflineBroker, StartOffline
 
+from moldau.broker import coordinator
 from moldau.broker.handlers import offset_commits
+from moldau.coordinators.effects import Effects
 from moldau.coordinators.offsets.records import OffsetCommitKey
-from moldau.errors import ErrorCode, ProtocolError
+from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.log.producer_state import ProducerEntry
 from moldau.wire.apis import ApiKey
+from moldau.wire.batch import iter_headers
+from moldau.wire.compression import Codec
 from moldau.wire.messages import Schema
 
 
@@ -177,3 +182,30 @@ async def test_what_does_not_exist_is_refused_in_its_place(offline_broker: Offli
         (1, none),
         (9, unknown),
     ]
+
+
+async def test_offsets_are_compressed_as_configured_and_read_back(
+    start_offline: StartOffline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "RELOAD_DELAY_S", 0.01)
+    broker = start_offline({"offsets.topic.compression.codec": "4", "offsets.load.buffer.size": "1"})
+    await broker.create("orders")
+    await find_coordinator(broker)
+    for _ in range(3):
+        await broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
+    groups = broker.node.groups
+    log = broker.node.find_partition(groups.topic, None, groups.partition_for("g")).log
+    data = bytes(log.read(0, 10_000, upto_offset=log.high_watermark, min_one=True))
+    assert [header.codec for _, header in iter_headers(data)] == [Codec.ZSTD] * 3
+    before = groups.shard("g")
+
+    def slip(*_: Any) -> Effects:
+        raise AssertionError("after which memory is not trusted")
+
+    with pytest.raises(KafkaError):
+        groups.ask("g", slip)
+    async with asyncio.timeout(10):
+        while groups.is_loading:
+            await asyncio.sleep(0.01)
+    assert groups.shard("g") is not before
+    assert dict(groups.shard("g").offsets.of_group("g")) == dict(before.offsets.of_group("g"))
