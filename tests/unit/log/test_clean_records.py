@@ -13,11 +13,18 @@ from moldau.log.cleaning.throttle import Throttle
 from moldau.wire.batch import DELETE_HORIZON, Record, assemble, decode_records, encode_batch, read_header, records_data
 
 field = st.none() | st.binary(max_size=80) | st.integers(0, 3).map(lambda n: bytes([64, 200, 9000, 0][n]))
-rows = st.lists(
-    st.tuples(field, field, st.integers(NOW_MS - 2**40, NOW_MS + 2**20), st.just(()) | st.just((("h", b"v"),))),
+row = st.tuples(field, field, st.integers(NOW_MS - 2**40, NOW_MS + 2**20), st.just(()) | st.just((("h", b"v"),)))
+short = st.integers(0, 255).map(lambda n: bytes([n] * 3))
+times = st.integers(NOW_MS, NOW_MS + 50)
+# Runs of records of one size, with others of another layout but as long among them.
+alike = st.lists(
+    st.tuples(short, st.just(b"value"), times, st.just(()))
+    | st.tuples(short, st.none(), times, st.just((("h", b""),)))
+    | st.tuples(st.none(), st.just(b"8 bytes!"), times, st.just(())),
     min_size=1,
-    max_size=150,
+    max_size=200,
 )
+rows = st.lists(row, min_size=1, max_size=150) | alike
 
 
 def taken_apart(fields: list[tuple[bytes | None, bytes | None, int, tuple[()]]]) -> tuple[bytes, list[Record]]:

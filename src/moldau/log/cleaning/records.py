@@ -1,14 +1,19 @@
 """The inside of a batch as the cleaner sees it: where each record lies, its key, whether it deletes.
 
 This is the hot loop of compaction, so it is written out: varints of one or two bytes in place, longer ones by call,
-values never touched. What is kept is copied as it stands: offsets and timestamps in a record are relative to the
-batch header, which does not move. Only a batch that gets a delete horizon has its timestamps written anew.
+values never touched. Records that follow one with all their fields at the same places, as they mostly do where keys
+and values have one size, are not read one by one but in columns: every byte that decides of the places is compared
+over all of them by one slice. What is kept is copied as it stands: offsets and timestamps in a record are relative to
+the batch header, which does not move. Only a batch that gets a delete horizon has its timestamps written anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import chain
+from struct import Struct
 from typing import NamedTuple
 
 from moldau.errors import CorruptRecordError, ProtocolError
@@ -16,6 +21,9 @@ from moldau.wire.primitives import read_varlong, write_varlong
 
 _NULL = 1  # a length of -1, as a zigzag varint
 _DIGEST_FROM = 64
+_COLUMNS_MIN = 8  # of fewer records, columns are no gain
+_ENDS, _GOES_ON = bytes(range(0x80)), bytes(range(0x80, 0x100))  # bytes of a varint: the last one, and the others
+_HALVES = bytes((byte & 0x7F) >> 1 for byte in range(0x100))  # the six bits of a zigzag varint's first byte
 
 
 class Records(NamedTuple):
@@ -27,58 +35,125 @@ class Records(NamedTuple):
 
 def scan_records(data: bytes, count: int) -> Records:
     """CorruptRecordError unless `data` is `count` records and nothing else."""
+    records = Records([], [], [], [])
     try:
-        records = _scan(data, count)
+        end = _scan(data, count, records)
     except (IndexError, ProtocolError) as error:
         raise CorruptRecordError(f"malformed record among {count}: {error}") from error
-    if records.starts[-1] != len(data):
-        raise CorruptRecordError(f"{count} records end at byte {records.starts[-1]} of {len(data)}")
+    records.starts.append(end)
+    if end != len(data):
+        raise CorruptRecordError(f"{count} records end at byte {end} of {len(data)}")
     return records
 
 
-def _scan(data: bytes, count: int) -> Records:
-    starts: list[int] = []
-    offset_deltas: list[int] = []
-    keys: list[bytes | None] = []
-    tombstones: list[int] = []
-    at = 0
-    for number in range(count):
+def _scan(data: bytes, count: int, records: Records) -> int:
+    """Takes in `count` records; returns where they end."""
+    starts, offset_deltas, keys, tombstones = records
+    columns_upto = count - _COLUMNS_MIN
+    at = number = 0
+    while number < count:
+        start = at
         starts.append(at)
-        size = data[at]
+        size = head = data[at]
         if size < 0x80:
-            at += 1
+            body = at + 1
         elif (byte := data[at + 1]) < 0x80:
             size = size & 0x7F | byte << 7
-            at += 2
+            body = at + 2
         else:
-            size, at = _long_varint(data, at)
-        end = at + (size >> 1)
-        at += 1  # attributes
+            size, body = _long_varint(data, at)
+        end = body + (size >> 1)
+        at = body + 1  # behind the attributes
         while data[at] >= 0x80:  # timestamp delta
             at += 1
-        delta = data[at + 1]
+        delta_at = at + 1
+        delta = data[delta_at]
         if delta < 0x80:
-            at += 2
-        elif (byte := data[at + 2]) < 0x80:
+            key_at = delta_at + 1
+        elif (byte := data[delta_at + 1]) < 0x80:
             delta = delta & 0x7F | byte << 7
-            at += 3
+            key_at = delta_at + 2
         else:
-            delta, at = _long_varint(data, at + 1)
+            delta, key_at = _long_varint(data, delta_at)
         offset_deltas.append(delta >> 1)
-        size = data[at]
+        size = data[key_at]
         if size < 0x80 and size != _NULL:
-            key_end = at + 1 + (size >> 1)
-            keys.append(data[at + 1 : key_end])
+            key_end = key_at + 1 + (size >> 1)
+            keys.append(data[key_at + 1 : key_end])
         else:
-            key, key_end = _long_or_no_key(data, at)
+            key, key_end = _long_or_no_key(data, key_at)
             keys.append(key)
         if key_end >= end:
             raise ProtocolError(f"number {number} is longer than it says")
         if data[key_end] == _NULL:
             tombstones.append(number)
+        number += 1
         at = end
-    starts.append(at)
-    return Records(starts, offset_deltas, keys, tombstones)
+        # Are there many more of its length? Then the last of those that are worth it begins as it does.
+        if (
+            number <= columns_upto and data[end] == head
+            and (probe := end + (_COLUMNS_MIN - 1) * (end - start)) < len(data) and data[probe] == head
+        ):  # fmt: skip
+            places = _Places(start, body, delta_at, key_at, key_end, end)
+            number, at = _scan_columns(data, places, number, count, records)
+    return at
+
+
+class _Places(NamedTuple):
+    """Where the fields of one record begin."""
+
+    start: int
+    body: int
+    offset_delta: int
+    key: int
+    value: int
+    end: int
+
+
+def _scan_columns(data: bytes, like: _Places, number: int, count: int, records: Records) -> tuple[int, int]:
+    """Takes in those that follow `like` with everything at the same places; the next number, and where it lies."""
+    start, _, delta_at, key_at, value_at, end = like
+    delta_size = key_at - delta_at
+    if delta_size > 2 or data[key_at] >= 0x80 or data[key_at] == _NULL:
+        return number, end
+    key_size = data[key_at] >> 1
+    same = _count_alike(data, like, count - number)
+    stride = end - start
+    after = end + same * stride
+    records.starts.extend(range(end, after, stride))
+    low = data[delta_at + stride : after : stride].translate(_HALVES)
+    if delta_size == 1:
+        records.offset_deltas.extend(low)
+    else:
+        high = data[delta_at + 1 + stride : after : stride]
+        records.offset_deltas.extend([bits | more << 6 for bits, more in zip(low, high, strict=True)])
+    layout = _key_layout(key_at + 1 - start, key_size, stride)
+    records.keys.extend(chain.from_iterable(layout.iter_unpack(memoryview(data)[end:after])))
+    values = data[value_at + stride : after : stride]
+    if _NULL in values:
+        records.tombstones.extend([number + row for row, size in enumerate(values) if size == _NULL])
+    return number + same, after
+
+
+def _count_alike(data: bytes, like: _Places, count: int) -> int:
+    """How many of up to `count` records that follow `like` have all fields where it has them.
+
+    Its lengths they must have; timestamps and offsets may differ, but not in how many bytes they take.
+    """
+    start, body, _, key_at, _, end = like
+    stride = end - start
+    count = min(count, (len(data) - end) // stride)
+    fixed = [(at, data[at : at + 1]) for at in (*range(start, body), key_at)]
+    varints = [(at, _ENDS if data[at] < 0x80 else _GOES_ON) for at in range(body + 1, key_at)]
+    for at, alike in fixed + varints:
+        column = data[at + stride : at + stride + count * stride : stride]
+        count -= len(column.lstrip(alike))
+    return count
+
+
+@lru_cache(maxsize=256)
+def _key_layout(before: int, size: int, stride: int) -> Struct:
+    return Struct(f"{before}x{size}s{stride - before - size}x")
 
 
 def _long_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -126,9 +201,22 @@ def pick_records(data: bytes, numbers: Sequence[int]) -> bytes:
     return b"".join(parts)
 
 
-def newest_delta(data: bytes, starts: Sequence[int]) -> int:
+def newest_delta(data: bytes, starts: Iterable[int]) -> int:
     """The largest timestamp delta of the records at `starts`."""
-    return max(_timestamp_delta(data, start)[0] for start in starts)
+    newest: int | None = None
+    for start in starts:
+        at = start + 1  # behind the length, of which all bytes but the last say that it goes on
+        while data[at - 1] >= 0x80:
+            at += 1
+        folded = data[at + 1]
+        if folded < 0x80:
+            delta = folded >> 1 ^ -(folded & 1)
+        else:
+            delta, _ = read_varlong(data, at + 1)
+        if newest is None or delta > newest:
+            newest = delta
+    assert newest is not None  # nobody asks about nothing
+    return newest
 
 
 def _timestamp_delta(data: bytes, start: int) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ sequence, epochs and compression of a batch never change.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 from moldau.log.cleaning.job import CleaningJob
 from moldau.log.cleaning.offset_map import OffsetMap
@@ -76,14 +77,7 @@ class BatchFilter:
         found = self._candidates(header, batch)
         if found is None:
             return None
-        data, records = found
-        find = self._latest.get
-        base_offset = header.base_offset
-        kept = [
-            number
-            for number, (delta, key) in enumerate(zip(records.offset_deltas, records.keys, strict=True))
-            if base_offset + delta >= find(key, -1)
-        ]
+        data, records, kept = found
         needs_horizon = False
         if records.tombstones:
             if horizon_passed:
@@ -101,15 +95,14 @@ class BatchFilter:
             return self._with_horizon(header, data)
         return assemble(header, compress(header.codec, data)), header.max_timestamp
 
-    def _candidates(self, header: BatchHeader, batch: memoryview) -> tuple[bytes, Records] | None:
-        """The records of a batch, or those that matter; None when none does.
+    def _candidates(self, header: BatchHeader, batch: memoryview) -> tuple[bytes, Records, Sequence[int]] | None:
+        """The records of a batch, or those that matter, and which of them have no later one; None when none has.
 
         In the dirty part these are known by offset: the map was made from it. So most batches need not be unpacked
         again, and of the others only a few records looked at.
         """
-        if header.last_offset < self._dirty_from:
-            wanted = None
-        else:
+        wanted = None
+        if header.last_offset >= self._dirty_from:
             offsets = self._latest_offsets
             first = bisect_left(offsets, header.base_offset)
             end = bisect_right(offsets, header.last_offset, first)
@@ -121,8 +114,20 @@ class BatchFilter:
             some = pick_records(data, wanted)
             records = scan_records(some, len(wanted))
             if records.offset_deltas == wanted:  # else its offsets are out of order, and numbers are not offsets
-                return some, records
-        return data, scan_records(data, header.count)
+                return some, records, range(len(wanted))
+        records = scan_records(data, header.count)
+        return data, records, self._latest_of(records, header.base_offset)
+
+    def _latest_of(self, records: Records, base_offset: int) -> Sequence[int]:
+        latest = self._latest
+        if latest.keys().isdisjoint(records.keys):
+            return range(len(records.keys))
+        find = latest.get
+        return [
+            number
+            for number, (delta, key) in enumerate(zip(records.offset_deltas, records.keys, strict=True))
+            if base_offset + delta >= find(key, -1)
+        ]
 
     def _with_horizon(self, header: BatchHeader, data: bytes) -> Rest:
         """The batch with the time from which its markers may go; record timestamps count from it now."""
@@ -140,12 +145,13 @@ class BatchFilter:
         return header.next_offset == self._upper_offset
 
 
-def _select(header: BatchHeader, data: bytes, records: Records, kept: list[int]) -> tuple[BatchHeader, bytes]:
+def _select(header: BatchHeader, data: bytes, records: Records, kept: Sequence[int]) -> tuple[BatchHeader, bytes]:
     starts = records.starts
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:
         max_timestamp = header.base_timestamp + newest_delta(data, [starts[number] for number in kept])
-    data = b"".join([data[starts[number] : starts[number + 1]] for number in kept])
+    if len(kept) < len(records.keys):
+        data = b"".join([data[starts[number] : starts[number + 1]] for number in kept])
     return header._replace(count=len(kept), max_timestamp=max_timestamp), data
 
 
