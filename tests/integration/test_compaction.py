@@ -57,19 +57,29 @@ def write(bootstrap: str, topic: str, rounds: int) -> dict[bytes, bytes]:
 
 def is_clean(broker: BrokerProcess, topic: str, rounds: int) -> bool:
     """Whether all that `write` wrote, but for the last record, has been cleaned."""
+    return cleaned_upto(broker, topic) == records_of(rounds) - 1
+
+
+def cleaned_upto(broker: BrokerProcess, topic: str) -> int:
     path = broker.data_dir / "cleaner-offset-checkpoint"
     found = re.search(rf"^{topic} 0 (\d+)$", path.read_text(), re.M) if path.exists() else None
-    return found is not None and int(found[1]) == records_of(rounds) - 1
+    return int(found[1]) if found is not None else 0
 
 
 def records_of(rounds: int) -> int:
     return rounds * (KEYS + 1) + KEYS // 2 + 2
 
 
-def read(bootstrap: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
+def read(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[tuple[int, bytes, bytes | None]]:
     """Offset, key and value of all there is."""
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "check.crcs": True}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "isolation.level": isolation_level,
+        }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     found = []
@@ -188,6 +198,94 @@ def test_a_corrupt_log_is_given_up_once_and_disturbs_no_other(tmp_path: Path) ->
         eventually(lambda: broker.metrics()["moldau_cleanings_total"] > cleanings, "rounds go on")
         assert broker.output().count("a log cannot be cleaned") == 1
         assert table(read(broker.bootstrap, good)) == left
+
+
+class Writers:
+    """A transactional and an idempotent producer that go on whatever becomes of the log, and what must be left."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.latest: dict[bytes, bytes] = {}
+        self._errors: list[object] = []
+        self._count = 0
+        common = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200}
+        self._plain = confluent_kafka.Producer({**common, "enable.idempotence": True})
+        self._transactional = confluent_kafka.Producer({**common, "transactional.id": f"{topic}-writer"})
+        self._transactional.init_transactions(30)
+
+    def write(self, rounds: int) -> int:
+        """In each round a transaction that commits, one that is aborted, and some records of neither.
+
+        Returns an offset that is sure to come into a segment that can be cleaned.
+        """
+        for _ in range(rounds):
+            for name, commits in (("committed", True), ("aborted", False)):
+                self._transactional.begin_transaction()
+                values = self._produce(self._transactional, name)
+                if commits:
+                    self._transactional.commit_transaction(30)
+                    self.latest |= values
+                else:
+                    self._transactional.flush(30)
+                    self._transactional.abort_transaction(30)
+            self.latest |= self._produce(self._plain, "plain")
+            assert self._plain.flush(30) == 0
+        last = self._last_offset
+        for _ in range(2):  # the active segment is never cleaned: pushes all else out of it
+            self._send(self._plain, b"end", bytes(40_000))
+            self.latest[b"end"] = bytes(40_000)
+            assert self._plain.flush(30) == 0
+        assert not self._errors
+        return last
+
+    def _produce(self, producer: confluent_kafka.Producer, name: str) -> dict[bytes, bytes]:
+        """Keys of its own and keys that all write to."""
+        values = {}
+        for number in range(10):
+            for key in (b"%s-%d" % (name.encode(), number), b"shared-%d" % number):
+                self._count += 1
+                values[key] = b"%s %d" % (name.encode(), self._count) + bytes(300)
+                self._send(producer, key, values[key])
+        return values
+
+    def _send(self, producer: confluent_kafka.Producer, key: bytes, value: bytes) -> None:
+        def delivered(error: object, message: confluent_kafka.Message) -> None:
+            if error is not None:
+                self._errors.append(error)
+            else:
+                self._last_offset = message.offset()
+
+        producer.produce(self.topic, value, key, on_delivery=delivered)
+        producer.poll(0)
+
+
+@pytest.mark.parametrize("way", ["stop", "kill", "without snapshots"])
+def test_producers_go_on_after_their_records_were_compacted_and_the_broker_was_restarted(
+    tmp_path: Path, way: str
+) -> None:
+    with BrokerProcess(tmp_path, EAGER) as broker:
+        topic = make_topic(broker.bootstrap, **COMPACTED)
+        writers = Writers(broker.bootstrap, topic)
+        for _ in range(2):
+            last = writers.write(rounds=5)
+            eventually(lambda: cleaned_upto(broker, topic) > last, "what was written is cleaned")  # noqa: B023
+            if way == "stop":
+                assert broker.stop() == 0
+            else:
+                broker.kill()
+            if way == "without snapshots":  # then the cleaned log is all that tells of producers
+                for path in (broker.data_dir / f"{topic}-0").glob("*.snapshot"):
+                    path.unlink()
+            broker.start()
+        last = writers.write(rounds=2)
+        rows = read(broker.bootstrap, topic)
+        assert table(rows) == writers.latest
+        assert not any(value.startswith(b"aborted") for _, _, value in rows if value)
+        eventually(lambda: cleaned_upto(broker, topic) > last, "what was written is cleaned")
+        assert table(read(broker.bootstrap, topic)) == writers.latest
+        rest = read(broker.bootstrap, topic, "read_uncommitted")
+        assert len(rest) < 4 * len(writers.latest)
+        assert "Traceback" not in broker.output()
 
 
 @pytest.mark.apache
