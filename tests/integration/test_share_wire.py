@@ -178,7 +178,7 @@ def test_what_is_not_acquired_cannot_be_acknowledged(member: NewMember) -> None:
     assert one.acknowledge(0, 2, 7) is ErrorCode.INVALID_REQUEST
     assert one.acknowledge(0, 2, RENEW) is ErrorCode.INVALID_REQUEST
     assert one.acknowledge(0, 2, ACCEPT) is ErrorCode.NONE
-    assert one.acknowledge(0, 2, ACCEPT) is ErrorCode.NONE, "it is below the start of the queue: nobody minds"
+    assert one.acknowledge(0, 2, ACCEPT) is ErrorCode.INVALID_RECORD_STATE, "it is over"
 
 
 def test_sessions_have_an_order(member: NewMember) -> None:
@@ -362,6 +362,18 @@ def test_a_deleted_group_begins_anew(member: NewMember) -> None:
     assert member(one).take() == [(0, 1, 1)]
 
 
+def test_a_group_that_nobody_fetched_for_is_described_and_deleted() -> None:
+    with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        one = Member(client, "queue", make_topic(broker.bootstrap_servers))
+        one.join()
+        one.beat(-1)
+        (topic,) = offsets(client, one.group, None).topics
+        assert [(each.start_offset, each.error_code) for each in topic.partitions] == [(-1, 0)]
+        assert [each.error_code for each in delete(client, one.group, one.topic).responses] == [0]
+        request = request_schema(ApiKey.DELETE_GROUPS, 2).DeleteGroupsRequest(groups_names=(one.group,))
+        assert client.ask(request).results[0].error_code == 0
+
+
 def test_described_groups_show_their_members(member: NewMember) -> None:
     one = member()
     schema = request_schema(ApiKey.SHARE_GROUP_DESCRIBE, 1)
@@ -398,5 +410,11 @@ def test_the_state_topic_does_not_grow_for_ever(tmp_path: Path) -> None:
     with Broker(properties, data_dir=tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         one = Member(client, "queue", "t")
         one.join()
-        acquired = one.take(max_records=count)
-        assert acquired == [(offset, offset, 2) for offset in range(0, count, 2)]
+        taken: list[Acquired] = [[]]
+
+        def take() -> Acquired:
+            taken.append(one.take(max_records=count))
+            return taken[-1]
+
+        eventually(take, "the state is loaded")
+        assert taken[-1] == [(offset, offset, 2) for offset in range(0, count, 2)]

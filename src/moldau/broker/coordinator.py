@@ -137,6 +137,11 @@ class Coordinator(Generic[S]):
 
         await self._node.change_metadata(plan)
 
+    @property
+    def exists(self) -> bool:
+        """Somebody needed the state topic once."""
+        return self.topic in self._node.image.topics
+
     def partition_for(self, key: str) -> int:
         topic = self._node.image.topics.get(self.topic)
         if topic is None:

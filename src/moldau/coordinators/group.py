@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.coordinators.effects import Effects
+from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard
+
+
+MAX_SUBSCRIPTION_BYTES = 256 * 1024
+"""What a member may tell of itself: it is kept as long as the member, and written again with each change."""
+
+
+def check_size(sizes: Iterable[int]) -> None:
+    if sum(sizes) > MAX_SUBSCRIPTION_BYTES:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The subscription has more than {MAX_SUBSCRIPTION_BYTES} bytes.")
 
 
 class GroupType(Enum):

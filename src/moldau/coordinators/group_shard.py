@@ -57,7 +57,7 @@ class GroupShard:
         """Topics were created, deleted, or got more partitions."""
         consumer.topics_changed(self)
         effects = forget_topics(self)
-        effects.merge(share.topics_deleted(self))
+        effects.merge(share.topics_changed(self))
         return effects
 
     # -- loading

@@ -212,6 +212,16 @@ def test_a_group_is_upgraded_and_downgraded_member_by_member() -> None:
     assert [len(member.owned) for member in old] == [2, 2, 2]
 
 
+def test_a_group_is_upgraded_however_much_its_members_tell_together() -> None:
+    lab = Lab(LabTopics(t=3))
+    names = tuple(f"{'x' * 240}{number}" for number in range(400))
+    old = [LabClassicMember(lab, f"c{number}", "t", *names) for number in range(3)]
+    turns(old)
+    new = LabMember(lab, "n", "t")
+    new.beat()
+    assert len(lab.group.members) == 4
+
+
 def test_a_crash_in_the_middle_of_the_migration_loses_nothing() -> None:
     lab = Lab(LabTopics(t=6))
     old = classic_group(lab, 2)

@@ -156,8 +156,11 @@ def _group_offsets(node: BrokerNode, schema: Schema, asked: Any) -> Any:
                 (topic.topic_name, topic.topic_id, topic.partitions) for topic in group.states.values()
             ]
         else:
-            ids = {name: image.topic_id for name, image in node.image.topics.items()}
-            wanted = [(topic.topic_name, ids.get(topic.topic_name), topic.partitions) for topic in asked.topics]
+            wanted = [
+                (topic.topic_name, image.topic_id if image is not None else None, topic.partitions)
+                for topic in asked.topics
+                for image in (node.image.topics.get(topic.topic_name),)
+            ]
         topics = [
             schema.DescribeShareGroupOffsetsResponseTopic(
                 topic_name=name,
@@ -183,7 +186,9 @@ def _partition_offsets(node: BrokerNode, schema: Schema, key: ShareKey) -> Any:
     start_offset, leader_epoch, lag, code = UNINITIALIZED, 0, -1, ErrorCode.NONE
     try:
         partition = node.find_partition(None, key.topic_id.bytes, key.partition)
-        state = node.share_state.shard(key.coordinator_key).states.get(key)
+        state = None
+        if node.share_state.exists:
+            state = node.share_state.shard(key.coordinator_key).states.get(key)
         if state is not None and state.start_offset != UNINITIALIZED:
             start_offset, leader_epoch = state.start_offset, max(0, state.leader_epoch)
             undelivered = partition.log.high_watermark - max(start_offset, partition.log.log_start_offset)
@@ -286,13 +291,15 @@ async def handle_delete_share_group_offsets(node: BrokerNode, context: RequestCo
             if (image := node.image.topics.get(topic.topic_name)) is not None
         }
         wanted = set(ids.values())
-        gone = await _asked(
+        group = share_group(node.groups.shard(request.group_id), request.group_id)
+        group.validate_delete()
+        # The states first: should a crash come between, the group still knows what is to be deleted.
+        await delete_states(node, request.group_id, [key for key in group.state_keys() if key[0] in wanted])
+        deleted = await _asked(
             node.groups.ask(
                 request.group_id, lambda shard, waiter, _: remove_states(shard, waiter, request.group_id, wanted)
             )
         )
-        await delete_states(node, request.group_id, gone)
-        deleted = {topic_id for topic_id, _ in gone}
         responses = [
             _deleted_topic(schema, topic.topic_name, ids.get(topic.topic_name), deleted) for topic in request.topics
         ]
@@ -318,6 +325,8 @@ def _deleted_topic(schema: Schema, name: str, topic_id: uuid.UUID | None, delete
 
 async def delete_states(node: BrokerNode, group_id: str, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
     """Forgets what became of the records of these partitions; for a group that is deleted, too."""
+    if not node.share_state.exists:
+        return  # nobody ever fetched
     for topic_id, index in partitions:
         key = ShareKey(group_id, topic_id, index)
         await _asked(node.share_state.ask(key.coordinator_key, partial(_delete, key)))

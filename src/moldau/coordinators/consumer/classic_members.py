@@ -23,8 +23,9 @@ from moldau.coordinators.consumer.embedded import (
 from moldau.coordinators.consumer.group import ConsumerGroup
 from moldau.coordinators.consumer.member import Member, MemberState
 from moldau.coordinators.consumer.records import ClassicMemberMetadata, ClassicProtocol
-from moldau.coordinators.consumer.step import Step, check_size
+from moldau.coordinators.consumer.step import Step
 from moldau.coordinators.effects import Effects, Waiter
+from moldau.coordinators.group import check_size
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 
 if TYPE_CHECKING:

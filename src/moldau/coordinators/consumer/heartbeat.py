@@ -24,8 +24,9 @@ from moldau.coordinators.consumer.assignors import Partitions
 from moldau.coordinators.consumer.group import ConsumerGroup
 from moldau.coordinators.consumer.member import LEAVE_STATIC, Member, MemberState, is_within
 from moldau.coordinators.consumer.regex import compile_regex
-from moldau.coordinators.consumer.step import Step, check_size
+from moldau.coordinators.consumer.step import Step
 from moldau.coordinators.effects import Effects, Waiter
+from moldau.coordinators.group import check_size
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from moldau.coordinators.consumer.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from moldau.coordinators.consumer.step import Step, check_size
-from moldau.coordinators.group import Group
+from moldau.coordinators.consumer.step import Step
+from moldau.coordinators.group import Group, check_size
 from moldau.coordinators.topics import Topics
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 
@@ -66,7 +66,8 @@ def upgraded(shard: GroupShard, group: Group) -> ConsumerGroup:
     if len(group.members) > shard.config.group_consumer_max_size:
         raise _not_upgraded(group, "it has more members than a consumer group may have")
     try:
-        check_size(len(metadata) for member in group.members for _, metadata in member.protocols)
+        for member in group.members:
+            check_size(len(metadata) for _, metadata in member.protocols)
     except KafkaError as error:
         raise _not_upgraded(group, error.message) from error
     made = ConsumerGroup(group.group_id)
@@ -74,12 +75,12 @@ def upgraded(shard: GroupShard, group: Group) -> ConsumerGroup:
     protocol = group.protocol_name or group.members.elect_protocol()
     try:
         subscriptions = {one.member_id: read_subscription(one.metadata(protocol)) for one in group.members}
-        for classic in group.members:
-            _check_assignor(classic, protocol)
-            member = _upgraded_member(classic, subscriptions[classic.member_id], group.generation, shard.topics)
-            if any(made.owner_of(topic, number) for topic, numbers in member.assigned.items() for number in numbers):
+        for member in group.members:
+            _check_assignor(member, protocol)
+            made_one = _upgraded_member(member, subscriptions[member.member_id], group.generation, shard.topics)
+            if any(made.owner_of(topic, number) for topic, numbers in made_one.assigned.items() for number in numbers):
                 raise ProtocolError("two members have the same partition")
-            made.put_member(member)
+            made.put_member(made_one)
     except ProtocolError as error:
         raise _not_upgraded(group, f"of the embedded protocol: {error}") from error
     _keep_claims(made, subscriptions, shard.topics)

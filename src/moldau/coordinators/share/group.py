@@ -68,8 +68,14 @@ class ShareGroup:
     targets: dict[str, Assignment] = field(default_factory=dict)
     states: dict[uuid.UUID, NamedTopicPartitions] = field(default_factory=dict)
     """Partitions, by topic, that have a state: delivered to somebody, or altered."""
-    deadlines_ms: dict[str, int] = field(default_factory=dict)
-    """When a silent member is out. Not durable: after a restart every member has its whole session again."""
+
+    # What does not last: after a restart every member has its whole session again.
+    deadlines_ms: dict[str, int] = field(default_factory=dict, compare=False)
+    """When a silent member is out."""
+    armed: set[str] = field(default_factory=set, compare=False)
+    """Members, perhaps gone ones, for whom a wake is under way."""
+    may_have_changed_topics: bool = field(default=True, compare=False)
+    """Topics changed since the last look at those the group is subscribed to."""
 
     @property
     def type(self) -> GroupType:
@@ -123,7 +129,8 @@ class ShareGroup:
     def wake(self, shard: GroupShard, key: tuple[Any, ...], now_ms: int) -> Effects:
         from moldau.coordinators.share.heartbeat import session_ended  # it needs the group
 
-        return session_ended(shard, self, key[2], now_ms)
+        # A group of another type that had this id may have asked for other wakes.
+        return session_ended(shard, self, key[2], now_ms) if len(key) == 3 else Effects()
 
     def state_keys(self) -> list[tuple[uuid.UUID, int]]:
         return [(topic.topic_id, index) for topic in self.states.values() for index in topic.partitions]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.coordinators.effects import Effects, Waiter
+from moldau.coordinators.group import check_size
 from moldau.coordinators.share.assignor import Assignment, assign
 from moldau.coordinators.share.group import (
     NOTHING,
@@ -87,7 +88,6 @@ def heartbeat(shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int
     step.update_member(request, known)
     step.update_target()
     member = step.reconcile(request.member_id)
-    step.remember_states()
     effects = step.effects
     config = shard.group_config(group.group_id)
     _extend_session(shard, step.group, request.member_id, effects, now_ms)
@@ -102,21 +102,21 @@ def heartbeat(shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int
 
 
 def session_ended(shard: GroupShard, group: ShareGroup, member_id: str, now_ms: int) -> Effects:
-    effects = Effects()
+    step = _Step(shard, group.group_id)
+    group.armed.discard(member_id)
     deadline_ms = group.deadlines_ms.get(member_id)
     if deadline_ms is None:
-        return effects
+        return step.effects
     if deadline_ms > now_ms:
-        effects.wake(deadline_ms, (group.group_id, _SESSION, member_id))
-        return effects
-    step = _Step(shard, group.group_id)
-    step.remove_member(member_id)
+        _arm(group, member_id, step.effects)
+    else:
+        step.remove_member(member_id)
     return step.effects
 
 
 def loaded(shard: GroupShard, now_ms: int) -> Effects:
     """Sessions begin anew: nobody can be said to have been silent while there was no coordinator."""
-    effects = Effects()
+    effects = topics_changed(shard)  # some may have gone while nobody looked
     for group in _share_groups(shard):
         for member_id in group.members:
             _extend_session(shard, group, member_id, effects, now_ms)
@@ -138,14 +138,13 @@ def add_states(
     return step.effects
 
 
-def remove_states(shard: GroupShard, waiter: Waiter, group_id: str, topic_ids: Collection[uuid.UUID]) -> Effects:
-    """Offsets of these topics are about to be deleted; the reply: which partitions have any."""
+def remove_states(shard: GroupShard, waiter: Waiter, group_id: str, topic_ids: set[uuid.UUID]) -> Effects:
+    """Offsets of these topics are deleted; the reply: which of them there were."""
     group = share_group(shard, group_id)
     group.validate_delete()
-    gone = [(topic_id, index) for topic_id, index in group.state_keys() if topic_id in topic_ids]
     step = _Step(shard, group_id)
+    step.effects.reply(waiter, group.states.keys() & topic_ids)
     step.write_states([topic for topic in group.states.values() if topic.topic_id not in topic_ids])
-    step.effects.reply(waiter, gone)
     return step.effects
 
 
@@ -174,14 +173,13 @@ class _Step:
             if request.topics is not None
             else (known.metadata.subscribed_topic_names if known else ()),
         )
+        is_new = known is None or known.metadata.subscribed_topic_names != metadata.subscribed_topic_names
         if known is None or known.metadata != metadata:
-            is_new = known is None or known.metadata.subscribed_topic_names != metadata.subscribed_topic_names
             self.record(ShareGroupMemberMetadataKey(self._group_id, request.member_id), metadata)
-            if is_new:
-                self._next_epoch()
-                return
-        if self._metadata_hash() != self.group.metadata_hash:
+        group = self.group
+        if is_new or (group.may_have_changed_topics and self._metadata_hash() != group.metadata_hash):
             self._next_epoch()
+        group.may_have_changed_topics = False
 
     def remove_member(self, member_id: str) -> None:
         for key in member_keys(self._group_id, member_id):
@@ -224,6 +222,7 @@ class _Step:
             ShareGroupTargetAssignmentMetadataKey(self._group_id),
             ShareGroupTargetAssignmentMetadataValue(assignment_epoch=group.epoch),
         )
+        self._remember_states()
 
     def reconcile(self, member_id: str) -> ShareMember:
         group = self.group
@@ -238,7 +237,7 @@ class _Step:
             self.record(ShareGroupCurrentMemberAssignmentKey(self._group_id, member_id), value)
         return member
 
-    def remember_states(self) -> None:
+    def _remember_states(self) -> None:
         """Whatever is assigned to somebody will have a state."""
         wanted: dict[uuid.UUID, set[int]] = {}
         for target in self.group.targets.values():
@@ -266,10 +265,11 @@ class _Step:
         self.record(ShareGroupStatePartitionMetadataKey(self._group_id), value)
 
 
-def topics_deleted(shard: GroupShard) -> Effects:
+def topics_changed(shard: GroupShard) -> Effects:
     """Groups forget the states of topics that are gone; the share coordinator forgets the states themselves."""
     effects = Effects()
     for group in _share_groups(shard):
+        group.may_have_changed_topics = True
         kept = [topic for topic in group.states.values() if shard.topics.topic_name(topic.topic_id) is not None]
         if len(kept) < len(group.states):
             step = _Step(shard, group.group_id)
@@ -301,10 +301,15 @@ def _group_to_join(shard: GroupShard, request: Heartbeat) -> ShareGroup:
 
 def _extend_session(shard: GroupShard, group: ShareGroup, member_id: str, effects: Effects, now_ms: int) -> None:
     deadline_ms = now_ms + shard.group_config(group.group_id).share_session_timeout_ms
-    if member_id not in group.deadlines_ms:
-        # One wake per member: it moves on by itself for as long as heartbeats come.
-        effects.wake(deadline_ms, (group.group_id, _SESSION, member_id))
     group.deadlines_ms[member_id] = deadline_ms
+    _arm(group, member_id, effects)
+
+
+def _arm(group: ShareGroup, member_id: str, effects: Effects) -> None:
+    """One wake per member, however often it joins and leaves: it moves on by itself for as long as heartbeats come."""
+    if member_id not in group.armed:
+        group.armed.add(member_id)
+        effects.wake(group.deadlines_ms[member_id], (group.group_id, _SESSION, member_id))
 
 
 def _check(request: Heartbeat) -> None:
@@ -321,6 +326,7 @@ def _check(request: Heartbeat) -> None:
         problem = "RackId can't be empty."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    check_size(map(len, request.topics or ()))
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
