@@ -175,6 +175,8 @@ class Coordinator(Generic[S]):
         self.run(partition, lambda shard, now_ms: step(shard, reply, now_ms))
         if reply.is_here:
             return reply.value
+        if partition not in self._shards:  # a reply of this step led to another one, which slipped
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic}-{partition} begins again")
         reply.future = self._node.loop.create_future()
         waiting = self._waiting.setdefault(partition, set())
         waiting.add(reply)

@@ -452,3 +452,22 @@ async def test_loading_lets_others_have_their_turn_even_within_a_batch(
         await asyncio.sleep(0)
         assert len(replayed) - before <= 10  # of all four shards together
     assert len(replayed) == 400
+
+
+async def test_who_asks_a_shard_that_goes_in_the_same_breath_does_not_wait_for_good(
+    started: Coordinator[Counters],
+) -> None:
+    class Slipping:
+        def arrive(self, _: Any) -> None:
+            """A waiter that takes a step of its own, which slips."""
+            with pytest.raises(KafkaError):
+                started.run(started.partition_for("a"), lambda shard, now_ms: slip(shard, None, now_ms))
+
+    def step(shard: Counters, reply: Reply, now_ms: int) -> Effects:
+        effects = shard.wait(reply, now_ms + 60_000)
+        effects.reply(Slipping(), None)
+        return effects
+
+    with pytest.raises(KafkaError) as error:
+        started.ask("a", step)
+    assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
