@@ -50,12 +50,11 @@ class Admission(IntEnum):
 
 
 def make_transactions(node: BrokerNode) -> Coordinator[TransactionShard]:
-    writer = MarkerWriter(node)
     return Coordinator(
         node,
         TRANSACTIONS_TOPIC,
         StateRecords(KINDS),
-        lambda _: TransactionShard(lambda: node.config, writer),
+        lambda partition: TransactionShard(lambda: node.config, MarkerWriter(node, partition)),
         partitions=lambda: node.config.transaction_state_log_num_partitions,
         topic_configs=lambda: {
             "cleanup.policy": "compact",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.broker.partition import Partition
@@ -57,60 +57,70 @@ def write_marker(
         node.groups.marker_written(partition.index, producer.producer_id, committed)
 
 
-class MarkerWriter:
-    """The waiter to whom the shards of transactions give their markers."""
+async def flush_all(node: BrokerNode, logs: Iterable[PartitionLog]) -> set[PartitionLog]:
+    """Which of the logs could not be flushed."""
+    logs = tuple(logs)
+    outcomes = await asyncio.gather(*map(node.group_commit.flushed, logs), return_exceptions=True)
+    return {log for log, error in zip(logs, outcomes, strict=True) if error is not None}
 
-    def __init__(self, node: BrokerNode) -> None:
+
+class MarkerWriter:
+    """The waiter to whom one shard of transactions gives its markers."""
+
+    def __init__(self, node: BrokerNode, partition: int) -> None:
         self._node = node
+        self._partition = partition
 
     def arrive(self, markers: Markers) -> None:
         if len(markers.partitions) > AT_ONCE_MAX:
             self._node.spawn(self._write_in_turns(markers))
             return
-        written, unflushed = self._write(markers, markers.partitions)
-        if unflushed:
-            self._node.spawn(self._flush_and_report(markers, written, unflushed))
+        written = self._write(markers, markers.partitions)
+        if any(written.values()):
+            self._node.spawn(self._flush_and_report(markers, written))
         else:
             self._report(markers, written)
 
     def fail(self, error: Exception) -> None:
         """The decision is not safe: its shard is loaded again, and finds in its log whether it was made."""
 
+    @property
+    def _is_current(self) -> bool:
+        """A shard that was loaded again has a new writer. Whatever the old one still had to do or to tell must not
+        happen: the transaction may be over, and the next one of the same producer open."""
+        return any(shard.marker_writer is self for _, shard in self._node.transactions.shards())
+
     async def _write_in_turns(self, markers: Markers) -> None:
-        written: set[TopicPartition] = set()
-        unflushed: dict[TopicPartition, PartitionLog] = {}
+        written: dict[TopicPartition, PartitionLog | None] = {}
         for start in range(0, len(markers.partitions), AT_ONCE_MAX):
-            done, open_logs = self._write(markers, markers.partitions[start : start + AT_ONCE_MAX])
-            written |= done
-            unflushed |= open_logs
+            if not self._is_current:
+                return
+            written |= self._write(markers, markers.partitions[start : start + AT_ONCE_MAX])
             await asyncio.sleep(0)
-        await self._flush_and_report(markers, written, unflushed)
+        await self._flush_and_report(markers, written)
 
-    async def _flush_and_report(
-        self, markers: Markers, written: set[TopicPartition], unflushed: dict[TopicPartition, PartitionLog]
-    ) -> None:
+    async def _flush_and_report(self, markers: Markers, written: dict[TopicPartition, PartitionLog | None]) -> None:
         """A decision may be forgotten as done only when its markers are as safe as it is."""
-        flushes = [self._node.group_commit.flushed(one) for one in unflushed.values()]
-        outcomes = await asyncio.gather(*flushes, return_exceptions=True)
-        failed = {one for one, error in zip(unflushed, outcomes, strict=True) if error is not None}
-        self._report(markers, written - failed)
+        failed = await flush_all(self._node, (log for log in written.values() if log is not None))
+        self._report(markers, {where for where, log in written.items() if log not in failed})
 
-    def _report(self, markers: Markers, written: set[TopicPartition]) -> None:
-        transactions = self._node.transactions
+    def _report(self, markers: Markers, written: Collection[TopicPartition]) -> None:
+        if not self._is_current:
+            return
         try:
-            partition = transactions.partition_for(markers.transactional_id)
-            transactions.run(partition, lambda shard, now_ms: shard.markers_written(markers, written, now_ms))
+            self._node.transactions.run(
+                self._partition, lambda shard, now_ms: shard.markers_written(markers, written, now_ms)
+            )
         except KafkaError as error:
-            # The shard went away meanwhile; where it comes back, it asks for the markers again.
+            # The shard goes away; where it comes back, it asks for the markers again.
             log.warning("a transaction's end was not recorded", extra={"why": error.message})
 
     def _write(
         self, markers: Markers, partitions: Sequence[TopicPartition]
-    ) -> tuple[set[TopicPartition], dict[TopicPartition, PartitionLog]]:
-        """Which have their marker now, and which of those wait for the disk."""
-        written: set[TopicPartition] = set()
-        unflushed: dict[TopicPartition, PartitionLog] = {}
-        coordinator_epoch = self._coordinator_epoch(markers.transactional_id)
+    ) -> dict[TopicPartition, PartitionLog | None]:
+        """Those that have their marker now, each with its log if that has to be flushed."""
+        written: dict[TopicPartition, PartitionLog | None] = {}
+        decisions = self._node.find_partition(self._node.transactions.topic, None, self._partition)
         for where in partitions:
             try:
                 partition = self._node.find_partition(where[0], None, where[1])
@@ -120,19 +130,15 @@ class MarkerWriter:
                     markers.producer,
                     committed=markers.committed,
                     version=markers.version,
-                    coordinator_epoch=coordinator_epoch,
+                    coordinator_epoch=decisions.leader_epoch,
                 )
             except KafkaError as error:
                 if error.code not in _NOTHING_TO_END:
                     log.error("no marker for %s-%d: %s; it is tried again", *where, error.message)
                     continue
+                written[where] = None
             else:
-                if partition.log.unflushed_messages >= partition.log.config.flush_messages:
-                    unflushed[where] = partition.log
-            written.add(where)
-        return written, unflushed
-
-    def _coordinator_epoch(self, transactional_id: str) -> int:
-        transactions = self._node.transactions
-        index = transactions.partition_for(transactional_id)
-        return self._node.find_partition(transactions.topic, None, index).leader_epoch
+                data = partition.log
+                flush_messages = min(data.config.flush_messages, decisions.log.config.flush_messages)
+                written[where] = data if data.unflushed_messages >= flush_messages else None
+        return written

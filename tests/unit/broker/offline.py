@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from moldau.broker.connection import Pipelined
 from moldau.broker.dispatch import Dispatcher
 from moldau.broker.node import BrokerNode
 from moldau.wire.apis import ApiKey
@@ -32,7 +33,9 @@ class OfflineBroker:
         """A request's bytes, without their size, to its answer's."""
         connection: Any = SimpleNamespace(listener=LISTENER, peer_host="127.0.0.1")
         answer: Any = self._dispatcher.handle(connection, memoryview(bytearray(frame)))
-        if inspect.isawaitable(answer):
+        if isinstance(answer, Pipelined):
+            answer = await answer.future
+        elif inspect.isawaitable(answer):
             answer = await answer
         return answer if isinstance(answer, bytes) else b"".join(answer)
 

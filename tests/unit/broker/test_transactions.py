@@ -105,6 +105,13 @@ class Producer:
         self._is_alive = is_alive
         self.producer_id = self.epoch = -1
         self.done: set[str] = set()
+        self.asked: set[str] = set()
+        self._sequence = 0
+
+    def next_transaction(self) -> None:
+        """Of the same epoch, in version 1."""
+        self.done = self.asked = {"init"}
+        self._sequence += 1
 
     async def run(self, broker: OfflineBroker, *, commits: bool) -> None:
         """The steps that have not been answered yet."""
@@ -117,6 +124,7 @@ class Producer:
         for name, step in steps:
             if name in self.done:
                 continue
+            self.asked = self.asked | {name}
             while (code := await step(broker)) in _BUSY:
                 await asyncio.sleep(0.001)
                 self._is_alive()
@@ -152,7 +160,7 @@ class Producer:
             [(None, b"%d" % index, 1_700_000_000_000, ())],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=0,
+            base_sequence=self._sequence,
             is_transactional=True,
         )
         answer = await broker.ask(
@@ -260,6 +268,81 @@ async def test_a_marker_that_the_disk_refuses_is_written_when_it_can_be(
     await asyncio.wait_for(is_complete(broker), 10)
     assert refused == 2
     assert [committed(broker, index) for index in range(PARTITIONS)] == [[b"0"], [b"1"], [b"2"]]
+
+
+async def test_markers_of_a_shard_that_was_loaded_again_say_nothing_of_the_next_transaction(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In version 1 two transactions of a producer look alike: the report of the first must not end the second."""
+    broker = lives.next()
+    await broker.create("orders", PARTITIONS, flush_messages="1")
+    await broker.node.transactions.ready()
+    monkeypatch.setattr("moldau.broker.coordinator.RELOAD_DELAY_S", 0.0)
+    monkeypatch.setattr("moldau.coordinators.transactions.shard.MARKERS_RETRY_MS", 5)
+    producer = Producer(1)
+    transactions = broker.node.transactions
+    flushed, held = broker.node.group_commit.flushed, list[asyncio.Future[None]]()
+    append, refuses = PartitionLog.append, False
+
+    def slow(log: PartitionLog) -> asyncio.Future[None]:
+        """The disk takes its time over the first markers."""
+        if "end" in producer.asked and log.topic == "orders" and len(held) < PARTITIONS:
+            held.append(asyncio.get_running_loop().create_future())
+            return held[-1]
+        return flushed(log)
+
+    def refusing(log: PartitionLog, records: Any, **options: Any) -> Any:
+        if refuses and log.topic == "orders" and options.get("origin"):
+            raise StorageError("the disk is full")
+        return append(log, records, **options)
+
+    monkeypatch.setattr(broker.node.group_commit, "flushed", slow)
+    monkeypatch.setattr(PartitionLog, "append", refusing)
+    await producer.run(broker, commits=True)
+    while len(held) < PARTITIONS:
+        await asyncio.sleep(0.001)
+    transactions._forget(transactions.partition_for(ID), transactions.shard(ID), "for a test")
+    await asyncio.wait_for(is_complete(broker), 10)
+    refuses = True
+    producer.next_transaction()
+    await producer.run(broker, commits=False)
+    for one in held:
+        one.set_result(None)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert transactions.shard(ID).transactions[ID].is_prepared, "no partition has the marker of the second"
+    refuses = False
+    await asyncio.wait_for(is_complete(broker), 10)
+    for index in range(PARTITIONS):
+        log = broker.node.find_partition("orders", None, index).log
+        assert log.last_stable_offset == log.log_end_offset, "a transaction hangs"
+        assert len(log.aborted_transactions(0, log.log_end_offset)) == 1
+
+
+async def test_a_transaction_ends_although_its_state_topic_grew_meanwhile(lives: Lives) -> None:
+    broker = lives.next()
+    await broker.create("orders", PARTITIONS)
+    transactions = broker.node.transactions
+    await transactions.ready()
+    producer = Producer(2)
+    assert await producer._init(broker) is ErrorCode.NONE
+    assert await producer._send(broker, 0) is ErrorCode.NONE
+    home = transactions.partition_for(ID)
+    shard = transactions.shard(ID)
+    await broker.ask(
+        ApiKey.CREATE_PARTITIONS,
+        3,
+        lambda schema: schema.CreatePartitionsRequest(
+            topics=(schema.CreatePartitionsTopic(name=transactions.topic, count=7, assignments=None),),
+            timeout=ms(1000),
+            validate_only=False,
+        ),
+    )
+    assert transactions.partition_for(ID) != home
+    shard.transactions[ID].timeout_ms = -1
+    transactions.run(home, lambda shard, now_ms: shard.wake(("timeout", ID), now_ms))
+    assert shard.transactions[ID].state.label == "CompleteAbort"
+    assert committed(broker, 0) == []
 
 
 async def test_producer_ids_of_an_adopted_folder_are_not_given_again(lives: Lives, tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.transactions import ask_with_id
-from moldau.broker.txn_markers import AT_ONCE_MAX, write_marker
+from moldau.broker.txn_markers import AT_ONCE_MAX, flush_all, write_marker
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
-from moldau.wire.messages import Schema, error, ms
+from moldau.log.partition_log import PartitionLog
+from moldau.wire.messages import error, ms
 from moldau.wire.produce import PARTITIONS_MAX
 
 if TYPE_CHECKING:
@@ -181,24 +181,25 @@ async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any
 async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     places = (
-        (marker, topic, index)
+        (marker, topic.name, index)
         for marker in request.markers
         for topic in marker.topics
         for index in topic.partition_indexes
     )
-    written = iter(
-        [
-            _write_marker(node, schema, marker, topic.name, index)
-            async for marker, topic, index in in_turns(places, AT_ONCE_MAX)
-        ]
-    )
+    written = [_write_marker(node, *place) async for place in in_turns(places, AT_ONCE_MAX)]
+    failed = await flush_all(node, {log for _, log in written if log is not None})
+    codes = (ErrorCode.KAFKA_STORAGE_ERROR if log in failed else code for code, log in written)
     return schema.WriteTxnMarkersResponse(
         markers=tuple(
             schema.WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
                 topics=tuple(
                     schema.WritableTxnMarkerTopicResult(
-                        name=topic.name, partitions=tuple(islice(written, len(topic.partition_indexes)))
+                        name=topic.name,
+                        partitions=tuple(
+                            schema.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error(code))
+                            for index, code in zip(topic.partition_indexes, codes, strict=False)  # the next ones
+                        ),
                     )
                     for topic in marker.topics
                 ),
@@ -208,17 +209,19 @@ async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, re
     )
 
 
-def _write_marker(node: BrokerNode, schema: Schema, marker: Any, topic: str, index: int) -> Any:
-    code = ErrorCode.NONE
+def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, PartitionLog | None]:
+    """The code, and the log if it has to be flushed."""
     try:
+        partition = node.find_partition(topic, None, index)
         write_marker(
             node,
-            node.find_partition(topic, None, index),
+            partition,
             Identity(marker.producer_id, marker.producer_epoch),
             committed=marker.transaction_result,
             version=getattr(marker, "transaction_version", 0),
             coordinator_epoch=marker.coordinator_epoch,
         )
     except KafkaError as failure:
-        code = failure.code
-    return schema.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error(code))
+        return failure.code, None
+    log = partition.log
+    return ErrorCode.NONE, log if log.unflushed_messages >= log.config.flush_messages else None

@@ -81,7 +81,7 @@ class TransactionShard:
     def __init__(self, config: Callable[[], BrokerConfig], marker_writer: Waiter) -> None:
         self.transactions: dict[str, Transaction] = {}
         self._config = config
-        self._marker_writer = marker_writer
+        self.marker_writer = marker_writer
 
     # -- requests
 
@@ -160,7 +160,7 @@ class TransactionShard:
 
     def _write_markers(self, effects: Effects, transaction: Transaction, now_ms: int) -> None:
         if transaction.partitions:
-            effects.reply(self._marker_writer, _markers(transaction))
+            effects.reply(self.marker_writer, _markers(transaction))
         else:
             self._complete(effects, transaction, now_ms)
 
