@@ -303,9 +303,15 @@ class PartitionLog:
                     self._active.txn_index.append(aborted)
                 except OSError as error:
                     # Without the entry, aborted records would pass for committed: take the marker back.
-                    self._active.truncate_to(base_offset)
+                    self._take_back(base_offset)
                     raise self.log_dir.storage_error(f"cannot abort in {self.name}", error) from error
             self.producers.append_marker(header, marker, base_offset)
+
+    def _take_back(self, base_offset: int) -> None:
+        try:
+            self._active.truncate_to(base_offset)
+        except OSError as error:
+            self.log_dir.take_offline(f"cannot cut {self._active.path} before offset {base_offset}: {error}")
 
     # -- segments
 

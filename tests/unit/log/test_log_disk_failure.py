@@ -209,6 +209,28 @@ def test_an_abort_that_cannot_be_indexed_is_taken_back(
     assert log.aborted_transactions(0, 4) == [(2, 0), (1, 2)]
 
 
+def test_an_abort_that_can_neither_be_indexed_nor_taken_back_ends_the_writing_until_the_next_start(
+    tmp_path: Path, disk: Callable[[Pwrite], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = new_log(tmp_path)
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
+    disk(fail_on(".txnindex", errno.ENOSPC))
+    with monkeypatch.context() as broken:
+        broken.setattr(segment, "ftruncate", refuse)
+        with pytest.raises(StorageError):
+            end_transaction(log, 1, abort=True)
+    disk(real_pwrite)
+    assert log.last_stable_offset == 0
+    with pytest.raises(StorageError, match="offline"):
+        append(log)  # it would have the offset of the marker, which is there
+    log = crash(log)
+    assert offsets_of(log) == [0, 1]
+    assert (log.aborted_transactions(0, 2), log.last_stable_offset) == ([(1, 0)], 2)
+
+
 def test_an_epoch_that_could_not_be_written_is_written_with_the_next_flush(
     tmp_path: Path, disk: Callable[[Pwrite], None]
 ) -> None:
