@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moldau import Broker
+from moldau.broker.share_fetches import READS_MAX
 from moldau.client.admin import Resource, alter_configs, delete_topics
 from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey
@@ -18,6 +19,7 @@ from moldau.wire.constants import ResourceType
 from moldau.wire.messages import ms, request_schema
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient, batch_of
+from tests.integration.raw_txn import RawProducer
 from tests.integration.waiting import eventually
 
 SHORT_LOCKS = {"group.share.min.record.lock.duration.ms": 1_000, "group.share.record.lock.duration.ms": 1_000}
@@ -56,7 +58,13 @@ class Member:
             )
         )
 
-    def fetch_request(self, *acks: tuple[int, int, list[int]], epoch: int | None = None, **fields: Any) -> Any:
+    def fetch_request(
+        self,
+        *acks: tuple[int, int, list[int]],
+        epoch: int | None = None,
+        partitions: Iterable[int] = (0,),
+        **fields: Any,
+    ) -> Any:
         schema = request_schema(ApiKey.SHARE_FETCH, self.version)
         wanted = {
             "max_wait": ms(0),
@@ -72,7 +80,7 @@ class Member:
             group_id=self.group,
             member_id=self.id,
             share_session_epoch=self.epoch if epoch is None else epoch,
-            topics=self._topics(schema.FetchTopic, schema.FetchPartition, schema, acks),
+            topics=self._topics(schema.FetchTopic, schema.FetchPartition, schema, acks, partitions),
             forgotten_topics_data=(),
             **wanted,
         )
@@ -80,13 +88,15 @@ class Member:
             self.epoch += 1
         return request
 
-    def _topics(self, topic: Any, partition: Any, schema: Any, acks: Any) -> tuple[Any, ...]:
+    def _topics(
+        self, topic: Any, partition: Any, schema: Any, acks: Any, indexes: Iterable[int] = (0,)
+    ) -> tuple[Any, ...]:
         batches = tuple(
             schema.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=tuple(types))
             for first, last, types in acks
         )
-        only = partition(partition_index=0, acknowledgement_batches=batches)
-        return (topic(topic_id=self.topic_id, partitions=(only,)),)
+        named = tuple(partition(partition_index=index, acknowledgement_batches=batches) for index in indexes)
+        return (topic(topic_id=self.topic_id, partitions=named),)
 
     def fetch(self, *acks: tuple[int, int, list[int]], **fields: Any) -> Any:
         return self.client.ask(self.fetch_request(*acks, **fields))
@@ -265,6 +275,32 @@ def test_a_fetch_waits_for_a_record_that_another_member_releases(member: NewMemb
     assert one.acknowledge(0, 0, RELEASE) is ErrorCode.NONE
     _, response = other.client.receive(request)
     assert response.responses[0].partitions[0].acquired_records[0].delivery_count == 2
+
+
+def test_what_follows_a_long_aborted_transaction_is_found_by_a_fetch_that_waits(
+    member: NewMember, connect: Callable[..., RawClient]
+) -> None:
+    one = member(**{"share.isolation.level": "read_committed"})
+    producer = RawProducer(connect()).init()
+    for _ in range(3 * READS_MAX):
+        producer.write(one.topic, b"no")
+    producer.abort()
+    offset = producer.write(one.topic, b"yes")
+    producer.commit()
+    # One batch at a time is looked at.
+    assert one.take(max_wait=ms(20_000), max_records=1) == [(offset, offset, 1)]
+
+
+def test_each_of_many_partitions_wakes_the_fetch_that_waits(bootstrap: str, connect: Callable[..., RawClient]) -> None:
+    one = Member(connect(), f"group-{uuid.uuid4().hex[:12]}", make_topic(bootstrap, 50))
+    assert one.join().error_code == 0
+    assert one.take(partitions=range(50)) == []
+    for index in (49, 0, 7):
+        request = one.fetch_request(max_wait=ms(20_000), partitions=())
+        one.client.send(request)
+        connect().produce(one.topic, batch_of(b"x"), index)
+        _, response = one.client.receive(request)
+        assert [each.partition_index for each in response.responses[0].partitions] == [index]
 
 
 def test_a_topic_that_is_deleted_ends_the_wait(member: NewMember, bootstrap: str) -> None:

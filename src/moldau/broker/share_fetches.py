@@ -7,13 +7,13 @@ holds takes its header alone. Only control batches are looked into, to find the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Generic, NamedTuple, TypeVar
 
-from moldau.broker.partition import ENOUGH_BYTES
 from moldau.broker.share_partitions import LiveSharePartition
 from moldau.coordinators.share.partition import Acquired, Span, Wanted
+from moldau.coordinators.share.state_shard import ShareKey
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import read_marker
 from moldau.wire.batch import BatchHeader, iter_headers
@@ -23,6 +23,8 @@ T = TypeVar("T")
 READ_MAX_BYTES = 1024 * 1024
 """Read of one partition for one fetch. A fetch may ask for 50 MB, but it acquires some hundred records of them: the
 rest would be read for nothing."""
+READS_MAX = 8
+"""Of one partition in one go: a long aborted transaction holds nothing to deliver, and others want their turn."""
 
 
 class Delivery(NamedTuple):
@@ -50,7 +52,9 @@ def deliver(
 ) -> Delivery:
     """Acquires for `member` what there is, if anything."""
     machine, log = live.machine, live.partition.log
-    while machine.has_room:
+    for _ in range(READS_MAX):
+        if not machine.has_room:
+            break
         offset = machine.next_fetch_offset
         data = _read(log, offset, max_bytes, committed=committed)
         headers = _headers_upto(data, max(offset, machine.end_offset) + wanted.max_records)
@@ -66,6 +70,8 @@ def deliver(
         if machine.next_fetch_offset <= offset:
             break
         # All of it was nothing to deliver: look behind it.
+    else:
+        live.is_behind = True
     return Delivery(b"", ())
 
 
@@ -110,51 +116,49 @@ def _batches(
 
 
 class DelayedShareFetch(Generic[T]):
-    """Waits in the partitions it reads, and in their share partitions, until `attempt` gives something.
+    """Waits in share partitions, until `attempt` gives something for those of them that woke it.
 
-    The last attempt, when the time is up, is told so, and what it gives is the answer whatever it is.
+    The last attempt, when the time is up, is for all, and what it gives is the answer whatever it is.
     """
 
-    __slots__ = ("_attempt", "_is_scheduled", "_lives", "_loop", "_timer", "committed", "future")
+    __slots__ = ("_attempt", "_lives", "_loop", "_timer", "_woken", "future")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        lives: Sequence[LiveSharePartition],
+        lives: Iterable[LiveSharePartition],
         wait_ms: int,
-        attempt: Callable[[bool], T | None],
+        attempt: Callable[[Iterable[ShareKey] | None], T | None],
     ) -> None:
         self.future: asyncio.Future[T | None] = loop.create_future()
-        self.committed = False  # every append is worth a look: bytes are not counted here
         self._loop = loop
-        self._lives = lives
+        self._lives: set[LiveSharePartition] = set()
         self._attempt = attempt
-        self._is_scheduled = False
+        self._woken: dict[ShareKey, None] = {}
         self._timer = loop.call_later(wait_ms / 1000, self._try, True)
         self.future.add_done_callback(self._leave)
+        self.watch(lives)
+
+    def watch(self, lives: Iterable[LiveSharePartition]) -> None:
         for live in lives:
+            self._lives.add(live)
             live.waiting.add(self)
-            live.partition.waiting.add(self)
+            if live.is_behind:
+                live.is_behind = False
+                live.wake()
 
-    def more(self, byte_count: int) -> None:
-        """The log grew; or, with more than can be, it is gone."""
-        if byte_count >= ENOUGH_BYTES:
-            self._loop.call_soon(self._try, True)
-        else:
-            self.wake()
-
-    def wake(self) -> None:
-        if not self._is_scheduled:
+    def wake(self, key: ShareKey) -> None:
+        if not self._woken:
             # Not now: whoever wakes us is still at work, and a burst of appends makes one attempt.
-            self._is_scheduled = True
             self._loop.call_soon(self._try, False)
+        self._woken[key] = None
 
     def _try(self, is_last: bool) -> None:
-        self._is_scheduled = False
+        woken, self._woken = self._woken, {}
         if self.future.done():
             return
         try:
-            given = self._attempt(is_last)
+            given = self._attempt(None if is_last else woken)
         except Exception as error:  # the connection decides what a failed answer means
             self.future.set_exception(error)
             return
@@ -165,4 +169,3 @@ class DelayedShareFetch(Generic[T]):
         self._timer.cancel()
         for live in self._lives:
             live.waiting.discard(self)
-            live.partition.waiting.discard(self)

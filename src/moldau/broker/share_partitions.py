@@ -32,11 +32,13 @@ PRUNE_RECORDS_MIN = 1_000
 
 
 class Waiting(Protocol):
-    def wake(self) -> None: ...
+    def wake(self, key: ShareKey) -> None: ...
 
 
 class LiveSharePartition:
-    __slots__ = ("epochs", "key", "machine", "partition", "timer", "waiting")
+    """It waits in its partition for appends, on behalf of all fetches that wait in it."""
+
+    __slots__ = ("committed", "epochs", "is_behind", "key", "machine", "partition", "timer", "waiting")
 
     def __init__(self, key: ShareKey, partition: Partition, machine: SharePartition, epochs: Epochs) -> None:
         self.key = key
@@ -45,13 +47,24 @@ class LiveSharePartition:
         self.epochs = epochs
         self.timer: tuple[int, asyncio.TimerHandle] | None = None
         self.waiting: set[Waiting] = set()
+        self.is_behind = False
+        """The last look at the log ended early: the next fetch that waits here is to look again."""
+        self.committed = False  # every append is worth a look: bytes are not counted here
+        partition.waiting.add(self)
+
+    def more(self, byte_count: int) -> None:
+        self.wake()
 
     def wake(self) -> None:
         """Something may be available: fetches that wait here look again."""
         for one in tuple(self.waiting):
-            one.wake()
+            one.wake(self.key)
 
     def stop(self) -> None:
+        self.partition.waiting.discard(self)
+        self.stop_timer()
+
+    def stop_timer(self) -> None:
         if self.timer is not None:
             self.timer[1].cancel()
             self.timer = None
@@ -67,6 +80,9 @@ class SharePartitions:
         return GroupConfig.resolve(self._node.image.group_config(group_id), self._node.config)
 
     # -- life
+
+    def is_live(self, key: ShareKey) -> bool:
+        return key in self._live
 
     def get(self, key: ShareKey, config: GroupConfig) -> LiveSharePartition:
         """Loads it when it is not there; KafkaError while its topic or its state cannot be had."""
@@ -189,7 +205,7 @@ class SharePartitions:
         if live.timer is not None:
             if at_ms is not None and live.timer[0] <= at_ms:
                 return  # it comes earlier, finds nothing, and is set again
-            live.stop()
+            live.stop_timer()
         if at_ms is not None:
             delay_s = max(0, at_ms - self._node.clock()) / 1000
             live.timer = (at_ms, self._node.loop.call_later(delay_s, self._locks_ran_out, live))

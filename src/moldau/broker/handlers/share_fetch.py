@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.handlers.fetch import WAIT_MAX_MS
+from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.share_fetches import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.share_partitions import LiveSharePartition
 from moldau.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
+LOADED_AT_ONCE = 20
+"""Share partitions that come to life before others get their turn: some milliseconds."""
 _RENEW_SINCE = 2
 _RECORD_LIMIT = 1
 _LOADING = frozenset(
@@ -119,20 +123,32 @@ def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSe
 async def _fetch(node: BrokerNode, session: ShareSession, asked: _Fetch) -> Given:
     if not session.partitions or asked.wanted.max_records <= 0 or asked.max_bytes <= 0:
         return {}
-    lives, refused = _find(node, session.rotated(), asked)
-    keys = [key for key in session.rotated() if key not in refused]
+    keys = session.rotated()
+    await _load(node, keys, asked.group_id)
+    lives, refused = _find(node, keys, asked)
+    is_last = bool(refused) or asked.wait_ms == 0
+    given = {**refused, **_deliver(node, lives, asked, everything=is_last)}
+    if given or is_last:
+        return given
 
-    def attempt(is_last: bool) -> Given | None:
+    def attempt(woken: Iterable[ShareKey] | None) -> Given | None:
         # Anew each time: what was there may have been given up, what was loading may be there.
-        found, failed = _find(node, keys, asked)
-        return _deliver(node, found, asked, everything=is_last) or failed or None
+        found, failed = _find(node, keys if woken is None or asked.min_bytes > 1 else woken, asked)
+        given = _deliver(node, found, asked, everything=woken is None) or failed
+        waiting.watch(found)
+        return given or None
 
-    if refused or asked.wait_ms == 0:
-        return {**refused, **(attempt(True) or {})}
-    given = attempt(False)
-    if given is None:
-        given = await DelayedShareFetch(node.loop, lives, asked.wait_ms, attempt).future
-    return given or {}
+    waiting = DelayedShareFetch(node.loop, lives, asked.wait_ms, attempt)
+    return await waiting.future or {}
+
+
+async def _load(node: BrokerNode, keys: Iterable[ShareKey], group_id: str) -> None:
+    """Brings share partitions to life, which is work for each that was not there; many of them take turns."""
+    config = node.share_partitions.group_config(group_id)
+    new = [key for key in keys if not node.share_partitions.is_live(key)]
+    async for key in in_turns(new, LOADED_AT_ONCE):
+        with suppress(KafkaError):  # who looks for it is told
+            node.share_partitions.get(key, config)
 
 
 def _find(
