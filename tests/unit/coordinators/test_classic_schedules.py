@@ -156,6 +156,10 @@ class Schedule(RuleBasedStateMachine):
         for group_id, value in live.items():
             assert durable(self.lab.shard).get(group_id, value) == value
         self.generation = self.lab.group.generation if self.lab.shard.groups else 0
+        members = self.lab.group.members.ids if self.lab.shard.groups else []
+        for process in self.processes:
+            if process.joined is not None and process.joined.member_id in members:
+                process.fenced = False  # by one whose round the crash cut short: as in Kafka, the place is its again
 
     # -- what holds after every step
 
