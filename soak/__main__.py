@@ -12,6 +12,7 @@ from pathlib import Path
 
 from soak.broker_process import BrokerProcess
 from soak.exactly_once import run_exactly_once
+from soak.queue import run_queue
 from soak.rounds import Round, run_rounds
 
 
@@ -21,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the moments of the kills; default: a new one")
     parser.add_argument(
         "--exactly-once", type=int, default=0, metavar="RECORDS", help="copy so many in transactions, instead of rounds"
+    )
+    parser.add_argument(
+        "--queue", type=int, default=0, metavar="RECORDS", help="so many for a share group, instead of rounds"
     )
     arguments = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
@@ -34,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         if arguments.exactly_once:
             return _exactly_once(broker, arguments.exactly_once, seed)
+        if arguments.queue:
+            return _queue(broker, arguments.queue, seed)
         result = run_rounds(broker, rounds=arguments.rounds, seed=seed, report=_print_round)
         broker.stop()
         output = broker.output()
@@ -53,12 +59,26 @@ def _exactly_once(broker: BrokerProcess, records: int, seed: int) -> int:
         f"{outcome.records:,} records read in {outcome.elapsed_s:.0f} s, over {outcome.broker_kills} kills of the "
         f"broker and {outcome.copier_kills} of copiers; {len(outcome.problems)} problems"
     )
-    for problem in outcome.problems:
+    return _verdict(broker, outcome.problems)
+
+
+def _queue(broker: BrokerProcess, records: int, seed: int) -> int:
+    outcome = run_queue(broker, records=records, seed=seed, report=lambda line: print(line, flush=True))
+    print(
+        f"{outcome.accepted:,} records accepted, {outcome.unconfirmed:,} more without an answer, in "
+        f"{outcome.elapsed_s:.0f} s, over {outcome.broker_kills} kills of the broker and {outcome.worker_kills} of "
+        f"workers; {len(outcome.problems)} problems"
+    )
+    return _verdict(broker, outcome.problems)
+
+
+def _verdict(broker: BrokerProcess, problems: Sequence[str]) -> int:
+    for problem in problems:
         print(f"  {problem}")
     failed = "Traceback" in broker.output()
     if failed:
         print(broker.output()[-10_000:], file=sys.stderr)
-    return 1 if outcome.problems or failed else 0
+    return 1 if problems or failed else 0
 
 
 def _print_round(done: Round) -> None:

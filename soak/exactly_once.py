@@ -9,14 +9,10 @@ holds when   every record of the source is in the target once, to a reader of co
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import confluent_kafka
@@ -26,11 +22,11 @@ from moldau.client.cluster import Cluster
 from moldau.client.config import ClientConfig, parse_servers
 from soak.broker_process import BrokerProcess
 from soak.copier import ABORTED, CLIENT, SOURCE, TARGET
+from soak.programs import Programs
 
 PARTITIONS = 2
 COPIERS = 2
 DEADLINE_S = 300.0
-ROOT = Path(__file__).parent.parent
 
 
 class Outcome(NamedTuple):
@@ -71,40 +67,6 @@ class Reader(threading.Thread):
         self.join()
 
 
-@dataclass
-class Copiers:
-    bootstrap: str
-    rng: random.Random
-    output: Path
-    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def keep_alive(self) -> None:
-        for number in range(COPIERS):
-            process = self.processes.get(number)
-            if process is None or process.poll() is not None:
-                self._start(number)
-
-    def _start(self, number: int) -> None:
-        with self.output.open("ab") as output:
-            self.processes[number] = subprocess.Popen(
-                [sys.executable, "-m", "soak.copier", self.bootstrap, str(number), str(self.rng.randrange(2**32))],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-
-    def kill_one(self) -> None:
-        process = self.processes[self.rng.randrange(COPIERS)]
-        process.kill()
-        process.wait()
-
-    def kill_all(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
-
-
 def run_exactly_once(
     broker: BrokerProcess,
     *,
@@ -117,7 +79,7 @@ def run_exactly_once(
     rng = random.Random(seed)
     expected = _fill(broker.bootstrap, records)
     reader = Reader(broker.bootstrap)
-    copiers = Copiers(broker.bootstrap, rng, broker.folder / "copiers.log")
+    copiers = Programs("soak.copier", COPIERS, broker.bootstrap, rng, broker.folder / "copiers.log")
     reader.start()
     kills = Counter[str]()
     started = time.monotonic()
