@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's affair: on a busy one a slow example is no failed one.
+settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("moldau")
 
 
 @pytest.fixture(autouse=True, scope="session")
