@@ -108,6 +108,16 @@ def test_uniform_moves_no_more_than_balance_asks_for(topics: dict[uuid.UUID, int
     assert kept == sum(min(load, quota + (place < extra)) for place, load in enumerate(had))
 
 
+def test_uniform_those_who_were_first_keep_the_first_partitions() -> None:
+    topic = IDS[0]
+    held: dict[str, Partitions] = {}
+    expected = [[{0, 1, 2, 3, 4, 5}], [{0, 1, 2}, {3, 4, 5}], [{0, 1}, {3, 4}, {2, 5}]]  # as with Apache Kafka
+    for size, wanted in enumerate(expected, start=1):
+        members = [subscriber(f"m{number}", frozenset({topic}), held.get(f"m{number}")) for number in range(size)]
+        held = assign_uniform({topic: 6}, members)
+        assert [held[f"m{number}"][topic] for number in range(size)] == wanted
+
+
 def test_uniform_spreads_each_topic() -> None:
     topics = {IDS[0]: 4, IDS[1]: 4}
     first = assign_uniform(topics, [subscriber("a", frozenset(IDS))])

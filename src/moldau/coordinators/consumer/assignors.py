@@ -99,6 +99,10 @@ def _order(member: Subscriber) -> tuple[bool, str]:
     return (False, member.instance_id) if member.instance_id is not None else (True, member.member_id)
 
 
+_Stock: TypeAlias = tuple[int, int, list[int]]
+"""Of a topic: how many partitions a member has, negated; the topic's position in its pool; and which, in order."""
+
+
 class _Table:
     """Who has what, while the uniform assignor works on it; members are positions in its list."""
 
@@ -139,7 +143,7 @@ class _Table:
         givers = [(-loads[index], index) for index in pool.members]
         heapq.heapify(takers)
         heapq.heapify(givers)
-        stocks: dict[int, list[tuple[int, int]]] = {}
+        stocks: dict[int, list[_Stock]] = {}
         while givers:
             giver, taker = givers[0][1], takers[0][1]
             if loads[giver] - loads[taker] < 2:
@@ -158,23 +162,30 @@ class _Table:
             moves += 1
         return moves
 
-    def _stock(self, giver: int, pool: _Pool) -> list[tuple[int, int]]:
-        """What it can give: a heap of how many partitions it has of a topic, negated, and the topic's position."""
-        held = self._held[giver]
-        stock = [(-len(partitions), pool.topics[topic]) for topic, partitions in held.items() if topic in pool.topics]
+    def _stock(self, giver: int, pool: _Pool) -> list[_Stock]:
+        """What it can give, as a heap."""
+        stock = [
+            (-len(partitions), pool.topics[topic], sorted(partitions))
+            for topic, partitions in self._held[giver].items()
+            if topic in pool.topics
+        ]
         heapq.heapify(stock)
         return stock
 
-    def _move(self, pool: _Pool, stock: list[tuple[int, int]], giver: int, taker: int) -> None:
-        """One partition, of the topic of which the giver has most, so that each topic spreads, too."""
-        count, position = stock[0]
-        topic = pool.order[position]
-        self._held[taker].setdefault(topic, set()).add(self._held[giver][topic].pop())
+    def _move(self, pool: _Pool, stock: list[_Stock], giver: int, taker: int) -> None:
+        """One partition, of the topic of which the giver has most, so that each topic spreads, too.
+
+        The last one of it: like Apache Kafka's members, those who were first keep the first partitions.
+        """
+        count, position, partitions = stock[0]
+        topic, partition = pool.order[position], partitions.pop()
+        self._held[giver][topic].discard(partition)
+        self._held[taker].setdefault(topic, set()).add(partition)
         if count == -1:
             del self._held[giver][topic]
             heapq.heappop(stock)
         else:
-            heapq.heapreplace(stock, (count + 1, position))
+            heapq.heapreplace(stock, (count + 1, position, partitions))
         self._loads[giver] -= 1
         self._loads[taker] += 1
         self._changed.update((giver, taker))
