@@ -13,7 +13,7 @@ from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import ms, request_schema
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
-from tests.integration.raw import RawClient, batch_of, fetch_request, records_in
+from tests.integration.raw import RawClient, batch_of, fetch_request, produce_request, records_in
 from tests.integration.raw_txn import READ_COMMITTED, RawProducer, committed_values, last_stable_offset
 from tests.integration.waiting import eventually
 
@@ -348,6 +348,31 @@ def test_transactions_work_where_every_record_is_flushed(version: int) -> None:
         assert committed_values(client, topic) == committed_values(client, topic, 1) == [b"0", b"2", b"4"]
 
 
+def test_requests_in_flight_stay_in_order_while_the_first_waits_to_be_let_in() -> None:
+    """For the flush of its transaction's beginning; then for the end of the transaction before, too."""
+    with Broker({"log.flush.interval.messages": 1}) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic = make_topic(broker.bootstrap_servers)
+        producer = RawProducer(client).init()
+        for _ in range(10):
+            who = (producer.producer_id, producer.epoch)
+            requests = [
+                produce_request(
+                    topic,
+                    batch_of(b"%d" % number, producer=(*who, number), is_transactional=True),
+                    version=12,
+                    transactional_id=producer.transactional_id,
+                )
+                for number in range(5)
+            ]
+            for request in requests:
+                client.send(request)
+            codes = [client.receive(request)[1].responses[0].partition_responses[0].error_code for request in requests]
+            assert codes == [0] * 5
+            assert producer.end(True) is ErrorCode.NONE
+        eventually(lambda: producer.describe().transaction_state == "CompleteCommit", "the last one is complete")
+        assert committed_values(client, topic) == [b"%d" % number for number in range(5)] * 10
+
+
 # -- what operators ask
 
 
@@ -403,7 +428,9 @@ def test_transactions_are_listed_by_state_producer_age_and_pattern(connect: Conn
 
 def test_a_hanging_transaction_can_be_aborted_from_outside(connect: Connect, new_topic: NewTopic) -> None:
     topic = new_topic()
-    producer = RawProducer(connect(), version=1).init()
+    producer = RawProducer(connect(), version=1)
+    producer.init()
+    producer.init()
     producer.write(topic, b"hangs")
 
     def write_marker(index: int, epoch: int, transaction_version: int = 0) -> ErrorCode:
@@ -425,6 +452,7 @@ def test_a_hanging_transaction_can_be_aborted_from_outside(connect: Connect, new
         return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
 
     assert write_marker(9, producer.epoch) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert write_marker(0, -1) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert write_marker(0, producer.epoch - 1) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert write_marker(0, producer.epoch, transaction_version=2) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert last_stable_offset(connect(), topic) == 0

@@ -15,6 +15,7 @@ from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.partition_log import PartitionLog
+from moldau.metadata.records import ConfigRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import decode_records, encode_batch, iter_headers
 from moldau.wire.messages import ms
@@ -317,6 +318,44 @@ async def test_markers_of_a_shard_that_was_loaded_again_say_nothing_of_the_next_
         log = broker.node.find_partition("orders", None, index).log
         assert log.last_stable_offset == log.log_end_offset, "a transaction hangs"
         assert len(log.aborted_transactions(0, log.log_end_offset)) == 1
+
+
+async def test_markers_are_as_safe_as_the_decision_that_they_were_written(lives: Lives) -> None:
+    """After a loss of power nobody would write them again: the transaction would hang."""
+    broker = lives.next()
+    await broker.create("orders", PARTITIONS)
+    transactions = broker.node.transactions
+    await transactions.ready()
+    flushed = [ConfigRecord("topic", transactions.topic, "flush.messages", "1")]
+    await broker.node.change_metadata(lambda _: flushed)
+    await Producer(2).run(broker, commits=True)
+    await asyncio.wait_for(is_complete(broker), 10)
+    for index in range(PARTITIONS):
+        assert broker.node.find_partition("orders", None, index).log.unflushed_messages == 0
+
+
+async def test_markers_from_outside_are_flushed_where_every_record_is(lives: Lives) -> None:
+    broker = lives.next()
+    await broker.create("orders", flush_messages="1")
+    answer = await broker.ask(
+        ApiKey.WRITE_TXN_MARKERS,
+        1,
+        lambda schema: schema.WriteTxnMarkersRequest(
+            markers=(
+                schema.WritableTxnMarker(
+                    producer_id=7,
+                    producer_epoch=0,
+                    transaction_result=False,
+                    topics=(schema.WritableTxnMarkerTopic(name="orders", partition_indexes=(0, 1)),),
+                    coordinator_epoch=0,
+                ),
+            )
+        ),
+    )
+    codes = [one.error_code for one in answer.markers[0].topics[0].partitions]
+    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    log = broker.node.find_partition("orders", None, 0).log
+    assert (log.log_end_offset, log.unflushed_messages) == (1, 0)
 
 
 async def test_a_transaction_ends_although_its_state_topic_grew_meanwhile(lives: Lives) -> None:

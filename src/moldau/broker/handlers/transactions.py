@@ -211,6 +211,8 @@ async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, re
 
 def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, PartitionLog | None]:
     """The code, and the log if it has to be flushed."""
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None  # nobody's transaction
     try:
         partition = node.find_partition(topic, None, index)
         write_marker(
