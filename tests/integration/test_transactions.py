@@ -433,7 +433,7 @@ def test_a_hanging_transaction_can_be_aborted_from_outside(connect: Connect, new
     producer.init()
     producer.write(topic, b"hangs")
 
-    def write_marker(index: int, epoch: int, transaction_version: int = 0) -> ErrorCode:
+    def write_marker(index: int, epoch: int, transaction_version: int = 0, coordinator_epoch: int = -1) -> ErrorCode:
         schema = request_schema(ApiKey.WRITE_TXN_MARKERS, 2)
         answer = producer.client.ask(
             schema.WriteTxnMarkersRequest(
@@ -443,7 +443,7 @@ def test_a_hanging_transaction_can_be_aborted_from_outside(connect: Connect, new
                         producer_epoch=epoch,
                         transaction_result=False,
                         topics=(schema.WritableTxnMarkerTopic(name=topic, partition_indexes=(index,)),),
-                        coordinator_epoch=-1,
+                        coordinator_epoch=coordinator_epoch,
                         transaction_version=transaction_version,
                     ),
                 )
@@ -458,4 +458,11 @@ def test_a_hanging_transaction_can_be_aborted_from_outside(connect: Connect, new
     assert last_stable_offset(connect(), topic) == 0
     assert write_marker(0, producer.epoch) is ErrorCode.NONE
     assert last_stable_offset(connect(), topic) == 2
+    assert committed_values(connect(), topic) == []
+
+    producer.write(topic, b"goes on")
+    assert write_marker(0, producer.epoch, coordinator_epoch=2**31 - 1) is ErrorCode.NONE
+    producer.write(topic, b"is not left open by what its coordinator seems to be too old for")
+    producer.abort()
+    assert last_stable_offset(connect(), topic) == 6
     assert committed_values(connect(), topic) == []

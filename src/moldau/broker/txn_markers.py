@@ -32,7 +32,6 @@ _NOTHING_TO_END = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the topic is gone, and its open transactions with it
         ErrorCode.INVALID_PRODUCER_EPOCH,  # it has this marker since before a crash, or a newer one from outside
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
 
@@ -130,7 +129,12 @@ class MarkerWriter:
                     markers.producer,
                     committed=markers.committed,
                     version=markers.version,
-                    coordinator_epoch=decisions.leader_epoch,
+                    # No other broker can have decided otherwise: a higher one is from outside, and must not leave
+                    # the transaction open.
+                    coordinator_epoch=max(
+                        decisions.leader_epoch,
+                        partition.log.producers.coordinator_epoch_of(markers.producer.producer_id),
+                    ),
                 )
             except KafkaError as error:
                 if error.code not in _NOTHING_TO_END:

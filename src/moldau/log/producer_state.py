@@ -235,6 +235,11 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         return NO_EPOCH if entry is None else entry.epoch
 
+    def coordinator_epoch_of(self, producer_id: int) -> int:
+        """The newest that a marker of the producer had here; -1 if there is none."""
+        entry = self.producers.get(producer_id)
+        return NO_EPOCH if entry is None else entry.coordinator_epoch
+
     def first_unstable_offset(self) -> int | None:
         """The first offset whose fate is open, or decided by a marker that is not replicated yet."""
         if not self._ongoing and not self._unreplicated:
