@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
@@ -23,6 +24,10 @@ Partitions: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
 
 MAX_SWEEPS = 16
 """Pools that share members can hand partitions on to each other for long; each sweep about halves what is left."""
+
+
+by_number = attrgetter("int")
+"""The order of topics. UUIDs compare and hash in Python, which counts where there are thousands of them."""
 
 
 class Subscriber(NamedTuple):
@@ -85,7 +90,7 @@ def _pools(topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> list[_
                 subscriptions.setdefault(topic, []).append(number)
     indexes = list(by_subscription.values())
     pools: dict[tuple[int, ...], _Pool] = {}
-    for topic in sorted(subscriptions):
+    for topic in sorted(subscriptions, key=by_number):
         numbers = tuple(subscriptions[topic])
         if numbers not in pools:
             pools[numbers] = _Pool({}, [], sorted(index for number in numbers for index in indexes[number]))
@@ -104,25 +109,44 @@ _Stock: TypeAlias = tuple[int, int, list[int]]
 
 
 class _Table:
-    """Who has what, while the uniform assignor works on it; members are positions in its list."""
+    """Who has what, while the uniform assignor works on it; members are positions in its list.
+
+    In a large group most members keep what they have: only what others have is written out anew (`_hold`).
+    """
 
     def __init__(self, topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> None:
         self._members = members
         self._free: dict[uuid.UUID, set[int]] = {topic: set(range(count)) for topic, count in topics.items()}
-        self._held: list[dict[uuid.UUID, set[int]]] = []
-        self._changed: set[int] = set()
+        self._held: dict[int, dict[uuid.UUID, set[int]]] = {}
+        self._loads: list[int] = []
+        by_subscription: dict[frozenset[uuid.UUID], dict[uuid.UUID, set[int]]] = {}
         for index, member in enumerate(members):
-            held: dict[uuid.UUID, set[int]] = {}
-            for topic, partitions in member.current.items():
-                free = self._free.get(topic) if topic in member.topics else None
-                keeps = free & partitions if free else None
-                if keeps:
-                    held[topic] = keeps
-                    self._free[topic] -= partitions
-                if keeps is None or len(keeps) < len(partitions):
-                    self._changed.add(index)
-            self._held.append(held)
-        self._loads = [sum(map(len, held.values())) for held in self._held]
+            free = by_subscription.get(member.topics)
+            if free is None:
+                free = {topic: self._free[topic] for topic in member.topics if topic in self._free}
+                by_subscription[member.topics] = free
+            self._loads.append(self._keep(index, free))
+
+    def _keep(self, index: int, free: Mapping[uuid.UUID, set[int]]) -> int:
+        """A member keeps what it may have and nobody before it has; how much that is."""
+        load = 0
+        for topic, partitions in self._members[index].current.items():
+            unowned = free.get(topic, set())
+            kept = partitions
+            if not partitions <= unowned:
+                kept = partitions & unowned
+                self._hold(index)[topic] = set(kept)
+            unowned -= kept
+            load += len(kept)
+        return load
+
+    def _hold(self, index: int) -> dict[uuid.UUID, set[int]]:
+        """What a member has, to be changed; a topic of which nothing is left may stay behind."""
+        held = self._held.get(index)
+        if held is None:
+            current = self._members[index].current
+            held = self._held[index] = {topic: set(partitions) for topic, partitions in current.items()}
+        return held
 
     def deal(self, pool: _Pool) -> None:
         """Partitions without an owner, each to the subscriber that has least."""
@@ -131,9 +155,8 @@ class _Table:
         for topic in pool.topics:
             for partition in sorted(self._free[topic]):
                 load, index = heap[0]
-                self._held[index].setdefault(topic, set()).add(partition)
+                self._hold(index).setdefault(topic, set()).add(partition)
                 self._loads[index] = load + 1
-                self._changed.add(index)
                 heapq.heapreplace(heap, (load + 1, index))
 
     def level(self, pool: _Pool) -> int:
@@ -166,8 +189,8 @@ class _Table:
         """What it can give, as a heap."""
         stock = [
             (-len(partitions), pool.topics[topic], sorted(partitions))
-            for topic, partitions in self._held[giver].items()
-            if topic in pool.topics
+            for topic, partitions in self._hold(giver).items()
+            if partitions and topic in pool.topics
         ]
         heapq.heapify(stock)
         return stock
@@ -179,23 +202,17 @@ class _Table:
         """
         count, position, partitions = stock[0]
         topic, partition = pool.order[position], partitions.pop()
-        self._held[giver][topic].discard(partition)
-        self._held[taker].setdefault(topic, set()).add(partition)
+        self._hold(giver)[topic].discard(partition)
+        self._hold(taker).setdefault(topic, set()).add(partition)
         if count == -1:
-            del self._held[giver][topic]
             heapq.heappop(stock)
         else:
             heapq.heapreplace(stock, (count + 1, position, partitions))
         self._loads[giver] -= 1
         self._loads[taker] += 1
-        self._changed.update((giver, taker))
 
     def result(self) -> dict[str, Partitions]:
-        return {
-            member.member_id: (
-                {topic: frozenset(partitions) for topic, partitions in held.items()}
-                if index in self._changed
-                else member.current
-            )
-            for index, (member, held) in enumerate(zip(self._members, self._held, strict=True))
-        }
+        assigned = {member.member_id: member.current for member in self._members}
+        for index, held in self._held.items():
+            assigned[self._members[index].member_id] = {topic: frozenset(some) for topic, some in held.items() if some}
+        return assigned

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from moldau.coordinators.consumer.assignors import Partitions
+from moldau.coordinators.consumer.assignors import Partitions, by_number
 from moldau.coordinators.consumer.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -131,7 +131,8 @@ def from_topic_partitions(topics: tuple[TopicPartitions, ...]) -> Partitions:
 
 def to_topic_partitions(partitions: Partitions) -> tuple[TopicPartitions, ...]:
     return tuple(
-        TopicPartitions(topic_id=topic, partitions=tuple(sorted(partitions[topic]))) for topic in sorted(partitions)
+        TopicPartitions(topic_id=topic, partitions=tuple(sorted(partitions[topic])))
+        for topic in sorted(partitions, key=by_number)
     )
 
 

@@ -152,7 +152,8 @@ class Step:
         ]
         assignor = group.preferred_assignor(self.shard.config.group_consumer_assignors[0])
         for member_id, partitions in ASSIGNORS[assignor](counts, subscribers).items():
-            if partitions != group.targets.get(member_id):
+            before = group.targets.get(member_id)
+            if partitions is not before and partitions != before:
                 self.put_target(member_id, partitions)
         self.write(
             ConsumerGroupTargetAssignmentMetadataKey(group.group_id),
