@@ -140,7 +140,7 @@ class Cleaner:
                             "seconds": round(time.monotonic() - started_s, 3),
                         },
                     )  # fmt: skip
-                    await node.in_thread(node.logs.checkpoint)
+                    await node.in_thread(node.logs.checkpoint_dirty_offsets, todo.log.log_dir.path)
                     return True
                 case Failed(reason, is_corrupt):
                     self._note_failure(todo.log, reason, is_corrupt)

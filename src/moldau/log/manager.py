@@ -366,6 +366,19 @@ class LogManager:
                 self._checkpointed = named
         return failed
 
+    def checkpoint_dirty_offsets(self, directory: Path) -> None:
+        """Only the first dirty offsets, after a cleaning: a small part of what `checkpoint` writes."""
+        log_dir = self._contexts[directory].log_dir
+        with self._checkpoint_lock:
+            if not self._is_open or log_dir.offline:
+                return
+            logs = [log for log in list(self.logs.values()) if log.log_dir is log_dir and log.first_dirty_offset]
+            self._checkpointed.update((log.topic, log.partition) for log in logs)
+            try:
+                _write_dirty_offsets(directory, logs)
+            except OSError as error:
+                raise log_dir.storage_error("cannot write checkpoints", error) from error
+
     @property
     def offline_dirs(self) -> list[Path]:
         return [path for path, context in self._contexts.items() if context.log_dir.offline]
@@ -403,6 +416,10 @@ def _write_checkpoints(directory: Path, logs: list[PartitionLog]) -> None:
         directory / checkpoints.REPLICATION_OFFSET,
         {(log.topic, log.partition): log.high_watermark for log in logs},
     )
+    _write_dirty_offsets(directory, logs)
+
+
+def _write_dirty_offsets(directory: Path, logs: list[PartitionLog]) -> None:
     checkpoints.write_offsets(
         directory / checkpoints.CLEANER_OFFSET,
         {(log.topic, log.partition): log.first_dirty_offset for log in logs if log.first_dirty_offset},

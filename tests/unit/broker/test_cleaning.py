@@ -13,7 +13,7 @@ from offline import OfflineBroker, StartOffline
 
 from moldau.broker import cleaning
 from moldau.broker.cleaning import Cleaner
-from moldau.log import manager
+from moldau.log import checkpoints
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import encode_batch
 
@@ -77,7 +77,7 @@ async def test_a_disk_too_full_for_the_checkpoint_keeps_nothing_from_being_clean
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manager, "_write_checkpoints", fail)
+        patch.setattr(checkpoints, "write_offsets", fail)
         async with cleaner_of(broker):
             await until(lambda: all(map(is_clean, logs)))
     assert "cannot clean a log" in caplog.text

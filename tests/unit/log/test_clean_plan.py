@@ -108,7 +108,7 @@ def test_first_dirty_offsets_survive_in_kafkas_checkpoint_file(tmp_path: Path) -
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
     clean_log(log)
-    manager.checkpoint()
+    manager.checkpoint_dirty_offsets(tmp_path)
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
     crashed(manager)
     manager = opened(tmp_path, config=config)
@@ -135,4 +135,18 @@ def test_what_is_written_after_a_log_lost_its_end_is_dirty(tmp_path: Path) -> No
     for _ in range(5):
         put(log, (b"1", None))
     assert look_at(log, log.clock()).first_dirty_offset == 1
+    manager.close()
+
+
+def test_a_new_partition_does_not_find_the_dirty_offset_of_an_old_one(tmp_path: Path) -> None:
+    config = topic_config(cleanup_policy=COMPACT)
+    manager = opened(tmp_path, config=config)
+    log = manager.create("t", 0, uuid.uuid4())
+    for _ in range(2):
+        put(log, (b"a", b"1"))
+    clean_log(log)
+    manager.checkpoint_dirty_offsets(tmp_path)
+    manager.delete("t", 0)
+    manager.create("t", 0, uuid.uuid4(), is_new=True)
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
     manager.close()
