@@ -17,6 +17,7 @@ from moldau.coordinators.consumer.records import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
 )
+from moldau.coordinators.consumer.step import NAMES_PER_STEP_MAX
 from moldau.coordinators.group_shard import GroupShard
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import encode_key, encode_value
@@ -326,6 +327,18 @@ def test_patterns_that_take_too_long_find_nothing_and_stop_nobody() -> None:
     assert time.perf_counter() - began < 10
     assert good.owned == lab.topics.partitions("t")
     assert not any(resolved.topics for resolved in lab.group.resolved.values())
+
+
+def test_many_patterns_over_many_topics_are_matched_in_turns() -> None:
+    lab = Lab(LabTopics(**{f"t{number}": 1 for number in range(NAMES_PER_STEP_MAX // 3)}))
+    members = [LabMember(lab, f"m{number}", regex=f"new-{number}|{'x' * number}") for number in range(7)]
+    settle(members)
+    for number in range(7):
+        lab.change_topic(f"new-{number}", 1)
+    members[0].beat()
+    assert len(lab.group.stale_regexes) == 7 - 2
+    settle(members)
+    assert [member.owned for member in members] == [lab.topics.partitions(f"new-{number}") for number in range(7)]
 
 
 def test_a_pattern_that_another_broker_took_keeps_its_topics() -> None:

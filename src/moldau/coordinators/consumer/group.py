@@ -82,6 +82,8 @@ class ConsumerGroup:
         # What does not last.
         self.may_have_changed_topics = True
         """Topics changed since the last look at those the group is subscribed to."""
+        self.stale_regexes: set[str] = set()
+        """Regular expressions to be resolved anew, since topics changed."""
         self.deadlines: dict[Deadline, int] = {}
         self.armed: dict[Deadline, int] = {}
         """The earliest wake that is asked for: deadlines move with each heartbeat, wakes need not."""

@@ -29,8 +29,9 @@ MAX_STATES = 4_000
 MAX_REMEMBERED = 20_000
 """States in the sets that are remembered, a megabyte or two; then all are forgotten and found again."""
 MAX_WORK = 1_000_000
-"""States that a look through all topics may step over, for all patterns of a group: a fifth of a second. Those that
-people write need a few thousand each, whatever the number of topics, since the remembered sets are met again."""
+"""States that a look through all topics may step over, for all patterns that are matched in one step: a fifth of a
+second. Those that people write need a few thousand each, whatever the number of topics, since the remembered sets are
+met again."""
 MAX_DEPTH = 100
 """Of parentheses, since they are read by recursion."""
 

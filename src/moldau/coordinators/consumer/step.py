@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard
 
 
+NAMES_PER_STEP_MAX = 20_000
+"""Topics that a step matches with regular expressions: some 50 ms."""
+
+
 class Step:
     """One event on its way through a group."""
 
@@ -85,26 +89,35 @@ class Step:
         names_changed = after.subscribed_topic_names != before.subscribed_topic_names
         regex_changed = (after.subscribed_topic_regex or "") != (before.subscribed_topic_regex or "")
         bump = group.epoch == 0 or names_changed or regex_changed
-        if regex_changed or group.may_have_changed_topics:
+        if group.may_have_changed_topics:
+            group.stale_regexes.update(group.regexes())
+        if regex_changed or group.stale_regexes:
             bump = self.resolve_regexes() or bump
         if bump or group.may_have_changed_topics:
             self.bump_epoch(only_if_topics_changed=not bump)
         return names_changed or regex_changed
 
     def resolve_regexes(self) -> bool:
-        """The topics of each regular expression that members are subscribed to; whether any changed."""
+        """The topics of the regular expressions that members are subscribed to; whether any changed.
+
+        New ones come first; of many that are stale some wait for the next heartbeats.
+        """
         group = self.group
         subscribed = group.regexes()
         changed = False
         for regex in [one for one in group.resolved if one not in subscribed]:
             self.write(ConsumerGroupRegularExpressionKey(group.group_id, regex), None)
             changed = True
-        for regex in subscribed:
+        group.stale_regexes &= subscribed.keys()
+        due = [one for one in subscribed if one not in group.resolved]
+        due += [one for one in group.stale_regexes if one in group.resolved]
+        names = list(self.shard.topics.names())
+        due = due[: max(1, NAMES_PER_STEP_MAX // max(1, len(names)))]
+        group.stale_regexes.difference_update(due)
+        for regex in due:
             known = group.resolved.get(regex)
-            if known is not None and not group.may_have_changed_topics:
-                continue
             try:
-                topics = compile_regex(regex).filter(self.shard.topics.names(), MAX_WORK // len(subscribed))
+                topics = compile_regex(regex).filter(names, MAX_WORK // len(due))
             except InvalidRegexError:  # it takes too long with all these topics, or another broker took it for one
                 topics = known.topics if known is not None else frozenset()
             if known is None or topics != known.topics:
