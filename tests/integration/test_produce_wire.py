@@ -288,3 +288,17 @@ def test_a_transactional_produce_is_refused_to_who_was_never_given_an_id(connect
     batch = batch_of(b"v", producer=(7, 0, 0), is_transactional=True)
     answer: Any = client.produce(new_topic(), batch, transactional_id="t")
     assert answer.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_nobody_but_the_coordinators_writes_to_their_topics(connect: Connect) -> None:
+    client = connect()
+    producer = RawProducer(client).init()  # the topic is there then
+    forged = batch_of(b"\0\1" + bytes(40), key=b"\0\0\0\1t")
+    answer = client.produce("__transaction_state", forged)
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    answer = producer.send("__transaction_state", b"part of a transaction")
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    producer.abort()
+    client.send_bytes(encode_request(77, "__admin_client", request := produce_request("__transaction_state", None)))
+    _, as_a_tool = client.receive(request)
+    assert as_a_tool.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD, "it is let in"

@@ -8,6 +8,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
 from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.image import PartitionImage
+from moldau.metadata.topics import is_internal
 
 
 class WaitingFetch(Protocol):
@@ -21,11 +22,12 @@ ENOUGH_BYTES = 2**31
 
 
 class Partition:
-    __slots__ = ("index", "leader_epoch", "log", "topic", "topic_id", "waiting")
+    __slots__ = ("index", "is_internal", "leader_epoch", "log", "topic", "topic_id", "waiting")
 
     def __init__(self, topic: str, topic_id: bytes, image: PartitionImage, log: PartitionLog) -> None:
         self.topic = topic
         self.topic_id = topic_id
+        self.is_internal = is_internal(topic)
         self.index = image.index
         self.leader_epoch = image.leader_epoch
         self.log = log

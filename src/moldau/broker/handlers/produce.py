@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZSTD_SINCE = 7
+_ADMIN_CLIENT = "__admin_client"
+"""The client id with which Kafka's own tools may write to internal topics."""
 
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
@@ -69,6 +71,8 @@ def _write(
         for part in topic.partitions:
             try:
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
+                if partition.is_internal:
+                    _refuse_internal(partition, context)
                 if version < _ZSTD_SINCE:
                     _refuse_zstd(part)
                 results.append(_append(node, partition, part, now_ms, gate))
@@ -116,6 +120,12 @@ def _failure(index: int, error: KafkaError) -> ProducePartitionResult:
     # Without messages of their own the refused records cannot outgrow the batch that they came in.
     refused = tuple((place, None) for place in error.indexes) if isinstance(error, RefusedRecordsError) else ()
     return ProducePartitionResult(index, int(error.code), record_errors=refused, error_message=error.message)
+
+
+def _refuse_internal(partition: Partition, context: RequestContext) -> None:
+    """What stands in a state topic is what its coordinator decided: nobody else may write there."""
+    if context.client_id != _ADMIN_CLIENT:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
 
 
 def _refuse_zstd(part: ProducePartition) -> None:
