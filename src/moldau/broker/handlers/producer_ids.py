@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.transactions import ask_with_id
-from moldau.coordinators.transactions.shard import Initialized, InitProducerId, TransactionShard
+from moldau.coordinators.transactions.shard import NOBODY, Initialized, InitProducerId, TransactionShard
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 _FENCED_SINCE = 4
-_NOBODY = Identity(-1, -1)
 
 
 async def handle_init_producer_id(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     try:
         code, producer = await _init(node, request)
     except KafkaError as failure:
-        code, producer = failure.code, _NOBODY
+        code, producer = failure.code, NOBODY
     if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_SINCE:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     return context.schema.InitProducerIdResponse(
@@ -40,7 +39,7 @@ async def _init(node: BrokerNode, request: Any) -> Initialized:
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     wanted = InitProducerId(
-        transactional_id, request.transaction_timeout // ms(1), None if expected == _NOBODY else expected
+        transactional_id, request.transaction_timeout // ms(1), None if expected == NOBODY else expected
     )
     answer: Initialized = await ask_with_id(node, wanted, TransactionShard.init_producer_id)
     return answer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.transactions import ask_with_id
 from moldau.broker.txn_markers import AT_ONCE_MAX, flush_all, write_marker
-from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, TransactionShard
+from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.log.partition_log import PartitionLog
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _FENCED_SINCE = 2
 _MANY_SINCE = 4
-_EPOCH_BUMP_SINCE = 5
-_NOBODY = Identity(-1, -1)
+_END_BUMPS_SINCE = 5
 
 
 def _code_for(context: RequestContext, code: ErrorCode) -> Any:
@@ -153,8 +152,8 @@ async def handle_add_offsets_to_txn(node: BrokerNode, context: RequestContext, r
 
 
 async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    code, producer = ErrorCode.NONE, _NOBODY
-    bumps = context.version >= _EPOCH_BUMP_SINCE
+    code, producer = ErrorCode.NONE, NOBODY
+    bumps = context.version >= _END_BUMPS_SINCE
     try:
         if not request.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
