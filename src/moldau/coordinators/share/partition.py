@@ -201,7 +201,7 @@ class SharePartition:
         taken: list[Acquired] = []
         left = wanted.max_records
         position = self.next_fetch_offset
-        for first, last in [*found, Span(upto, upto - 1)]:
+        for first, last in [*self._in_blocks(found, wanted), Span(upto, upto - 1)]:
             if left <= 0 or not self._archive_gap(position, first - 1):
                 break
             left = self._take(taken, first, last, left, exact=wanted.exact)
@@ -213,6 +213,23 @@ class SharePartition:
         )
         self._advance()
         return _joined(taken, None if wanted.exact else wanted.batch_size)
+
+    def _in_blocks(self, found: Sequence[Span], wanted: Wanted) -> list[Span]:
+        """Neighbours that were never in flight as one, as long as all of them will be taken: batches can be small."""
+        room_end = self.start_offset + self.limits.record_locks
+        size = wanted.max_records if wanted.exact else wanted.batch_size
+        blocks: list[Span] = []
+        begin, position, total = 0, -1, 0
+        for first, last in found:
+            total += last - first + 1
+            will_be_taken = total <= wanted.max_records and first < room_end
+            if first == position < begin + size and begin >= self.end_offset and will_be_taken:
+                blocks[-1] = Span(begin, last)
+            else:
+                blocks.append(Span(first, last))
+                begin = first
+            position = last + 1
+        return blocks
 
     def _take(self, taken: list[Acquired], first: int, last: int, left: int, *, exact: bool) -> int:
         """Adds what is available in one span; how many records may still be taken."""
@@ -247,6 +264,8 @@ class SharePartition:
 
     def _archive_gap(self, first: int, last: int) -> bool:
         """False when there is no room for it: what lies behind cannot be acquired then either."""
+        if last < first:  # as between most batches
+            return last < self.end_offset
         if self._may_extend:
             self._extend(last + 1)
         empty = [run._replace(state=ARCHIVED) for run in self._overlapping(first, last) if run.state is AVAILABLE]
@@ -338,9 +357,14 @@ class SharePartition:
         return StateWrite(self.start_offset, self.delivery_complete_count, [lost])
 
     def _extend(self, end_offset: int) -> None:
-        if end_offset > self.end_offset:
-            put(self._runs, [Run(self.end_offset, end_offset - 1, AVAILABLE)])
-            self.end_offset = end_offset
+        if end_offset <= self.end_offset:
+            return
+        new = Run(self.end_offset, end_offset - 1, AVAILABLE)
+        if self._runs and self._runs[-1][2:] == new[2:]:
+            self._runs[-1] = self._runs[-1]._replace(last=new.last)
+        else:
+            self._runs.append(new)
+        self.end_offset = end_offset
 
     def _advance(self) -> None:
         final = 0
