@@ -126,14 +126,7 @@ class GroupConfig(Configuration):
     @classmethod
     def resolve(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> GroupConfig:
         """What is in force for a group with these overrides; ConfigError where one is no value of its key."""
-        if not overrides:
-            return _without_overrides(broker)
-        values = _broker_values(broker)
-        for name, text in overrides.items():
-            declared = GROUP_KEYS.get(name)
-            if declared is not None:
-                values[declared.attribute] = declared.parse(text)
-        return cls(**values)
+        return _resolved(tuple(overrides.items()), broker)
 
     @property
     def reads_committed(self) -> bool:
@@ -170,13 +163,14 @@ def broker_value(name: str, broker: BrokerConfig) -> Any:
     return broker.get(SYNONYMS[name]) if name in SYNONYMS else GROUP_KEYS[name].default
 
 
-def _broker_values(broker: BrokerConfig) -> dict[str, Any]:
-    return {declared.attribute: broker_value(name, broker) for name, declared in GROUP_KEYS.items()}
-
-
-@lru_cache(maxsize=8)  # asked for with every heartbeat, and most groups have no overrides
-def _without_overrides(broker: BrokerConfig) -> GroupConfig:
-    return GroupConfig(**_broker_values(broker))
+@lru_cache(maxsize=256)  # asked for with every heartbeat and fetch, and most groups have no overrides
+def _resolved(overrides: tuple[tuple[str, str], ...], broker: BrokerConfig) -> GroupConfig:
+    values = {declared.attribute: broker_value(name, broker) for name, declared in GROUP_KEYS.items()}
+    for name, text in overrides:
+        declared = GROUP_KEYS.get(name)
+        if declared is not None:
+            values[declared.attribute] = declared.parse(text)
+    return GroupConfig(**values)
 
 
 def validate_group_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
