@@ -144,7 +144,12 @@ def connect(args: argparse.Namespace) -> Cluster:
 
     config = ClientConfig.from_properties(args.bootstrap_server, load_properties(args.command_config))
     timeout_ms = getattr(args, "timeout", None)
-    return Cluster(config if timeout_ms is None else config._replace(api_timeout_ms=timeout_ms))
+    if timeout_ms is not None:
+        timeout_ms = max(1, timeout_ms)
+        config = config._replace(
+            api_timeout_ms=timeout_ms, request_timeout_ms=min(timeout_ms, config.request_timeout_ms)
+        )
+    return Cluster(config)
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:

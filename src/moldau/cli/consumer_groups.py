@@ -362,13 +362,26 @@ def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
             )
             continue
         plan[name] = _plan(cluster, args, name)
-        if args.execute and plan[name]:
-            raise_failed(groups.commit_offsets(cluster, name, plan[name]))
+    if args.execute:  # only now: what cannot be planned for one group changes none
+        failed_groups = [name for name, offsets in plan.items() if not _execute(cluster, name, offsets)]
+        plan = {name: offsets for name, offsets in plan.items() if name not in failed_groups}
+        failed = failed or bool(failed_groups)
     if args.export and not args.json:
         print(write_plan(plan, with_group=len(args.group) != 1), end="")
     else:
         print_plan(plan, args)
     return 1 if failed else 0
+
+
+def _execute(cluster: Cluster, group: str, offsets: Offsets) -> bool:
+    from moldau.client import groups
+
+    try:
+        raise_failed(groups.commit_offsets(cluster, group, offsets) if offsets else {})
+    except KafkaError as error:
+        warn(f"{_PREFIX}{error} (group '{group}')")
+        return False
+    return True
 
 
 def _plan(cluster: Cluster, args: argparse.Namespace, group: str) -> Offsets:

@@ -147,6 +147,16 @@ def test_offsets_are_reset_to_a_time(commands: Commands, new_topic: NewTopic) ->
     assert "Falling back to latest known offset" in future.err
 
 
+def test_what_cannot_be_planned_for_one_group_changes_no_other(commands: Commands, filled: str) -> None:
+    first, second = sorted((_new_group(), _new_group()))
+    _reset(commands, first, "--topic", filled, "--to-offset", "5", "--execute")
+    both = ("--group", first, "--group", second, "--topic", filled, "--shift-by", "-2", "--execute")
+    result = commands("consumer-groups", "--reset-offsets", *both)
+    assert result.code == 2
+    assert "there is no current committed offset" in result.err
+    assert _offsets(commands, first) == {0: 5, 1: 5}
+
+
 def test_without_execute_nothing_changes(commands: Commands, filled: str) -> None:
     group = _new_group()
     _reset(commands, group, "--topic", filled, "--to-offset", "5", "--execute")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -235,3 +237,12 @@ def test_regexes_of_re2_are_valid(pattern: str, capsys: pytest.CaptureFixture[st
 def test_what_re2_cannot_match_is_invalid(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert consumer_groups.main(["--validate-regex", pattern]) == 1
     assert capsys.readouterr().out.startswith(f"The regular expression `{pattern}` is invalid: ")
+
+
+def test_a_timeout_is_the_longest_that_a_silent_server_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        began_s = time.monotonic()
+        assert consumer_groups.main(["--bootstrap-server", address, "--list", "--timeout", "200"]) == 1
+        assert time.monotonic() - began_s < 10
+    assert "no answer to ApiVersions" in capsys.readouterr().err
