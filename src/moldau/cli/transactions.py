@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from moldau.cli.common import CommandParser, at_terminal, connect, print_json, print_table, run
 from moldau.errors import ConfigError, ErrorCode, KafkaError
@@ -37,14 +37,17 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-transactions") ->
     return run(prog, work)
 
 
+class _Subcommand(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
 def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Look into transactions, and end those that hang.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
     parser.add_json()
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", parser_class=argparse.ArgumentParser
-    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Subcommand)
     listing = commands.add_parser("list", help="list transactional ids and the state of their transactions")
     listing.add_argument("--duration-filter", metavar="MS", type=int, default=-1, help="only those that run longer")
     listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only these transactional ids")
@@ -253,6 +256,8 @@ def is_expected(partition: TopicPartition, transaction: TransactionDescription |
 def _search(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
     if args.partition is not None:
         return [(args.topic, args.partition)]
+    if args.broker_id is not None:
+        cluster.broker(args.broker_id)  # fails for one that is not there: it would have no partitions either
     topics = cluster.metadata(None if args.topic is None else [args.topic]).topics
     if args.topic is not None and topics[args.topic].error:
         raise KafkaError(topics[args.topic].error, f"Topic '{args.topic}' does not exist")

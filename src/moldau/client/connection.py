@@ -186,6 +186,7 @@ _MESSAGES = {
     ErrorCode.LEADER_NOT_AVAILABLE: "The partition has no leader at the moment.",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "The broker is not the leader of the partition.",
     ErrorCode.NOT_CONTROLLER: "The broker is not the controller.",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "The regular expression is not valid.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Not authorized to access the topic.",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Not authorized to change the cluster.",
     ErrorCode.TOPIC_DELETION_DISABLED: "Topic deletion is disabled (delete.topic.enable=false).",

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 
+from moldau.config.topic import TopicConfig
+from moldau.log.manager import LogManager
+from moldau.wire.batch import encode_batch
+from soak.broker_process import BrokerProcess
+
 if TYPE_CHECKING:
     from conftest import Commands
 
 NewTopic = Callable[..., str]
+
+NOW_MS = time.time_ns() // 1_000_000
+PRODUCER_ID = 77_000_000  # not soon given to anybody
 
 
 class Open:
@@ -78,6 +88,44 @@ def test_a_transaction_that_its_coordinator_knows_does_not_hang(commands: Comman
     assert json.loads(commands.ok(*search, "--max-transaction-timeout", "0")) == []
 
 
+def leave_open(data_dir: Path, topic: str) -> None:
+    """An hour-old transaction of which no coordinator knows, written past the broker, which is not running."""
+    manager = LogManager([data_dir], default_config=TopicConfig(), node_id=1, clock=lambda: NOW_MS, recovery_threads=1)
+    manager.lock()
+    manager.open()
+    log = manager.get(topic, 0)
+    assert log is not None
+    batch = encode_batch(
+        [(b"k", b"stuck", NOW_MS - 3_600_000, ())],
+        producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=0, is_transactional=True,
+    )  # fmt: skip
+    log.append(bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
+    manager.close()
+
+
+def test_a_transaction_that_hangs_is_found_and_aborted(commands: Commands, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        commands = type(commands)(broker.bootstrap)
+        for topic in ("stuck", "other"):
+            commands.ok("topics", "--create", "--topic", topic, "--partitions", "1")
+        assert broker.stop() == 0
+        leave_open(broker.data_dir, "stuck")
+        broker.start()
+        commands.ok("console-producer", "--topic", "stuck", stdin="later\n")
+        consume = ("console-consumer", "--topic", "stuck", "--from-beginning", "--isolation-level", "read_committed")
+        assert commands.ok(*consume, "--timeout-ms", "1000") == ""
+        search = ("transactions", "--json", "find-hanging")
+        for scope in (["--topic", "stuck"], ["--broker-id", "1"], ["--topic", "stuck", "--partition", "0"]):
+            (found,) = json.loads(commands.ok(*search, *scope))
+            assert (found["topic"], found["partition"], found["producerId"]) == ("stuck", 0, PRODUCER_ID)
+            assert (found["startOffset"], found["durationMin"]) == (0, 60)
+        for scope in (["--topic", "other"], ["--topic", "stuck", "--max-transaction-timeout", "120"]):
+            assert json.loads(commands.ok(*search, *scope)) == []
+        commands.ok("transactions", "abort", "--topic", "stuck", "--partition", "0", "--start-offset", "0")
+        assert json.loads(commands.ok(*search, "--broker-id", "1")) == []
+        assert commands.ok(*consume, "--max-messages", "1") == "later\n"
+
+
 def test_a_transaction_is_aborted_in_its_partition(commands: Commands, open_transaction: Open) -> None:
     here = ("--topic", open_transaction.topic, "--partition", "0")
     wrong = commands("transactions", "abort", *here, "--start-offset", "99")
@@ -99,6 +147,8 @@ def test_what_nobody_knows_is_a_failure_in_one_line(commands: Commands, new_topi
     for args, words in (
         (["describe", "--transactional-id", "cli-nobody"], "The transactional id could not be found."),
         (["describe-producers", "--topic", topic, "--partition", "7"], f"partition {topic}-7 on leader"),
+        (["find-hanging", "--broker-id", "7"], "Broker 7 is not in the cluster"),
+        (["list", "--transactional-id-pattern", "("], "The regular expression is not valid."),
         (
             ["abort", "--topic", topic, "--partition", "0", "--start-offset", "0"],
             "Could not find any open transactions",
