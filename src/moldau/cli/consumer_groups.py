@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.cli.common import CommandParser, connect, print_json, run, warn
+from moldau.cli.common import CommandParser, print_json, warn
 from moldau.cli.group_common import (
     NOTHING,
     add_group_options,
@@ -21,6 +21,7 @@ from moldau.cli.group_common import (
     print_plan,
     raise_failed,
     require_groups,
+    run_action,
 )
 from moldau.cli.reset_offsets import (
     all_partitions,
@@ -65,23 +66,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-consumer-groups")
     _check(parser, args)
     if args.validate_regex is not None:
         return _validate_regex(args.validate_regex)
-    work = next(
-        action
-        for is_given, action in (
-            (args.list, _list),
-            (args.describe, _describe),
-            (args.delete, _delete),
-            (args.reset_offsets, _reset_offsets),
-            (args.delete_offsets, _delete_offsets),
-        )
-        if is_given
-    )
-
-    def with_cluster() -> int:
-        with connect(args) as cluster:
-            return work(cluster, args)
-
-    return run(prog, with_cluster, prefix=_PREFIX)
+    return run_action(prog, args, _WORK, prefix=_PREFIX)
 
 
 def _parser(prog: str) -> CommandParser:
@@ -443,3 +428,12 @@ def _deleted_json(results: Mapping[TopicPartition, KafkaError | None]) -> list[d
         }
         for (topic, partition), error in sorted(results.items())
     ]
+
+
+_WORK = {
+    "--list": _list,
+    "--describe": _describe,
+    "--delete": _delete,
+    "--reset-offsets": _reset_offsets,
+    "--delete-offsets": _delete_offsets,
+}

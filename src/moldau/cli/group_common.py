@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, bold, print_json, warn
+from moldau.cli.common import CommandParser, bold, connect, print_json, run, warn
 from moldau.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
     from moldau.cli.reset_offsets import Offsets
-    from moldau.client.cluster import TopicPartition
+    from moldau.client.cluster import Cluster, TopicPartition
     from moldau.client.groups import GroupDescription
 
 NOTHING = "-"  # in a column that has no value
@@ -102,6 +102,23 @@ def require_groups(parser: CommandParser, args: argparse.Namespace, *actions: st
     for action in given(args, actions):
         if not args.group and not args.all_groups:
             parser.error(f"Option {action} takes one of these options: --group, --all-groups")
+
+
+def run_action(
+    prog: str,
+    args: argparse.Namespace,
+    actions: Mapping[str, Callable[[Cluster, argparse.Namespace], int]],
+    *,
+    prefix: str,
+) -> int:
+    """Does what the one option of `actions` that is there asks for."""
+    (action,) = given(args, actions)
+
+    def work() -> int:
+        with connect(args) as cluster:
+            return actions[action](cluster, args)
+
+    return run(prog, work, prefix=prefix)
 
 
 def parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, connect, print_json, run, warn
+from moldau.cli.common import CommandParser, print_json, warn
 from moldau.cli.group_common import (
     NOTHING,
     add_group_options,
@@ -21,6 +21,7 @@ from moldau.cli.group_common import (
     print_plan,
     raise_failed,
     require_groups,
+    run_action,
 )
 from moldau.cli.reset_offsets import named_partitions, plan_reset
 from moldau.errors import ErrorCode, KafkaError
@@ -43,23 +44,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-share-groups") ->
     parser.set_defaults(by_duration=None, to_offset=None)  # by which only consumer groups can be reset
     args = parser.parse_args(argv)
     _check(parser, args)
-    work = next(
-        action
-        for is_given, action in (
-            (args.list, _list),
-            (args.describe, _describe),
-            (args.delete, _delete),
-            (args.reset_offsets, _reset_offsets),
-            (args.delete_offsets, _delete_offsets),
-        )
-        if is_given
-    )
-
-    def with_cluster() -> int:
-        with connect(args) as cluster:
-            return work(cluster, args)
-
-    return run(prog, with_cluster, prefix=_PREFIX)
+    return run_action(prog, args, _WORK, prefix=_PREFIX)
 
 
 def _parser(prog: str) -> CommandParser:
@@ -267,3 +252,12 @@ def _delete_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
             (15,),
         )
     return 1 if any(error for _, error in results) else 0
+
+
+_WORK = {
+    "--list": _list,
+    "--describe": _describe,
+    "--delete": _delete,
+    "--reset-offsets": _reset_offsets,
+    "--delete-offsets": _delete_offsets,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from clean_helpers import clean_log, put, rows, work
 from log_helpers import Clock, crash, end_transaction, files_of, new_log, restart
 
 from moldau.errors import StorageError
-from moldau.log.cleaning.job import Cleaned
+from moldau.log.cleaning.job import Cleaned, Failed
 from moldau.log.cleaning.plan import LogToClean, look_at
 from moldau.log.cleaning.swap import discard, swap_in
 from moldau.log.partition_log import PartitionLog
@@ -155,6 +156,27 @@ def test_a_cleaning_killed_in_the_worker_leaves_the_log_as_it_was(
         log = crash(log)
         assert rows(log) == before
         assert not [name for name in files_of(log) if name.endswith(".cleaned")]
+
+
+def test_a_disk_that_fills_up_while_the_worker_writes_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(tmp_path / "log")
+    before = rows(log)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("moldau.log.files.pwrite", full)
+        (report,) = work(look_at(log, log.clock()))
+    assert isinstance(report, Failed)
+    assert not report.is_corrupt
+    discard(log.directory)
+    assert not [name for name in files_of(log) if name.endswith(".cleaned")]
+    assert rows(log) == before
+    clean_log(log)
+    assert len(rows(log)) < len(before)
 
 
 def test_a_log_that_was_truncated_meanwhile_keeps_its_segments(tmp_path: Path) -> None:
