@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -25,3 +26,8 @@ def answer(ask: Callable[[], Any], respond: Callable[[Any], Any], refuse: Callab
             return refuse(refusal)
 
     return later()
+
+
+async def asked(reply: Any) -> Any:
+    """For handlers that wait anyway."""
+    return await reply if inspect.isawaitable(reply) else reply

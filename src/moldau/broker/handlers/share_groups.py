@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS
+from moldau.broker.handlers.asking import answer, asked
+from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS, GROUPS_AT_ONCE
+from moldau.broker.handlers.off_loop import in_turns
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
 from moldau.coordinators.share.heartbeat import (
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
+PARTITIONS_AT_ONCE = 200
+"""Described before others get their turn: a millisecond or two."""
 _ASSIGNOR = "simple"
 
 
 # -- ShareGroupHeartbeat
 
 
-async def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     event = Heartbeat(
         request.group_id,
@@ -45,10 +48,19 @@ async def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext
         context.connection.peer_host,
         request.subscribed_topic_names,
     )
-    try:
-        reply = node.groups.ask(request.group_id, lambda shard, waiter, now_ms: heartbeat(shard, waiter, event, now_ms))
-        reply = await reply if inspect.isawaitable(reply) else reply
-    except KafkaError as refusal:
+
+    def respond(reply: HeartbeatReply) -> Any:
+        return schema.ShareGroupHeartbeatResponse(
+            throttle_time=ms(0),
+            error_code=error(ErrorCode.NONE),
+            error_message=None,
+            member_id=reply.member_id,
+            member_epoch=reply.member_epoch,
+            heartbeat_interval=ms(reply.heartbeat_interval_ms),
+            assignment=_assignment(schema, reply),
+        )
+
+    def refuse(refusal: KafkaError) -> Any:
         return schema.ShareGroupHeartbeatResponse(
             throttle_time=ms(0),
             error_code=error(refusal.code),
@@ -58,15 +70,11 @@ async def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext
             heartbeat_interval=ms(0),
             assignment=None,
         )
-    return schema.ShareGroupHeartbeatResponse(
-        throttle_time=ms(0),
-        error_code=error(ErrorCode.NONE),
-        error_message=None,
-        member_id=reply.member_id,
-        member_epoch=reply.member_epoch,
-        heartbeat_interval=ms(reply.heartbeat_interval_ms),
-        assignment=_assignment(schema, reply),
-    )
+
+    def ask() -> Any:
+        return node.groups.ask(event.group_id, lambda shard, waiter, now_ms: heartbeat(shard, waiter, event, now_ms))
+
+    return answer(ask, respond, refuse)
 
 
 def _assignment(schema: Schema, reply: HeartbeatReply) -> Any:
@@ -83,16 +91,13 @@ def _assignment(schema: Schema, reply: HeartbeatReply) -> Any:
 # -- ShareGroupDescribe
 
 
-def handle_share_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_share_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    asked = request.include_authorized_operations
-    return schema.ShareGroupDescribeResponse(
-        throttle_time=ms(0),
-        groups=tuple(
-            _described(node, schema, group_id, GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED)
-            for group_id in request.group_ids
-        ),
-    )
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+    groups = [
+        _described(node, schema, group_id, operations) async for group_id in in_turns(request.group_ids, GROUPS_AT_ONCE)
+    ]
+    return schema.ShareGroupDescribeResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
 def _described(node: BrokerNode, schema: Schema, group_id: str, operations: int) -> Any:
@@ -139,26 +144,25 @@ def _member(node: BrokerNode, schema: Schema, member_id: str, member: ShareMembe
 # -- DescribeShareGroupOffsets
 
 
-def handle_describe_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    return schema.DescribeShareGroupOffsetsResponse(
-        throttle_time=ms(0), groups=tuple(_group_offsets(node, schema, group) for group in request.groups)
-    )
+    groups = [await _group_offsets(node, schema, group) async for group in in_turns(request.groups, GROUPS_AT_ONCE)]
+    return schema.DescribeShareGroupOffsetsResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
-def _group_offsets(node: BrokerNode, schema: Schema, asked: Any) -> Any:
+async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
     refusal = None
     topics: Sequence[Any] = ()
     try:
-        group = share_group(node.groups.shard(asked.group_id), asked.group_id)
-        if asked.topics is None:
+        group = share_group(node.groups.shard(request.group_id), request.group_id)
+        if request.topics is None:
             wanted: list[tuple[str, uuid.UUID | None, Sequence[int]]] = [
                 (topic.topic_name, topic.topic_id, topic.partitions) for topic in group.states.values()
             ]
         else:
             wanted = [
                 (topic.topic_name, image.topic_id if image is not None else None, topic.partitions)
-                for topic in asked.topics
+                for topic in request.topics
                 for image in (node.image.topics.get(topic.topic_name),)
             ]
         topics = [
@@ -166,8 +170,10 @@ def _group_offsets(node: BrokerNode, schema: Schema, asked: Any) -> Any:
                 topic_name=name,
                 topic_id=topic_id or ZERO_UUID,
                 partitions=tuple(
-                    _partition_offsets(node, schema, ShareKey(asked.group_id, topic_id or ZERO_UUID, index))
-                    for index in partitions
+                    [
+                        _partition_offsets(node, schema, ShareKey(request.group_id, topic_id or ZERO_UUID, index))
+                        async for index in in_turns(partitions, PARTITIONS_AT_ONCE)
+                    ]
                 ),
             )
             for name, topic_id, partitions in wanted
@@ -175,7 +181,7 @@ def _group_offsets(node: BrokerNode, schema: Schema, asked: Any) -> Any:
     except KafkaError as failure:
         refusal = failure
     return schema.DescribeShareGroupOffsetsResponseGroup(
-        group_id=asked.group_id,
+        group_id=request.group_id,
         topics=tuple(topics),
         error_code=error(refusal.code if refusal else ErrorCode.NONE),
         error_message=refusal.message if refusal else None,
@@ -223,7 +229,7 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
         }
         await node.groups.ready()
         await node.share_state.ready()
-        epoch = await _asked(
+        epoch = await asked(
             node.groups.ask(
                 request.group_id, lambda shard, waiter, _: add_states(shard, waiter, request.group_id, known)
             )
@@ -242,19 +248,19 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
 async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic: Any, epoch: int) -> Any:
     image = node.image.topics.get(topic.topic_name)
     partitions = []
-    for asked in topic.partitions:
+    for wanted in topic.partitions:
         code = ErrorCode.NONE
-        if image is None or not 0 <= asked.partition_index < len(image.partitions):
+        if image is None or not 0 <= wanted.partition_index < len(image.partitions):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            key = ShareKey(group_id, image.topic_id, asked.partition_index)
+            key = ShareKey(group_id, image.topic_id, wanted.partition_index)
             try:
-                await _begin_at(node, key, asked.start_offset, epoch)
+                await _begin_at(node, key, wanted.start_offset, epoch)
             except KafkaError as failure:
                 code = failure.code
         partitions.append(
             schema.AlterShareGroupOffsetsResponsePartition(
-                partition_index=asked.partition_index,
+                partition_index=wanted.partition_index,
                 error_code=error(code),
                 error_message=None if code is ErrorCode.NONE else code.name,
             )
@@ -267,7 +273,7 @@ async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic:
 
 
 async def _begin_at(node: BrokerNode, key: ShareKey, start_offset: int, epoch: int) -> None:
-    await _asked(
+    await asked(
         node.share_state.ask(
             key.coordinator_key,
             lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, epoch, now_ms),
@@ -295,7 +301,7 @@ async def handle_delete_share_group_offsets(node: BrokerNode, context: RequestCo
         group.validate_delete()
         # The states first: should a crash come between, the group still knows what is to be deleted.
         await delete_states(node, request.group_id, [key for key in group.state_keys() if key[0] in wanted])
-        deleted = await _asked(
+        deleted = await asked(
             node.groups.ask(
                 request.group_id, lambda shard, waiter, _: remove_states(shard, waiter, request.group_id, wanted)
             )
@@ -329,7 +335,7 @@ async def delete_states(node: BrokerNode, group_id: str, partitions: Sequence[tu
         return  # nobody ever fetched
     for topic_id, index in partitions:
         key = ShareKey(group_id, topic_id, index)
-        await _asked(node.share_state.ask(key.coordinator_key, partial(_delete, key)))
+        await asked(node.share_state.ask(key.coordinator_key, partial(_delete, key)))
         node.share_partitions.forget((key,))
 
 
@@ -340,7 +346,3 @@ def _delete(key: ShareKey, shard: ShareStateShard, waiter: Any, now_ms: int) -> 
 def _check_group_id(group_id: str) -> None:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "GroupId can't be empty.")
-
-
-async def _asked(reply: Any) -> Any:
-    return await reply if inspect.isawaitable(reply) else reply
