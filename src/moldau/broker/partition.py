@@ -34,8 +34,9 @@ class Partition:
         self.waiting: set[WaitingFetch] = set()
 
     def append(self, records: memoryview, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
-        stable_before = self.log.last_stable_offset
-        info = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        log = self.log
+        stable_before = log.last_stable_offset
+        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
         if self.waiting:
             self.wake(len(records), self._newly_stable(stable_before, info, len(records)))
         return info

@@ -201,20 +201,23 @@ class PartitionLog:
         rules.check_header(records, header, now_ms)
         if not rules.headers_suffice and origin is AppendOrigin.CLIENT:
             records, header = rules.apply(records, header, now_ms)
-        marker = None
+        marker, is_produced = None, False
         if header.producer_id >= 0:
-            if header.is_control:
+            is_produced = not header.is_control
+            if is_produced:
+                check_producer(self.producers, self.segments, header, origin)
+            else:
                 marker = read_marker(records, header)
                 if marker is not None:
                     self.producers.check_marker(header, marker)
-            else:
-                check_producer(self.producers, self.segments, header, origin)
         base_offset = self.log_end_offset
         stamp(records, 0, base_offset, leader_epoch)
         self._write(records, header, base_offset, leader_epoch, now_ms)
         next_offset = base_offset + header.last_offset_delta + 1
-        if header.producer_id >= 0:
-            self._remember(header, marker, base_offset)
+        if is_produced:
+            self.producers.append(header, base_offset)
+        elif marker is not None:
+            self._end_transaction(header, marker, base_offset)
         self.log_end_offset = self.producers.end_offset = next_offset
         if self.single_replica:
             if self.producers.has_transactions:
@@ -237,8 +240,10 @@ class PartitionLog:
                 )
             marker = read_marker(batch, header) if header.producer_id >= 0 and header.is_control else None
             self._write(batch, header, header.base_offset, header.leader_epoch, now_ms)
-            if header.producer_id >= 0:
-                self._remember(header, marker, header.base_offset)
+            if marker is not None:
+                self._end_transaction(header, marker, header.base_offset)
+            elif header.producer_id >= 0 and not header.is_control:
+                self.producers.append(header, header.base_offset)
             self.log_end_offset = self.producers.end_offset = header.next_offset
         if self.single_replica:
             self.high_watermark = self.log_end_offset
@@ -292,20 +297,17 @@ class PartitionLog:
             # Bytes that nobody acknowledged stay behind the end: the next start has to look for them.
             self.log_dir.take_offline(f"cannot cut {segment.path} to {position} bytes: {error}")
 
-    def _remember(self, header: BatchHeader, marker: EndTxnMarker | None, base_offset: int) -> None:
-        """Updates producer state and transaction index for a batch that was just written."""
-        if not header.is_control:
-            self.producers.append(header, base_offset)
-        elif marker is not None:
-            aborted = self.producers.aborted_by(header, marker, base_offset)
-            if aborted is not None:
-                try:
-                    self._active.txn_index.append(aborted)
-                except OSError as error:
-                    # Without the entry, aborted records would pass for committed: take the marker back.
-                    self._take_back(base_offset)
-                    raise self.log_dir.storage_error(f"cannot abort in {self.name}", error) from error
-            self.producers.append_marker(header, marker, base_offset)
+    def _end_transaction(self, header: BatchHeader, marker: EndTxnMarker, base_offset: int) -> None:
+        """What a marker that was just written means to producer state and transaction index."""
+        aborted = self.producers.aborted_by(header, marker, base_offset)
+        if aborted is not None:
+            try:
+                self._active.txn_index.append(aborted)
+            except OSError as error:
+                # Without the entry, aborted records would pass for committed: take the marker back.
+                self._take_back(base_offset)
+                raise self.log_dir.storage_error(f"cannot abort in {self.name}", error) from error
+        self.producers.append_marker(header, marker, base_offset)
 
     def _take_back(self, base_offset: int) -> None:
         try:

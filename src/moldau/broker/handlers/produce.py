@@ -76,7 +76,8 @@ def _write(
                 if version < _ZSTD_SINCE:
                     _refuse_zstd(part)
                 results.append(_append(node, partition, part, now_ms, gate))
-                if partition.log.unflushed_messages >= partition.log.config.flush_messages:
+                written = partition.log
+                if written.log_end_offset - written.recovery_point >= written.config.flush_messages:
                     unflushed.append((partition, results, len(results) - 1))
             except KafkaError as error:
                 failed = True
