@@ -18,16 +18,48 @@ if TYPE_CHECKING:
 _MISSING_RETRY_S = 0.1  # how often to look for a topic that is not there yet
 _COORDINATOR_WAIT_S = 3.0  # longer than a coordinator takes that is there
 _METADATA_WAIT_S = 1.0
+_OFFSETS_WAIT_S = 10.0
 
 
 class Subscription:
-    """A group's member. librdkafka looks for a coordinator for ever and says nothing, so this does, once."""
+    """A group's member. librdkafka looks for a coordinator for ever and says nothing, so this does, once.
 
-    def __init__(self, consumer: Any, topics: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    librdkafka commits only where it got records from. Where the group has no offset yet, the one to start at is
+    committed at once, or the next reader would start elsewhere: at the end of what came meanwhile.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        topics: str,
+        *,
+        first_offset: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`first_offset`: where a group without an offset starts, if that is to be committed."""
         self._consumer = consumer
         self._clock = clock
         self._patience_ends: float | None = clock() + _COORDINATOR_WAIT_S
-        consumer.subscribe([topics])
+        if first_offset is None:
+            consumer.subscribe([topics])
+        else:
+            self._first_offset = _start_offset(first_offset)
+            consumer.subscribe([topics], on_assign=self._commit_first_offsets)
+
+    def _commit_first_offsets(self, consumer: Any, partitions: list[Any]) -> None:
+        """librdkafka asks for the committed offsets of its new partitions after this, and finds these."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            committed = consumer.committed(partitions, timeout=_OFFSETS_WAIT_S) if partitions else []
+            new = [TopicPartition(p.topic, p.partition, self._first_offset) for p in committed if p.offset < 0]
+            # ListOffsets has the same numbers for the first and the last offset as librdkafka has.
+            found = consumer.offsets_for_times(new, timeout=_OFFSETS_WAIT_S) if new else []
+            known = [TopicPartition(p.topic, p.partition, p.offset) for p in found if p.error is None and p.offset >= 0]
+            if known:
+                consumer.commit(offsets=known, asynchronous=False)
+        except KafkaException as error:
+            warn(f"WARN where the group starts could not be committed: {error.args[0].str()}")
 
     def refresh(self, interruption: Interruption) -> None:
         """Call before every poll."""

@@ -170,7 +170,11 @@ def _consume(args: argparse.Namespace) -> int:
     partitions: Assignment | Subscription
     if "group.id" in props:
         consumer = confluent.consumer(config)
-        partitions = Subscription(consumer, args.topic or f"^({topic_pattern(args.include).pattern})$")
+        partitions = Subscription(
+            consumer,
+            args.topic or f"^({topic_pattern(args.include).pattern})$",
+            first_offset=_first_offset(props),
+        )
     else:
         # librdkafka wants a group id even from those who will never join or commit.
         consumer = confluent.consumer(config | {"group.id": "console-consumer", "enable.auto.commit": "false"})
@@ -188,6 +192,12 @@ def _consume(args: argparse.Namespace) -> int:
             consumer.close()
             warn(f"Processed a total of {printer.count} messages")
     return 0
+
+
+def _first_offset(props: dict[str, str]) -> str | None:
+    commits = props.get("enable.auto.commit", "true").strip().lower() == "true"
+    start = props["auto.offset.reset"].strip()
+    return start if commits and start in ("earliest", "latest") else None
 
 
 def _assignment(consumer: Any, args: argparse.Namespace, props: dict[str, str]) -> Assignment:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.waiting import eventually
+
 if TYPE_CHECKING:
     from conftest import Commands
 
@@ -199,3 +201,35 @@ def test_a_property_librdkafka_refuses_is_wrong_usage(commands: Commands) -> Non
     result = commands("console-consumer", "--topic", "t", "--consumer-property", "no.such.property=1")
     assert result.code == 2
     assert "no.such.property" in result.err
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_misses_nothing_that_came_while_it_was_away(
+    commands: Commands, new_topic: NewTopic, protocol: str
+) -> None:
+    topic, group = new_topic("--partitions", "2"), f"g-{uuid.uuid4().hex[:8]}"
+    arguments = ("--topic", topic, "--group", group, "--consumer-property", f"group.protocol={protocol}")
+    with commands.start("console-consumer", *arguments) as process:
+
+        def offsets() -> list[str]:
+            lines = commands("consumer-groups", "--describe", "--group", group).out.splitlines()
+            return [line.split()[3] for line in lines if topic in line]
+
+        try:
+            eventually(lambda: offsets() == ["0", "0"], "the group has its partitions")
+        finally:
+            process.terminate()
+            assert process.communicate(timeout=30)[0] == b""
+    commands.ok("console-producer", "--topic", topic, "--reader-property", "parse.key=true", stdin="a\t1\nb\t2\nc\t3\n")
+    read = commands.ok("console-consumer", *arguments, "--max-messages", "3", "--timeout-ms", "9000")
+    assert sorted(read.split()) == ["1", "2", "3"]
+
+
+def test_a_group_goes_on_in_partitions_it_got_nothing_from_yet(commands: Commands, new_topic: NewTopic) -> None:
+    topic, group = new_topic("--partitions", "2"), f"g-{uuid.uuid4().hex[:8]}"
+    lines = [f"{number}\tvalue-{number}" for number in range(8)]
+    commands.ok("console-producer", "--topic", topic, "--reader-property", "parse.key=true", stdin="\n".join(lines))
+    arguments = ("--topic", topic, "--group", group, "--timeout-ms", "9000")
+    first = commands.ok("console-consumer", *arguments, "--from-beginning", "--max-messages", "2").split()
+    rest = commands.ok("console-consumer", *arguments, "--max-messages", "6").split()
+    assert sorted(first + rest) == [f"value-{number}" for number in range(8)]
