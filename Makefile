@@ -42,17 +42,19 @@ unit: $(READY)
 integration: $(READY)
 	@$(BIN)/python -m pytest -q tests/integration
 
-bench: $(READY) ## Compare with Apache Kafka in one run (about 15 minutes; needs Java and Maven for the comparison)
+bench: $(READY) ## Compare with Apache Kafka in one run (about 20 minutes; needs Java and Maven for the comparison)
 	@$(BIN)/python -m bench
 
-bench-quick: $(READY) ## The same, smaller (about 3 minutes)
+bench-quick: $(READY) ## The same, smaller (about 5 minutes)
 	@$(BIN)/python -m bench --quick
 
 fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
-soak: $(READY) ## Hard kills under load, many rounds (ROUNDS=20)
+soak: $(READY) ## Hard kills under load: rounds (ROUNDS=20), an exactly-once copy and a queue (RECORDS=20000)
 	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
+	@$(BIN)/python -m soak --exactly-once $(or $(RECORDS),20000)
+	@$(BIN)/python -m soak --queue $(or $(RECORDS),20000)
 
 docs: $(READY) ## Write docs/configuration.md from the typed keys
 	@$(BIN)/python -m moldau.config.reference > docs/configuration.md
