@@ -5,6 +5,7 @@ Imported by those commands only, and confluent-kafka inside functions only: it t
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import time
@@ -50,8 +51,10 @@ def client_config(props: Mapping[str, str], bootstrap_servers: str | None, clien
     if not config.get("bootstrap.servers"):
         raise ConfigError("no brokers given: use --bootstrap-server host:port")
     config.setdefault("client.id", client_id)
-    # librdkafka writes its own log to stderr; what people need to see comes through the error callback.
-    return config | {"log_level": 0, "error_cb": ErrorLines()}
+    # librdkafka writes its own log to stderr, fatal errors even at the lowest level; what people need to see comes
+    # through the error callback and with the records.
+    silent = logging.Logger("librdkafka", logging.CRITICAL + 1)
+    return config | {"log_level": 0, "logger": silent, "error_cb": ErrorLines()}
 
 
 def producer(config: Mapping[str, Any]) -> Any:
@@ -115,6 +118,13 @@ def cluster_metadata(client: Any, topic: str | None, timeout_ms: int, interrupti
                     ErrorCode.BROKER_NOT_AVAILABLE,
                     f"no broker answered within {timeout_ms} ms ({error.args[0].str()})",
                 ) from error
+
+
+def require_broker(config: Mapping[str, Any], timeout_ms: int, interruption: Interruption) -> None:
+    """For clients that cannot ask for metadata themselves: fails if no broker answers in time."""
+    from confluent_kafka.admin import AdminClient
+
+    cluster_metadata(_create(AdminClient, config), None, timeout_ms, interruption)
 
 
 def _check_topic(topic: Any) -> None:

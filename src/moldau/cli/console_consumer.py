@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.assignment import Assignment, Subscription
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, topic_pattern, warn
 from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
 if TYPE_CHECKING:
     from moldau.cli.confluent import Interruption
@@ -27,6 +28,7 @@ _BATCH_MAX = 500  # records a poll: enough for speed, few enough that Ctrl-C is 
 _POLL_S = 0.1
 _API_TIMEOUT_MS = 60_000
 _METADATA_MAX_AGE_MS = 300_000
+_GROUP_TYPE_TIMEOUT_MS = 3_000
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-console-consumer") -> int:
@@ -163,26 +165,19 @@ def chosen_formatter(args: argparse.Namespace) -> Formatter:
 
 def _consume(args: argparse.Namespace) -> int:
     from moldau.cli import confluent
+    from moldau.client import groups
 
     formatter = chosen_formatter(args)
     props = consumer_properties(args)
     config = confluent.client_config(props, args.bootstrap_server, "console-consumer")
-    partitions: Assignment | Subscription
-    if "group.id" in props:
-        consumer = confluent.consumer(config)
-        partitions = Subscription(
-            consumer,
-            args.topic or f"^({topic_pattern(args.include).pattern})$",
-            first_offset=_first_offset(props),
-        )
-    else:
+    if "group.id" not in props:
         # librdkafka wants a group id even from those who will never join or commit.
-        consumer = confluent.consumer(config | {"group.id": "console-consumer", "enable.auto.commit": "false"})
-        partitions = _assignment(consumer, args, props)
+        config |= {"group.id": "console-consumer", "enable.auto.commit": "false"}
+    consumer = confluent.consumer(config)
     printer = Printer(formatter, skip_errors=args.skip_message_on_error, warn_once=config["error_cb"])
-    with confluent.Interruption() as interruption:
+    with confluent.Interruption() as interruption, explained(args, props, groups.CONSUMER):
         try:
-            _poll(consumer, args, partitions, printer, interruption)
+            _poll(consumer, args, _partitions(consumer, args, props, interruption), printer, interruption)
         except KeyboardInterrupt:
             pass  # the usual way to end it
         except BrokenPipeError:
@@ -200,19 +195,35 @@ def _first_offset(props: dict[str, str]) -> str | None:
     return start if commits and start in ("earliest", "latest") else None
 
 
-def _assignment(consumer: Any, args: argparse.Namespace, props: dict[str, str]) -> Assignment:
+def api_timeout_ms(args: argparse.Namespace, props: Mapping[str, str]) -> int:
+    """How long a broker may take to answer at all."""
     from moldau.cli.confluent import milliseconds
 
-    api_timeout_ms = milliseconds(props, "default.api.timeout.ms", _API_TIMEOUT_MS)
-    if args.timeout_ms is not None and args.timeout_ms >= 0:
-        api_timeout_ms = min(api_timeout_ms, args.timeout_ms)
+    timeout_ms = milliseconds(props, "default.api.timeout.ms", _API_TIMEOUT_MS)
+    given_ms = -1 if args.timeout_ms is None else args.timeout_ms
+    return timeout_ms if given_ms < 0 else min(timeout_ms, given_ms)
+
+
+def _partitions(
+    consumer: Any, args: argparse.Namespace, props: dict[str, str], interruption: Interruption
+) -> Assignment | Subscription:
+    from moldau.cli.confluent import cluster_metadata, milliseconds
+
+    if "group.id" in props:
+        # Who only subscribes is never told that no broker answers.
+        cluster_metadata(consumer, args.topic, api_timeout_ms(args, props), interruption)
+        return Subscription(
+            consumer,
+            args.topic or f"^({topic_pattern(args.include).pattern})$",
+            first_offset=_first_offset(props),
+        )
     return Assignment(
         consumer,
         topic=args.topic,
         include=args.include,
         partition=args.partition,
         start=args.offset or props["auto.offset.reset"],
-        api_timeout_ms=api_timeout_ms,
+        api_timeout_ms=api_timeout_ms(args, props),
         max_age_ms=milliseconds(props, "metadata.max.age.ms", _METADATA_MAX_AGE_MS),
     )
 
@@ -233,8 +244,9 @@ def _poll(
             # Never more than will be printed: what is handed out counts as consumed when the group commits.
             remaining = min(_BATCH_MAX, args.max_messages - printer.count)
         batch = consumer.consume(remaining, _POLL_S)
-        if batch:
-            printer.write(batch)
+        count = printer.count
+        printer.write(batch)
+        if printer.count > count:  # errors come in batches too, and end no silence
             last_record = time.monotonic()
         elif args.timeout_ms is not None and 0 <= args.timeout_ms <= (time.monotonic() - last_record) * 1000:
             return
@@ -269,14 +281,57 @@ class Printer:
 def report(error: Any, warn_once: Callable[[Any], None]) -> None:
     """Most errors pass (a broker restarts, a leader moves); those that cannot end the command."""
     from confluent_kafka import KafkaError as Codes
-
-    from moldau.cli.confluent import ClientError
+    from confluent_kafka import KafkaException
 
     if error.fatal() or error.code() in (
         Codes.TOPIC_AUTHORIZATION_FAILED,
         Codes.GROUP_AUTHORIZATION_FAILED,
+        Codes.INCONSISTENT_GROUP_PROTOCOL,
+        Codes.INVALID_GROUP_ID,
+        Codes.GROUP_ID_NOT_FOUND,
+        Codes.UNSUPPORTED_VERSION,
+        Codes._FATAL,
         Codes._AUTO_OFFSET_RESET,
         Codes._AUTHENTICATION,
     ):
-        raise ClientError(error.str())
+        raise KafkaException(error)
     warn_once(error)
+
+
+@contextmanager
+def explained(args: argparse.Namespace, props: Mapping[str, str], wanted: str) -> Iterator[None]:
+    """Inside, what a group refuses because it is of another type than `wanted` comes out with that reason."""
+    from confluent_kafka import KafkaError as Codes
+    from confluent_kafka import KafkaException
+
+    from moldau.client import groups
+
+    try:
+        yield
+    except KafkaException as error:
+        if error.args[0].code() not in (Codes.INCONSISTENT_GROUP_PROTOCOL, Codes.GROUP_ID_NOT_FOUND, Codes._FATAL):
+            raise
+        kind = _group_type(args, props)
+        if wanted == groups.SHARE and kind not in (None, groups.SHARE):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{props['group.id']} is not a share group"
+            ) from None
+        if wanted != groups.SHARE and kind in (groups.SHARE, groups.STREAMS):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{props['group.id']} is a {kind.lower()} group"
+            ) from None
+        raise
+
+
+def _group_type(args: argparse.Namespace, props: Mapping[str, str]) -> str | None:
+    from moldau.client import groups
+    from moldau.client.cluster import Cluster
+    from moldau.client.config import ClientConfig
+
+    config = ClientConfig.from_properties(args.bootstrap_server, props)._replace(api_timeout_ms=_GROUP_TYPE_TIMEOUT_MS)
+    try:
+        with Cluster(config) as cluster:
+            types = {listing.group: listing.type for listing in groups.list_groups(cluster)}
+    except MoldauError:
+        return None  # the error at hand says enough
+    return types.get(props.get("group.id", ""))

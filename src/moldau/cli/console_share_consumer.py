@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import CommandParser, run, warn
-from moldau.cli.console_consumer import add_formatting, chosen_formatter, given_properties, report
+from moldau.cli.console_consumer import (
+    add_formatting,
+    api_timeout_ms,
+    chosen_formatter,
+    explained,
+    given_properties,
+    report,
+)
 from moldau.cli.formatters import FormatError, Formatter
 
 if TYPE_CHECKING:
@@ -72,14 +79,16 @@ def _parser(prog: str) -> CommandParser:
 
 def _consume(args: argparse.Namespace) -> int:
     from moldau.cli import confluent
+    from moldau.client import groups
 
     formatter = chosen_formatter(args)
     props = {"group.id": _GROUP} | given_properties(args) | {"share.acknowledgement.mode": "explicit"}
     config = confluent.client_config(props, args.bootstrap_server, _GROUP)
     consumer = confluent.share_consumer(config)
     taker = Taker(consumer, args, formatter, config["error_cb"])
-    with confluent.Interruption() as interruption:
+    with confluent.Interruption() as interruption, explained(args, props, groups.SHARE):
         try:
+            confluent.require_broker(config, api_timeout_ms(args, props), interruption)
             consumer.subscribe([args.topic])
             _poll(consumer, args, taker, interruption)
         except KeyboardInterrupt:
@@ -98,8 +107,9 @@ def _poll(consumer: Any, args: argparse.Namespace, taker: Taker, interruption: I
     while taker.wants_more():
         interruption.check()
         batch = list(consumer.poll(_POLL_S))
-        if batch:
-            taker.take(batch)
+        count = taker.count
+        taker.take(batch)
+        if taker.count > count:  # errors come in batches too, and end no silence
             last_record = time.monotonic()
         elif 0 <= args.timeout_ms <= (time.monotonic() - last_record) * 1000:
             return

@@ -192,9 +192,10 @@ def test_no_broker_is_a_failure_in_time(nowhere: Commands) -> None:
     result = nowhere("console-producer", "--topic", "t", "--max-block-ms", "300", stdin="a\n")
     assert result.code == 1
     assert "no broker answered within 300 ms" in result.err
-    result = nowhere("console-consumer", "--topic", "t", "--timeout-ms", "300")
-    assert result.code == 1
-    assert "no broker answered within 300 ms" in result.err
+    for consumer in (("console-consumer",), ("console-consumer", "--group", "g"), ("console-share-consumer",)):
+        result = nowhere(*consumer, "--topic", "t", "--timeout-ms", "300")
+        assert result.code == 1
+        assert "no broker answered within 300 ms" in result.err
 
 
 def test_a_property_librdkafka_refuses_is_wrong_usage(commands: Commands) -> None:

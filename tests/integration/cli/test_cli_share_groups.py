@@ -102,3 +102,18 @@ def test_only_share_groups_are_deleted(commands: Commands, new_topic: NewTopic) 
     assert result.code == 1
     assert f"Group '{group}' is not a share group." in result.err
     assert group in commands.ok("consumer-groups", "--list").split()
+
+
+def test_a_reader_of_the_wrong_kind_is_told_so(commands: Commands, jobs: tuple[str, str]) -> None:
+    topic, queue = jobs
+    stream = f"stream-{uuid.uuid4().hex[:8]}"
+    commands.ok("console-consumer", "--topic", topic, "--group", stream, "--from-beginning", "--max-messages", "1")
+    for protocol in ("classic", "consumer"):
+        result = commands(
+            "console-consumer", "--topic", topic, "--group", queue, "--consumer-property", f"group.protocol={protocol}"
+        )
+        assert (result.code, len(result.err.splitlines())) == (1, 2)
+        assert f"{queue} is a share group" in result.err
+    result = commands("console-share-consumer", "--topic", topic, "--group", stream)
+    assert (result.code, len(result.err.splitlines())) == (1, 2)
+    assert f"{stream} is not a share group" in result.err
