@@ -323,10 +323,24 @@ def _print_state(group: GroupDescription, *, verbose: bool) -> None:
     )
 
 
+def _of_other_types(cluster: Cluster, names: Sequence[str]) -> dict[str, KafkaError]:
+    """Those which are no consumer groups: the requests to delete them and to commit would work all the same."""
+    from moldau.client import groups
+
+    return {
+        listing.group: KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {listing.group} is not a consumer group.")
+        for listing in groups.list_groups(cluster)
+        if listing.group in names and listing.type in (groups.SHARE, groups.STREAMS)
+    }
+
+
 def _delete(cluster: Cluster, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
-    return print_deleted(groups.delete_groups(cluster, _selected(cluster, args)), args, "consumer")
+    names = _selected(cluster, args)
+    results: dict[str, KafkaError | None] = {**_of_other_types(cluster, names)}
+    results |= groups.delete_groups(cluster, [name for name in names if name not in results])
+    return print_deleted(results, args, "consumer")
 
 
 def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
@@ -336,7 +350,10 @@ def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
         warn("WARN: No action will be performed as the --execute option is missing (--dry-run says that it is meant).")
     plan: dict[str, Offsets] = {}
     failed = False
-    for name, group in sorted(groups.describe_consumer_groups(cluster, _selected(cluster, args)).items()):
+    names = _selected(cluster, args)
+    for error in _of_other_types(cluster, names).values():
+        raise error
+    for name, group in sorted(groups.describe_consumer_groups(cluster, names).items()):
         if isinstance(group, KafkaError) and group.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise group
         if not isinstance(group, KafkaError) and group.state not in ("Empty", "Dead"):

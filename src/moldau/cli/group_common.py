@@ -89,6 +89,19 @@ def check_group_options(
             parser.error("Option --reset-offsets only accepts one of --execute and --dry-run")
         if len(given(args, scenarios)) != 1:
             parser.error(f"Option --reset-offsets requires exactly one of: {', '.join(scenarios)}")
+        _check_times(parser, args)
+
+
+def _check_times(parser: CommandParser, args: argparse.Namespace) -> None:
+    from moldau.cli.reset_offsets import parse_datetime, parse_duration
+
+    try:
+        if args.to_datetime is not None:
+            parse_datetime(args.to_datetime)
+        if args.by_duration is not None:
+            parse_duration(args.by_duration)
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 def _check_describe(parser: CommandParser, args: argparse.Namespace) -> None:

@@ -104,6 +104,16 @@ def test_only_share_groups_are_deleted(commands: Commands, new_topic: NewTopic) 
     assert group in commands.ok("consumer-groups", "--list").split()
 
 
+def test_a_share_group_is_none_of_the_consumer_groups(commands: Commands, jobs: tuple[str, str]) -> None:
+    topic, group = jobs
+    reset = ("--reset-offsets", "--topic", topic, "--to-latest")
+    for action in (("--delete",), (*reset, "--dry-run"), (*reset, "--execute")):
+        result = commands("consumer-groups", *action, "--group", group)
+        assert (result.code, result.out) == (1, "")
+        assert f"Group {group} is not a consumer group." in result.err
+    assert _offset(commands, group)["startOffset"] == 0
+
+
 def test_a_reader_of_the_wrong_kind_is_told_so(commands: Commands, jobs: tuple[str, str]) -> None:
     topic, queue = jobs
     stream = f"stream-{uuid.uuid4().hex[:8]}"

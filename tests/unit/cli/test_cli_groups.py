@@ -46,6 +46,8 @@ def _refused(main: object, argv: str, capsys: pytest.CaptureFixture[str]) -> str
         ("--reset-offsets --group g --topic t", "requires exactly one of: --to-earliest"),
         ("--reset-offsets --group g --topic t --to-latest --shift-by 1", "requires exactly one of"),
         ("--reset-offsets --group g --topic t --to-latest --dry-run --execute", "only accepts one of"),
+        ("--reset-offsets --group g --topic t --to-datetime noon", "--to-datetime noon: expected"),
+        ("--reset-offsets --group g --topic t --by-duration 1h", "--by-duration 1h: expected"),
         ("--describe --group g --export", "--export can be used only with --reset-offsets"),
     ],
 )
