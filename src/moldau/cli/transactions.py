@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from moldau.cli.common import CommandParser, at_terminal, connect, print_json, print_table, run
@@ -174,6 +174,8 @@ def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
     else:
         ids = args.producer_id, args.producer_epoch, args.coordinator_epoch
     producer_id, producer_epoch, coordinator_epoch = ids
+    what = f"the transaction of producer {producer_id} in {args.topic}-{args.partition}"
+    _require_hanging(cluster, partition, producer_id, what)
     try:
         transactions.abort_transaction(
             cluster,
@@ -184,9 +186,35 @@ def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
             coordinator_epoch=max(0, coordinator_epoch),
         )
     except KafkaError as error:
-        raise _failed(
-            f"abort the transaction of producer {producer_id} in {args.topic}-{args.partition}", error
-        ) from None
+        raise _failed(f"abort {what}", error) from None
+    _tell(args, f"Aborted {what}.")
+
+
+def _require_hanging(cluster: Cluster, partition: TopicPartition, producer_id: int, what: str) -> None:
+    """A marker written past a coordinator that will write one too would split the transaction: aborted here only."""
+    try:
+        known = _known_transactions(cluster, [producer_id]).get(producer_id)
+    except KafkaError as error:
+        if error.code == ErrorCode.UNSUPPORTED_VERSION:  # a broker before Kafka 3.0: who aborts has to know
+            return
+        raise
+    if is_expected(partition, known) and not isinstance(known, KafkaError | None):
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"Refused to abort {what}: it does not hang, its coordinator knows it as {known.state} "
+            f"(forceTerminateTransaction --transactionalId {known.transactional_id} aborts it as a whole)",
+        )
+
+
+def _known_transactions(
+    cluster: Cluster, producer_ids: Sequence[int]
+) -> dict[int, TransactionDescription | KafkaError]:
+    """What coordinators know of these producers' transactions; those of whom none knows are left out."""
+    from moldau.client import transactions
+
+    listings = transactions.list_transactions(cluster, producer_ids=producer_ids) if producer_ids else []
+    described = transactions.describe_transactions(cluster, [listing.transactional_id for listing in listings])
+    return {listing.producer_id: described[listing.transactional_id] for listing in listings}
 
 
 def _producer_at(cluster: Cluster, partition: TopicPartition, start_offset: int) -> ProducerState:
@@ -206,8 +234,6 @@ def _producer_at(cluster: Cluster, partition: TopicPartition, start_offset: int)
 
 
 def _find_hanging(cluster: Cluster, args: argparse.Namespace) -> None:
-    from moldau.client import transactions
-
     if args.topic is None and args.broker_id is None:
         raise ConfigError(
             "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
@@ -220,13 +246,7 @@ def _find_hanging(cluster: Cluster, args: argparse.Namespace) -> None:
         for partition, producer in _producers(cluster, _search(cluster, args), args.broker_id)
         if producer.txn_start_offset is not None and producer.last_timestamp_ms < older_than_ms
     ]
-    ids: dict[int, str] = {}
-    known: Mapping[str, TransactionDescription | KafkaError] = {}
-    if open_:
-        producer_ids = {producer.producer_id for _, producer in open_}
-        listings = transactions.list_transactions(cluster, producer_ids=sorted(producer_ids))
-        ids = {listing.producer_id: listing.transactional_id for listing in listings}
-        known = transactions.describe_transactions(cluster, ids.values())
+    known = _known_transactions(cluster, sorted({producer.producer_id for _, producer in open_}))
     hanging = [
         (
             *partition,
@@ -238,7 +258,7 @@ def _find_hanging(cluster: Cluster, args: argparse.Namespace) -> None:
             (_now_ms() - producer.last_timestamp_ms) // _MS_PER_MINUTE,
         )
         for partition, producer in open_
-        if not is_expected(partition, known.get(ids.get(producer.producer_id, "")))
+        if not is_expected(partition, known.get(producer.producer_id))
     ]
     headers = ("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset")
     _print(args, (*headers, "LastTimestamp", "Duration(min)"), hanging)
@@ -283,16 +303,32 @@ def _producers(
 
 
 def _force_terminate(cluster: Cluster, args: argparse.Namespace) -> None:
+    """Looks first: fencing would create a transactional id that is not there."""
     from moldau.client import transactions
 
+    name = args.transactional_id
+    found = transactions.describe_transactions(cluster, [name])[name]
+    if isinstance(found, KafkaError):
+        raise _failed(f"force terminate transactionalId `{name}`", found)
+    if found.state != "Ongoing":  # one that is being ended ends without us
+        _tell(args, f"transactionalId `{name}` has no ongoing transaction (its state is {found.state}).")
+        return
     try:
-        transactions.fence_producer(cluster, args.transactional_id)
+        transactions.fence_producer(cluster, name)
     except KafkaError as error:
-        raise _failed(f"force terminate transactionalId `{args.transactional_id}`", error) from None
+        raise _failed(f"force terminate transactionalId `{name}`", error) from None
+    _tell(args, f"The open transaction of transactionalId `{name}` was aborted.")
 
 
 def _failed(what: str, error: KafkaError) -> KafkaError:
     return KafkaError(error.code, f"Failed to {what}: {error}")
+
+
+def _tell(args: argparse.Namespace, text: str) -> None:
+    if args.json:
+        print_json({"message": text})
+    else:
+        print(text)
 
 
 def _now_ms() -> int:

@@ -121,25 +121,39 @@ def test_a_transaction_that_hangs_is_found_and_aborted(commands: Commands, tmp_p
             assert (found["startOffset"], found["durationMin"]) == (0, 60)
         for scope in (["--topic", "other"], ["--topic", "stuck", "--max-transaction-timeout", "120"]):
             assert json.loads(commands.ok(*search, *scope)) == []
-        commands.ok("transactions", "abort", "--topic", "stuck", "--partition", "0", "--start-offset", "0")
+        aborted = commands.ok("transactions", "abort", "--topic", "stuck", "--partition", "0", "--start-offset", "0")
+        assert aborted == f"Aborted the transaction of producer {PRODUCER_ID} in stuck-0.\n"
         assert json.loads(commands.ok(*search, "--broker-id", "1")) == []
         assert commands.ok(*consume, "--max-messages", "1") == "later\n"
 
 
-def test_a_transaction_is_aborted_in_its_partition(commands: Commands, open_transaction: Open) -> None:
+def test_a_transaction_that_does_not_hang_is_not_aborted_in_one_partition(
+    commands: Commands, open_transaction: Open
+) -> None:
     here = ("--topic", open_transaction.topic, "--partition", "0")
     wrong = commands("transactions", "abort", *here, "--start-offset", "99")
     assert wrong.code == 1
     assert "Could not find any open transactions starting at offset 99" in wrong.err
-    commands.ok("transactions", "abort", *here, "--start-offset", "0")
-    assert open_transaction.partition_state()["currentTransactionStartOffset"] is None
+    refused = commands("transactions", "abort", *here, "--start-offset", "0")
+    assert (refused.code, refused.out) == (1, "")
+    assert "it does not hang, its coordinator knows it as Ongoing" in refused.err
+    assert open_transaction.partition_state()["currentTransactionStartOffset"] == 0
+    open_transaction.producer.commit_transaction(30)
 
 
 def test_a_transactional_id_is_taken_from_its_producer(commands: Commands, open_transaction: Open) -> None:
-    commands.ok("transactions", "forceTerminateTransaction", "--transactionalId", open_transaction.transactional_id)
+    terminate = ("transactions", "forceTerminateTransaction", "--transactionalId")
+    assert commands.ok(*terminate, open_transaction.transactional_id).endswith("was aborted.\n")
     assert open_transaction.partition_state()["currentTransactionStartOffset"] is None
     with pytest.raises(confluent_kafka.KafkaException):
         open_transaction.producer.commit_transaction(30)
+    before = open_transaction.coordinator_state()
+    assert "has no ongoing transaction" in commands.ok(*terminate, open_transaction.transactional_id)
+    assert open_transaction.coordinator_state() == before, "nothing was open, nothing changed"
+    unknown = commands(*terminate, "cli-nobody")
+    assert (unknown.code, unknown.out) == (1, "")
+    assert "The transactional id could not be found." in unknown.err
+    assert "cli-nobody" not in commands.ok("transactions", "list")
 
 
 def test_what_nobody_knows_is_a_failure_in_one_line(commands: Commands, new_topic: NewTopic) -> None:
