@@ -81,6 +81,9 @@ def run(prog: str, work: Callable[[], int], *, prefix: str = "") -> int:
 
     `prefix` is how Kafka's own command begins the line for what a broker refused.
     """
+    # Of a stream that was closed before we began (`>&-`), Python makes None.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         code = work()
         sys.stdout.flush()

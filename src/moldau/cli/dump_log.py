@@ -121,7 +121,9 @@ def _dump(args: argparse.Namespace) -> int:
 def _rows(path: Path, args: argparse.Namespace, options: Options) -> Iterator[Row]:
     from moldau.cli import dump_rows as rows
 
-    if path.name == "leader-epoch-checkpoint" or path.name.endswith("-offset-checkpoint"):
+    if not path.exists():
+        yield rows.problem(f"{path}: No such file")
+    elif path.name == "leader-epoch-checkpoint" or path.name.endswith("-offset-checkpoint"):
         yield from rows.checkpoint_rows(path)
     elif path.suffix == ".log":
         yield rows.note(f"Log starting offset: {rows.base_offset(path)}")

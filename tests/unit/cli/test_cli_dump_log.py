@@ -195,6 +195,10 @@ def test_old_formats_and_unknown_files_are_refused(tmp_path: Path, capsys: pytes
     old.write_bytes(struct.pack(">qiIbb", 0, 100, 0, 1, 0) + bytes(200))
     _, error = _dump(capsys, old, code=1)
     assert "magic 1 at position 0" in error
+    for name in ("notes.txt", "orders.log"):
+        _, error = _dump(capsys, tmp_path / name, code=1)
+        assert f"{name}: No such file" in error
+        (tmp_path / name).touch()
     _, error = _dump(capsys, tmp_path / "notes.txt", code=1)
     assert "Ignoring unknown file" in error
     _, error = _dump(capsys, tmp_path / "00000000000000000009.log", code=1)

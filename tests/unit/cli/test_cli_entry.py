@@ -178,3 +178,14 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
         process.stdout.close()
         _, error = process.communicate(b"", timeout=60)
     assert (process.returncode, error) == (0, b"")
+
+
+def test_a_closed_standard_output_is_no_traceback() -> None:
+    code = (
+        "from moldau.cli.common import print_table, run; "
+        "raise SystemExit(run('x', lambda: print_table(('HEAD',), [('row',)]) or 0))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code], stderr=subprocess.PIPE, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
