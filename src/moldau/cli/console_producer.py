@@ -187,12 +187,21 @@ class Deliveries:
         sizes = ["null" if data is None else f"{len(data)} bytes" for data in (key, value)]
         warn(
             f"Error when sending message to topic {topic} with key: {sizes[0]}, value: {sizes[1]} "
-            f"with error: {error.str()}"
+            f"with error: {error.str()}{_hint(error, key)}"
         )
 
     def raise_if_failed(self) -> None:
         if self.failed:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "stopped after the first record that failed")
+
+
+def _hint(error: Any, key: bytes | None) -> str:
+    """librdkafka drops the broker's own words about a record it refuses; this is the usual reason."""
+    from confluent_kafka import KafkaError as Codes
+
+    if error.code() == Codes.INVALID_RECORD and key is None:
+        return " (a topic with cleanup.policy=compact takes only records with a key: --reader-property parse.key=true)"
+    return ""
 
 
 def _print_delivery(message: Any) -> None:

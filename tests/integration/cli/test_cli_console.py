@@ -182,6 +182,13 @@ def test_a_record_that_is_too_large_is_told_and_the_rest_is_sent(commands: Comma
     assert _read(commands, topic, 1) == ["small"]
 
 
+def test_a_record_without_the_key_its_topic_needs_is_told_so(commands: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("--config", "cleanup.policy=compact")
+    result = commands("console-producer", "--topic", topic, stdin="nokey\n")
+    assert result.code == 1
+    assert "cleanup.policy=compact takes only records with a key" in result.err
+
+
 def test_a_bad_topic_name_is_refused_before_anything_is_sent(commands: Commands) -> None:
     result = commands("console-producer", "--topic", "bad!name", stdin="a\n")
     assert result.code == 1
