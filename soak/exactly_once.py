@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import confluent_kafka
@@ -27,6 +28,8 @@ from soak.programs import Programs
 PARTITIONS = 2
 COPIERS = 2
 DEADLINE_S = 300.0
+KILLS_MIN = 5
+"""Or nearly: copiers make progress in transactions, so some kills come later than asked for."""
 
 
 class Outcome(NamedTuple):
@@ -86,7 +89,9 @@ def run_exactly_once(
     try:
         while len(reader.seen) < records and time.monotonic() - started < DEADLINE_S:
             copiers.keep_alive()
-            _wait(rng.uniform(*pause_s), lambda: len(reader.seen) >= records)
+            # By time or by progress, whichever is first: a fast machine must not be done before the first kill.
+            enough = min(records, len(reader.seen) + rng.randrange(1, records // KILLS_MIN))
+            _wait(rng.uniform(*pause_s), partial(_has_seen, reader, enough))
             if rng.random() < 0.5:
                 kills["broker"] += 1
                 broker.kill()
@@ -117,6 +122,10 @@ def _fill(bootstrap: str, records: int) -> set[bytes]:
     if producer.flush(60):
         raise TimeoutError("the source could not be filled")
     return values
+
+
+def _has_seen(reader: Reader, records: int) -> bool:
+    return len(reader.seen) >= records
 
 
 def _wait(seconds: float, is_enough: Callable[[], bool]) -> None:
