@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moldau.broker.coordinators import GROUPS_TOPIC
 from moldau.broker.producer_ids import BLOCK_SIZE
-from moldau.broker.transactions import TRANSACTIONS_TOPIC
 from moldau.coordinators.transactions.records import KINDS
 from moldau.errors import ConfigError, StorageError
 from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
 from moldau.wire.batch import decode_records
+from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
 from moldau.wire.uuids import ZERO_UUID, random_uuid
 

@@ -15,12 +15,10 @@ from moldau.coordinators.share.records import STATE_RECORDS
 from moldau.coordinators.share.state_shard import ShareStateShard
 from moldau.errors import KafkaError
 from moldau.wire.compression import Codec
+from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
-
-GROUPS_TOPIC = "__consumer_offsets"
-SHARE_STATE_TOPIC = "__share_group_state"
 
 
 class Coordinators:

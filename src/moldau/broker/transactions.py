@@ -28,12 +28,12 @@ from moldau.coordinators.transactions.transaction import (
     TopicPartition,
 )
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.constants import TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 
 RETRY_BACKOFF_S = 0.02
 RETRY_TIMES = 5

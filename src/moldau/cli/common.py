@@ -100,6 +100,18 @@ def run(prog: str, work: Callable[[], int], *, prefix: str = "") -> int:
         return 130
 
 
+def run_client(prog: str, work: Callable[[], int]) -> int:
+    """The same for work with a librdkafka client, whose errors are made readable; imported when it is needed."""
+
+    def readable() -> int:
+        from moldau.cli import confluent
+
+        with confluent.readable_errors():
+            return work()
+
+    return run(prog, readable)
+
+
 def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
     print(" ".join(message.split()), file=sys.stderr)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.assignment import Assignment, Subscription
-from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, topic_pattern, warn
+from moldau.cli.common import CommandParser, load_properties, parse_key_values, run_client, topic_pattern, warn
 from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
@@ -35,14 +35,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-console-consumer"
     parser = _parser(prog)
     args = parser.parse_args(argv)
     _check(parser, args)
-
-    def work() -> int:
-        from moldau.cli import confluent
-
-        with confluent.readable_errors():
-            return _consume(args)
-
-    return run(prog, work)
+    return run_client(prog, lambda: _consume(args))
 
 
 def _parser(prog: str) -> CommandParser:
@@ -65,6 +58,16 @@ def _parser(prog: str) -> CommandParser:
         help="whether to leave out records of open and aborted transactions",
     )
     add_formatting(parser)
+    add_properties(parser, "--consumer.config")
+    parser.add_flag("--skip-message-on-error", "go on after a record that cannot be printed")
+    for old in ("--enable-systest-events", "--new-consumer"):
+        parser.add_argument(old, action="store_true", help=argparse.SUPPRESS)
+    parser.add_flag("--json", "print each record as one JSON object a line")
+    return parser
+
+
+def add_properties(parser: CommandParser, old_config: str) -> None:
+    """`old_config` is what Kafka called --command-config in this command before."""
     parser.add_argument(
         "--command-property",
         "--consumer-property",
@@ -73,14 +76,7 @@ def _parser(prog: str) -> CommandParser:
         default=[],
         help="consumer property; wins over --command-config",
     )
-    parser.add_argument(
-        "--command-config", "--consumer.config", metavar="FILE", help="properties file for the consumer"
-    )
-    parser.add_flag("--skip-message-on-error", "go on after a record that cannot be printed")
-    for old in ("--enable-systest-events", "--new-consumer"):
-        parser.add_argument(old, action="store_true", help=argparse.SUPPRESS)
-    parser.add_flag("--json", "print each record as one JSON object a line")
-    return parser
+    parser.add_argument("--command-config", old_config, metavar="FILE", help="properties file for the consumer")
 
 
 def add_formatting(parser: CommandParser) -> None:

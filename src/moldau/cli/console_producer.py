@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from moldau.cli.common import CommandParser, load_properties, parse_key_values, run, warn
+from moldau.cli.common import CommandParser, load_properties, parse_key_values, run_client, warn
 from moldau.cli.line_reader import LineReader, LineRecord
 from moldau.errors import ErrorCode, KafkaError
 
@@ -45,14 +45,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-console-producer"
     parser.require_connection(args)
     if args.line_reader.rpartition(".")[2] != "LineMessageReader":
         parser.error(f"no line reader {args.line_reader}: LineMessageReader is the one there is")
-
-    def work() -> int:
-        from moldau.cli import confluent
-
-        with confluent.readable_errors():
-            return _produce(args)
-
-    return run(prog, work)
+    return run_client(prog, lambda: _produce(args))
 
 
 def _parser(prog: str) -> CommandParser:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, run, warn
+from moldau.cli.common import CommandParser, run_client, warn
 from moldau.cli.console_consumer import (
     add_formatting,
+    add_properties,
     api_timeout_ms,
     chosen_formatter,
     explained,
@@ -40,14 +41,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-console-share-con
     parser.require_connection(args)
     if args.reject and args.release:
         parser.error("At most one of --reject and --release may be specified")
-
-    def work() -> int:
-        from moldau.cli import confluent
-
-        with confluent.readable_errors():
-            return _consume(args)
-
-    return run(prog, work)
+    return run_client(prog, lambda: _consume(args))
 
 
 def _parser(prog: str) -> CommandParser:
@@ -61,17 +55,7 @@ def _parser(prog: str) -> CommandParser:
     parser.add_flag("--release", "release the records: somebody gets them again")
     parser.add_flag("--reject-message-on-error", "reject a record that cannot be printed, and go on")
     add_formatting(parser)
-    parser.add_argument(
-        "--command-property",
-        "--consumer-property",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="consumer property; wins over --command-config",
-    )
-    parser.add_argument(
-        "--command-config", "--consumer-config", metavar="FILE", help="properties file for the consumer"
-    )
+    add_properties(parser, "--consumer-config")
     parser.add_argument("--enable-systest-events", action="store_true", help=argparse.SUPPRESS)
     parser.add_flag("--json", "print each record as one JSON object a line")
     return parser

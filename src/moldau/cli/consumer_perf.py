@@ -18,7 +18,7 @@ from moldau.cli.common import (
     load_properties,
     parse_key_values,
     print_json,
-    run,
+    run_client,
     topic_pattern,
     warn,
 )
@@ -49,14 +49,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-consumer-perf-tes
     parser.require(args, "--num-records")
     if args.reporting_interval <= 0:
         parser.error("--reporting-interval should be greater than zero")
-
-    def work() -> int:
-        from moldau.cli import confluent
-
-        with confluent.readable_errors():
-            return _measure(args)
-
-    return run(prog, work)
+    return run_client(prog, lambda: _measure(args))
 
 
 def _parser(prog: str) -> CommandParser:

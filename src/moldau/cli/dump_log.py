@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import CommandParser, run, warn
+from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from moldau.cli.dump_rows import Decoder, Options, Row
@@ -19,9 +20,9 @@ _EXAMPLE = """\
 {prog} --files orders-0/00000000000000000000.index --verify-index-only"""
 _LATER = ("--cluster-metadata-decoder", "--remote-log-metadata-decoder")
 _STATE_TOPICS = {
-    "--offsets-decoder": "__consumer_offsets",
-    "--transaction-log-decoder": "__transaction_state",
-    "--share-group-state-decoder": "__share_group_state",
+    "--offsets-decoder": GROUPS_TOPIC,
+    "--transaction-log-decoder": TRANSACTIONS_TOPIC,
+    "--share-group-state-decoder": SHARE_STATE_TOPIC,
 }
 _OPTIONAL_LONGS = ("deleteHorizonMs", "currentTxnFirstOffset")
 _HEADINGS = {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from moldau.errors import ConfigError, MoldauError
+from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 _TIMESTAMP_TYPES = {1: "CreateTime", 2: "LogAppendTime"}
 
@@ -29,11 +30,11 @@ Deserializer = Callable[[bytes], str]
 
 # By the names of Kafka's classes, which end in MessageFormatter: the topic and the kinds of records they print.
 _STATE_FORMATTERS: dict[str, tuple[str, tuple[int, ...] | None]] = {
-    "offsets": ("__consumer_offsets", (0, 1)),
-    "groupmetadata": ("__consumer_offsets", (2,)),
-    "sharegroup": ("__consumer_offsets", (10, 11, 12, 13, 14, 15)),
-    "transactionlog": ("__transaction_state", None),
-    "sharegroupstate": ("__share_group_state", None),
+    "offsets": (GROUPS_TOPIC, (0, 1)),
+    "groupmetadata": (GROUPS_TOPIC, (2,)),
+    "sharegroup": (GROUPS_TOPIC, (10, 11, 12, 13, 14, 15)),
+    "transactionlog": (TRANSACTIONS_TOPIC, None),
+    "sharegroupstate": (SHARE_STATE_TOPIC, None),
 }
 
 

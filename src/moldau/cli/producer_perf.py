@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, load_properties, parse_key_values, print_json, run, warn
+from moldau.cli.common import CommandParser, load_properties, parse_key_values, print_json, run_client, warn
 from moldau.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,14 +31,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-producer-perf-tes
     parser = _parser(prog)
     args = parser.parse_args(argv)
     _check(parser, args)
-
-    def work() -> int:
-        from moldau.cli import confluent
-
-        with confluent.readable_errors():
-            return _measure(args)
-
-    return run(prog, work)
+    return run_client(prog, lambda: _measure(args))
 
 
 def _parser(prog: str) -> CommandParser:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from moldau.wire.constants import SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
+
 if TYPE_CHECKING:
     from moldau.wire.state_records import StateRecords
 
@@ -53,9 +55,9 @@ def _tables(topic: str) -> StateRecords:
     from moldau.coordinators.share.records import STATE_RECORDS
     from moldau.wire.state_records import StateRecords
 
-    if topic == "__share_group_state":
+    if topic == SHARE_STATE_TOPIC:
         return STATE_RECORDS
-    if topic == "__transaction_state":
+    if topic == TRANSACTIONS_TOPIC:
         from moldau.coordinators.transactions import records as transactions
 
         return StateRecords(transactions.KINDS)

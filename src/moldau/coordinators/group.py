@@ -74,3 +74,8 @@ class Group(Protocol):
 
     def wake(self, shard: GroupShard, key: tuple[Any, ...], now_ms: int) -> Effects:
         """`key` is what the group asked to be woken with: its own id first."""
+
+
+def check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")

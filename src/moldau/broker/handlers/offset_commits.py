@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.handlers.asking import answer
 from moldau.broker.handlers.off_loop import answer_in_thread
 from moldau.broker.transactions import Admission, admit
+from moldau.coordinators.group import check_group_id
 from moldau.coordinators.offsets.cleanup import delete_offsets
 from moldau.coordinators.offsets.commits import (
     DEFAULT_RETENTION,
@@ -87,7 +88,7 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
             # Producers before 2.0 stop at the code for "loading" instead of asking again.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        _check_group_id(request.group_id)
+        check_group_id(request.group_id)
         _check_producer(node, request)
         admitting = _admit(node, context, request) if offsets else None
     except KafkaError as failure:
@@ -167,7 +168,8 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
     partitions = [(name, one.partition_index) for name, _, one in existing]
 
     def delete() -> Any:
-        group_id = _check_group_id(request.group_id)
+        group_id = request.group_id
+        check_group_id(group_id)
         return node.groups.ask(group_id, lambda shard, waiter, _: delete_offsets(shard, waiter, group_id, partitions))
 
     def respond(codes: Sequence[ErrorCode]) -> Any:
@@ -341,9 +343,3 @@ def _merged(refusals: _Refusals, codes: Sequence[ErrorCode]) -> Sequence[ErrorCo
 def _check_count(partitions: int) -> None:
     if partitions > PARTITIONS_MAX:
         raise ProtocolError(f"offsets of {partitions} partitions in one request")
-
-
-def _check_group_id(group_id: str) -> str:
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-    return group_id

@@ -12,7 +12,7 @@ from moldau.coordinators.classic.events import Heartbeat, Join, Leave, LeaveRepl
 from moldau.coordinators.classic.group import ClassicGroup, Step
 from moldau.coordinators.classic.records import GroupMetadataKey, GroupMetadataValue
 from moldau.coordinators.effects import Effects, Waiter
-from moldau.coordinators.group import Group, GroupType
+from moldau.coordinators.group import Group, GroupType, check_group_id
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ClassicRequests(Protocol):
 def join(shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effects:
     """Replies with a `JoinReply`, once the round's members are known."""
     config = shard.config
-    _check_group_id(request.group_id)
+    check_group_id(request.group_id)
     if not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, f"a session timeout of {request.session_timeout_ms} ms")
     group = shard.groups.get(request.group_id)
@@ -59,7 +59,7 @@ def join(shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effec
 
 def sync(shard: GroupShard, waiter: Waiter, request: Sync, now_ms: int) -> Effects:
     """Replies with a `SyncReply`, once the leader has assigned."""
-    _check_group_id(request.group_id)
+    check_group_id(request.group_id)
     group = _group_of_member(shard, request.group_id)
     if not isinstance(group, ClassicGroup):
         return group.classic_sync(shard, waiter, request, now_ms)
@@ -72,7 +72,7 @@ def heartbeat(shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int
     """Replies with an `ErrorCode`."""
     group = shard.groups.get(request.group_id)
     if not isinstance(group, ClassicGroup):
-        _check_group_id(request.group_id)
+        check_group_id(request.group_id)
         return _other(group, request.group_id).classic_heartbeat(shard, waiter, request, now_ms)
     effects = Effects()
     effects.reply(waiter, group.heartbeat(request, now_ms))
@@ -81,7 +81,7 @@ def heartbeat(shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int
 
 def leave(shard: GroupShard, waiter: Waiter, request: Leave, now_ms: int) -> Effects:
     """Replies with a `LeaveReply`."""
-    _check_group_id(request.group_id)
+    check_group_id(request.group_id)
     effects = Effects()
     try:
         group = _group_of_member(shard, request.group_id)
@@ -102,11 +102,6 @@ def loaded(shard: GroupShard, now_ms: int) -> Effects:
         if isinstance(group, ClassicGroup):
             group.loaded(step)
     return effects
-
-
-def _check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
 
 
 def _group_of_member(shard: GroupShard, group_id: str) -> ClassicGroup | ClassicRequests:
