@@ -1,0 +1,79 @@
+"""Options of a Spark source or sink, as Spark hands them over: text, names in any case.
+
+Read and write options are typed in `read_options` and `write_options`; here is what both share: lookup,
+conversion with an error that says what to do, and the `kafka.*` properties of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from moldau.client.config import ClientConfig
+from moldau.errors import ConfigError
+
+KAFKA_PREFIX = "kafka."
+
+
+class Options:
+    """A case-insensitive view; `kafka.*` names keep their spelling in lower case, as Kafka's are."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def text(self, name: str, default: str) -> str:
+        value = self.get(name)
+        return default if value is None else value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if value.strip().lower() not in ("true", "false"):
+            raise ConfigError(f"option {name}={value}: expected true or false")
+        return value.strip().lower() == "true"
+
+    def number(self, name: str, default: int | None = None, *, least: int = 1) -> int | None:
+        value = self.get(name)
+        if value is None:
+            return default
+        text = value.strip()
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise ConfigError(f"option {name}={value}: expected a whole number, {least} or more")
+        return int(text)
+
+    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
+        value = self.text(name, default).strip().lower()
+        if value not in choices:
+            raise ConfigError(f"option {name}={value}: expected one of {', '.join(choices)}")
+        return value
+
+    def kafka_properties(self) -> dict[str, str]:
+        """What was given as `kafka.<property>`, under Kafka's own names."""
+        return {
+            name.removeprefix(KAFKA_PREFIX): value
+            for name, value in self._values.items()
+            if name.startswith(KAFKA_PREFIX)
+        }
+
+    def client_config(self, client_id: str) -> ClientConfig:
+        properties = self.kafka_properties()
+        servers = properties.get("bootstrap.servers", "")
+        if not servers.strip():
+            raise ConfigError(
+                'option kafka.bootstrap.servers is missing: add .option("kafka.bootstrap.servers", "localhost:9092")'
+            )
+        return ClientConfig.from_properties(servers, {"client.id": client_id} | properties)
+
+    def refuse_misspelt(self, known: Iterable[str]) -> None:
+        """Spark passes on options of its own, so unknown names are let through, unless they all but match ours."""
+        names = {name.lower(): name for name in known}
+        for given in self._values:
+            if given in names or given.startswith(KAFKA_PREFIX):
+                continue
+            close = get_close_matches(given, names, n=1, cutoff=0.85)
+            if close:
+                raise ConfigError(f"unknown option '{given}': did you mean '{names[close[0]]}'?")
