@@ -15,6 +15,8 @@ from soak.exactly_once import run_exactly_once
 from soak.queue import run_queue
 from soak.rounds import Round, run_rounds
 
+SPARK_KILLS = 20
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m soak", description="Hard kills under load, round after round.")
@@ -25,6 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--queue", type=int, default=0, metavar="RECORDS", help="so many for a share group, instead of rounds"
+    )
+    parser.add_argument(
+        "--spark",
+        type=int,
+        default=0,
+        metavar="RECORDS",
+        help="copied by a Spark query over 20 kills, instead of rounds",
     )
     arguments = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
@@ -40,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _exactly_once(broker, arguments.exactly_once, seed)
         if arguments.queue:
             return _queue(broker, arguments.queue, seed)
+        if arguments.spark:
+            return _spark(broker, arguments.spark, seed)
         result = run_rounds(broker, rounds=arguments.rounds, seed=seed, report=_print_round)
         broker.stop()
         output = broker.output()
@@ -68,6 +79,19 @@ def _queue(broker: BrokerProcess, records: int, seed: int) -> int:
         f"{outcome.accepted:,} records accepted, {outcome.unconfirmed:,} more without an answer, in "
         f"{outcome.elapsed_s:.0f} s, over {outcome.broker_kills} kills of the broker and {outcome.worker_kills} of "
         f"workers; {len(outcome.problems)} problems"
+    )
+    return _verdict(broker, outcome.problems)
+
+
+def _spark(broker: BrokerProcess, records: int, seed: int) -> int:
+    from soak.spark_copy import run_spark_copy  # needs what the others do not: psutil and Spark
+
+    outcome = run_spark_copy(
+        broker, records=records, kills_min=SPARK_KILLS, seed=seed, report=lambda line: print(line, flush=True)
+    )
+    print(
+        f"{outcome.records:,} records read in {outcome.elapsed_s:.0f} s, over kills of {dict(outcome.kills)}; "
+        f"{len(outcome.problems)} problems"
     )
     return _verdict(broker, outcome.problems)
 
