@@ -95,6 +95,14 @@ class Cluster:
         for connection in connections:
             connection.close()
 
+    def drop_lost(self) -> None:
+        """Close the connections that brokers closed while they were idle; they are opened again when needed."""
+        if self._bootstrap is not None and self._bootstrap.is_lost():
+            self._bootstrap.close()
+            self._bootstrap = None
+        for node_id in [node_id for node_id, connection in self._connections.items() if connection.is_lost()]:
+            self._connections.pop(node_id).close()
+
     def any_broker(self) -> Connection:
         """A connection to the first bootstrap server that answers."""
         if self._bootstrap is None:

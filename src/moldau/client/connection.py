@@ -5,6 +5,7 @@ Which broker to ask, and when to ask again, is `cluster`'s business.
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -71,6 +72,19 @@ class Connection:
             )
         return self._decode(api_key, version, self._exchange(api_key, version, build))
 
+    def send_raw(self, api_key: int, version: int, build: Build, buffer: Callable[[int], memoryview]) -> memoryview:
+        """`send` in an agreed version, but the answer's frame stays bytes, in the `buffer` of its size."""
+        frame = self._exchange(api_key, version, build, buffer)
+        (correlation_id,) = _INT32.unpack_from(frame)
+        self._check_correlation(correlation_id)
+        return frame
+
+    def is_lost(self) -> bool:
+        """Whether an idle connection is of no more use: the broker closed it, or sends what nobody asked for."""
+        idle = select.poll()
+        idle.register(self._socket, select.POLLIN)
+        return bool(idle.poll(0))
+
     def close(self) -> None:
         self._socket.close()
 
@@ -123,16 +137,18 @@ class Connection:
         answer = self.send(ApiKey.SASL_AUTHENTICATE, lambda schema: schema.SaslAuthenticateRequest(auth_bytes=token))
         raise_error(answer.error_code, answer.error_message)
 
-    def _exchange(self, api_key: int, version: int, build: Build) -> bytes:
+    def _exchange(
+        self, api_key: int, version: int, build: Build, buffer: Callable[[int], memoryview] | None = None
+    ) -> memoryview:
         self._correlation_id += 1
         entity = build(request_schema(api_key, version))
         request = encode_request(self._correlation_id, self._config.client_id, entity)
         try:
             self._socket.sendall(request)
-            (size,) = _INT32.unpack(self._read(4))
+            (size,) = _INT32.unpack(self._read(memoryview(bytearray(4))))
             if not 4 <= size <= RESPONSE_BYTES_MAX:
                 raise ProtocolError(f"{self.address} does not speak Kafka (an answer of {size} bytes?)")
-            return self._read(size)
+            return self._read(memoryview(bytearray(size)) if buffer is None else buffer(size))
         except TimeoutError as error:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -143,21 +159,23 @@ class Connection:
                 ErrorCode.NETWORK_EXCEPTION, f"connection to {self.address} lost: {_reason(error)}"
             ) from error
 
-    def _read(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
+    def _read(self, into: memoryview) -> memoryview:
+        view = into
         while view:
             count = self._socket.recv_into(view)
             if count == 0:
                 raise ConnectionResetError("closed by the broker")
             view = view[count:]
-        return bytes(data)
+        return into
 
-    def _decode(self, api_key: int, version: int, frame: bytes) -> Any:
+    def _decode(self, api_key: int, version: int, frame: memoryview) -> Any:
         correlation_id, answer = decode_response(api_key, version, frame)
+        self._check_correlation(correlation_id)
+        return answer
+
+    def _check_correlation(self, correlation_id: int) -> None:
         if correlation_id != self._correlation_id:
             raise ProtocolError(f"{self.address} answered {correlation_id}, not {self._correlation_id}")
-        return answer
 
 
 def raise_error(code: int, message: str | None = None) -> None:

@@ -26,3 +26,10 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+class IsolationLevel(IntEnum):
+    """What a reader sees of transactions that have not been committed: all of it, or nothing."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1

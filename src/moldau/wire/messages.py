@@ -125,7 +125,7 @@ def encode_request(correlation_id: int, client_id: str | None, entity: Any) -> b
     return bytes(frame)
 
 
-def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
+def decode_response(api_key: int, version: int, frame: bytes | memoryview) -> tuple[int, Any]:
     """The correlation id and the entity of a response frame (without its four size bytes)."""
     try:
         (correlation_id,) = _INT32.unpack_from(frame)
