@@ -3,6 +3,7 @@
     MoldauError
     ├── ConfigError          a bad key, value or file at start; the process says so and exits with 2
     ├── ProtocolError        bytes that are no Kafka message; answered by closing that one connection
+    ├── RecordFormatError    a record that is not what its format and schema say (typed topics)
     └── KafkaError           answered on the wire with its Kafka code; the connection lives on
         ├── CorruptRecordError       a batch that fails its CRC or its own header
         ├── RefusedRecordsError      a batch refused because of some of its records; carries which
@@ -170,6 +171,10 @@ class ConfigError(MoldauError):
 
 class ProtocolError(MoldauError):
     """The peer sent bytes that cannot be a Kafka message: the connection is closed, nothing else happens."""
+
+
+class RecordFormatError(MoldauError):
+    """A key or value that its format and schema cannot read, or cannot write."""
 
 
 class KafkaError(MoldauError):

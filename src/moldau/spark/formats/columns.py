@@ -1,0 +1,86 @@
+"""What a format is to the rest of the room: a way to read a column of bytes, and a way to write one.
+
+A format is a module with two functions, `reader(options, sample, given)` and `writer(options, spark_type)`; the
+objects they return are pickled on the driver and used in the tasks. None of them raises for a bad record: it is
+null in `Decoded.values` and has its reason in `Decoded.reasons`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType
+
+from moldau.errors import ConfigError
+from moldau.spark.options import Options
+
+# Reasons end in log lines and record headers: the first words say what is wrong.
+REASON_CHARS_MAX = 300
+
+Sample = Callable[[str, int], Sequence[bytes | None]]  # (column, rows) -> some values of that column
+
+
+class Decoded(NamedTuple):
+    values: pa.Array  # one for each raw value; null where it was null or bad
+    reasons: Mapping[int, str]  # row -> why it could not be read
+
+
+class ColumnReader(Protocol):
+    @property
+    def spark_type(self) -> DataType: ...
+
+    def decode(self, raw: pa.Array) -> Decoded: ...
+
+
+class ColumnWriter(Protocol):
+    def encode(self, typed: pa.Array) -> pa.Array:
+        """Binary values; raises RecordFormatError for one that the schema cannot hold."""
+
+
+class ColumnOptions(NamedTuple):
+    """The options of one column: `schema` here is `value.schema` outside."""
+
+    options: Options
+    column: str
+
+    def get(self, name: str) -> str | None:
+        return self.options.get(self.named(name))
+
+    def named(self, name: str) -> str:
+        return f"{self.column}.{name}"
+
+    def number(self, name: str, default: int) -> int:
+        return self.options.number(self.named(name), default) or default
+
+    def required(self, name: str, what: str) -> str:
+        value = self.get(name)
+        if not value:
+            raise ConfigError(f"option {self.named(name)} is missing: give {what}")
+        return value
+
+    def text_or_file(self, name: str, what: str) -> str:
+        """A text that begins like JSON, or the path of a file that holds it."""
+        value = self.required(name, what)
+        return value if value.lstrip()[:1] in ("{", "[", '"') else self._file(name, value).decode()
+
+    def file(self, name: str, what: str) -> bytes:
+        return self._file(name, self.required(name, what))
+
+    def _file(self, name: str, path: str) -> bytes:
+        try:
+            with open(path.removeprefix("file://"), "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise ConfigError(f"option {self.named(name)}={path}: {error.strerror}") from error
+
+
+def arrow_type(spark_type: DataType) -> pa.DataType:
+    """The Arrow type Spark wants for this one, to the letter."""
+    return to_arrow_type(spark_type, timezone="UTC")
+
+
+def reason(error: BaseException | str) -> str:
+    return " ".join(str(error).split())[:REASON_CHARS_MAX] or type(error).__name__
