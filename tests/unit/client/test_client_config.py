@@ -8,7 +8,6 @@ import pytest
 
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.client.librdkafka import producer_defaults, to_librdkafka
-from moldau.client.security import Security, parse_jaas
 from moldau.errors import ConfigError
 
 
@@ -47,39 +46,6 @@ def test_properties_may_bring_the_servers_and_the_timeouts() -> None:
 def test_a_timeout_that_is_no_number_is_refused_by_name(value: str) -> None:
     with pytest.raises(ConfigError, match=r"request\.timeout\.ms"):
         ClientConfig.from_properties("a:1", {"request.timeout.ms": value})
-
-
-def test_jaas_options_are_read_with_quotes_and_escapes() -> None:
-    line = r'org.apache.kafka.PlainLoginModule required username="al" password="se\"c;ret=1" x=' + "'y';"
-    assert parse_jaas(line) == {"username": "al", "password": 'se"c;ret=1', "x": "y"}
-
-
-def test_sasl_plain_sends_user_and_password() -> None:
-    security = Security.from_properties(
-        {
-            "security.protocol": "sasl_plaintext",
-            "sasl.mechanism": "PLAIN",
-            "sasl.jaas.config": 'X required username="u" password="p";',
-        }
-    )
-    assert security.uses_sasl
-    assert not security.uses_tls
-    assert security.sasl_plain_token() == b"\0u\0p"
-
-
-def test_other_sasl_mechanisms_are_refused_clearly() -> None:
-    with pytest.raises(ConfigError, match="SCRAM-SHA-256"):
-        Security(protocol="SASL_SSL", mechanism="SCRAM-SHA-256").sasl_plain_token()
-
-
-def test_java_key_stores_are_refused_with_a_way_out() -> None:
-    with pytest.raises(ConfigError, match="PEM"):
-        Security.from_properties({"security.protocol": "SSL", "ssl.truststore.location": "trust.jks"})
-
-
-def test_an_unknown_security_protocol_is_refused() -> None:
-    with pytest.raises(ConfigError, match="SASL_SSL"):
-        Security.from_properties({"security.protocol": "TLS"})
 
 
 def test_java_properties_mean_the_same_to_librdkafka(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from fake_broker import FakeBroker, metadata_answer
 
 from moldau.client.config import ClientConfig
 from moldau.client.connection import Connection, to_error
-from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.errors import ConfigError, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import error, ms
 
@@ -100,9 +101,15 @@ def test_a_server_that_does_not_speak_kafka_is_told_at_once() -> None:
         thread.join()
 
 
-def test_sasl_plain_is_spoken_before_anything_else(fake_broker: MakeBroker) -> None:
+SASL = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice"}
+
+
+def _sasl_answers(lifetime_ms: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> dict[int, Any]:
+    """A broker whose only user is alice, with the password "secret"."""
+
     def handshake(schema: Any, request: Any) -> Any:
-        return schema.SaslHandshakeResponse(error_code=error(0), mechanisms=("PLAIN",))
+        code = 0 if request.mechanism in mechanisms else 33
+        return schema.SaslHandshakeResponse(error_code=error(code), mechanisms=mechanisms)
 
     def authenticate(schema: Any, request: Any) -> Any:
         is_right = request.auth_bytes == b"\0alice\0secret"
@@ -110,27 +117,75 @@ def test_sasl_plain_is_spoken_before_anything_else(fake_broker: MakeBroker) -> N
             error_code=error(0 if is_right else 58),
             error_message=None if is_right else "wrong password",
             auth_bytes=b"",
-            session_lifetime=ms(0),
+            session_lifetime=ms(lifetime_ms),
         )
 
-    broker = fake_broker({ApiKey.SASL_HANDSHAKE: handshake, ApiKey.SASL_AUTHENTICATE: authenticate})
-    sasl = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice"}
-    _connect(broker, **sasl, sasl_password="secret").close()
-    assert [key for key, _, _ in broker.requests] == [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
-    with pytest.raises(KafkaError, match="wrong password") as caught:
-        _connect(broker, **sasl, sasl_password="guess")
+    return {
+        ApiKey.SASL_HANDSHAKE: handshake,
+        ApiKey.SASL_AUTHENTICATE: authenticate,
+        ApiKey.DESCRIBE_LOG_DIRS: _log_dirs_answer,
+    }
+
+
+def test_sasl_plain_is_spoken_before_anything_else(fake_broker: MakeBroker) -> None:
+    broker = fake_broker(_sasl_answers())
+    with _connect(broker, **SASL, sasl_password="secret") as connection:
+        for _ in range(3):
+            connection.send(ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None))
+    assert [key for key, _, _ in broker.requests] == [
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        *[ApiKey.DESCRIBE_LOG_DIRS] * 3,
+    ]
+
+
+def test_a_session_that_ends_is_renewed_before_the_next_request(fake_broker: MakeBroker) -> None:
+    broker = fake_broker(_sasl_answers(lifetime_ms=1))
+    with _connect(broker, **SASL, sasl_password="secret") as connection:
+        time.sleep(0.001)
+        connection.send(ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None))
+    renewed = [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
+    assert [key for key, _, _ in broker.requests] == [*renewed, *renewed, ApiKey.DESCRIBE_LOG_DIRS]
+
+
+def test_a_broker_that_knows_no_session_lifetimes_is_served_too(fake_broker: MakeBroker) -> None:
+    broker = fake_broker(_sasl_answers(), versions={ApiKey.SASL_AUTHENTICATE: (0, 0)})
+    _connect(broker, **SASL, sasl_password="secret").close()
+
+
+def test_a_wrong_password_is_told_without_it(fake_broker: MakeBroker) -> None:
+    with pytest.raises(KafkaError, match=r"refused user 'alice' \(wrong password\)") as caught:
+        _connect(fake_broker(_sasl_answers()), **SASL, sasl_password="guess")
     assert caught.value.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "guess" not in str(caught.value)
 
 
 def test_a_mechanism_the_broker_lacks_names_those_it_has(fake_broker: MakeBroker) -> None:
-    def handshake(schema: Any, request: Any) -> Any:
-        return schema.SaslHandshakeResponse(error_code=error(33), mechanisms=("SCRAM-SHA-256",))
+    broker = fake_broker(_sasl_answers(mechanisms=("SCRAM-SHA-256",)))
+    with pytest.raises(KafkaError, match=r"it offers SCRAM-SHA-256: set sasl\.mechanism"):
+        _connect(broker, **SASL, sasl_password="secret")
 
-    broker = fake_broker({ApiKey.SASL_HANDSHAKE: handshake})
-    with pytest.raises(KafkaError, match=r"it offers SCRAM-SHA-256"):
-        _connect(
-            broker, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="a", sasl_password="b"
-        )
+
+def test_sasl_where_there_is_none_is_told(fake_broker: MakeBroker) -> None:
+    with pytest.raises(KafkaError, match=r"does not ask for SASL: set security\.protocol=PLAINTEXT"):
+        _connect(fake_broker({}), **SASL, sasl_password="secret")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"sasl_mechanism": "OAUTHBEARER"}, "expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl_mechanism": ""}, r"not set"),
+        ({"sasl_username": ""}, r"sasl\.jaas\.config"),
+        ({"sasl_password": ""}, r"sasl\.jaas\.config"),
+        ({"sasl_password": "a\0b"}, "zero character"),
+    ],
+)
+def test_settings_no_broker_could_take_are_not_sent(fake_broker: MakeBroker, change: dict[str, str], why: str) -> None:
+    broker = fake_broker(_sasl_answers())
+    with pytest.raises(ConfigError, match=why):
+        _connect(broker, **SASL | {"sasl_password": "secret"} | change)
+    assert broker.requests == []
 
 
 def test_errors_without_words_of_the_broker_have_words_of_ours() -> None:
