@@ -6,12 +6,11 @@ configuration is Kafka's default one, so that the yardstick is what a user of Ka
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.maven import Jars
 from bench.metrics import KAFKA
 from bench.server import HOST, ServerError, ServerProcess, free_port, write_properties
 
@@ -38,6 +37,8 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 
+JARS = Jars(f"Apache Kafka {VERSION}", f"kafka-{VERSION}", POM)
+
 HEAP_FLAGS = ("-Xms1g", "-Xmx1g")
 JVM_FLAGS = (
     "-server",
@@ -52,43 +53,6 @@ JVM_FLAGS = (
 )
 
 
-def cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base else Path.home() / ".cache"
-    return root / "moldau-bench" / f"kafka-{VERSION}"
-
-
-def obstacle() -> str | None:
-    """Why Apache Kafka cannot be run here, or None."""
-    if shutil.which("java") is None:
-        return "java is not installed"
-    if not has_jars(cache_directory()) and shutil.which("mvn") is None:
-        return "Maven (mvn) is not installed, and Kafka's jars come by it"
-    return None
-
-
-def has_jars(directory: Path) -> bool:
-    return (directory / "complete").exists()
-
-
-def ensure_jars() -> Path:
-    """The directory of Kafka's jars; fetched by Maven on first use."""
-    directory = cache_directory()
-    libs = directory / "libs"
-    if has_jars(directory):
-        return libs
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "pom.xml").write_text(POM)
-    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={libs}"]
-    answer = subprocess.run(["mvn", "-q", "-B", *copy], cwd=directory, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        complaint = (answer.stdout + answer.stderr).strip()
-        raise ServerError(f"Maven could not get Kafka's jars:\n{complaint[-2000:]}")
-    # Written last, so that an interrupted download is not taken for a whole one.
-    (directory / "complete").touch()
-    return libs
-
-
 class ApacheKafka(ServerProcess):
     name = KAFKA
     title = "Apache Kafka"
@@ -96,7 +60,7 @@ class ApacheKafka(ServerProcess):
     def __init__(self, directory: Path, *, cores: Sequence[int] | None = None) -> None:
         super().__init__(directory, cores=cores)
         self._controller_port = free_port()
-        self._libs = ensure_jars()
+        self._libs = JARS.ensure()
         self._properties_path = directory / "server.properties"
 
     @property

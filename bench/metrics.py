@@ -14,6 +14,10 @@ from bench.stats import median, spread_percent
 
 MOLDAU = "moldau"
 KAFKA = "kafka"
+# Spark's own Kafka connector, and the same with its best settings: what our Spark source is compared with.
+JVM = "jvm"
+JVM_BEST = "jvm_best"
+SHORT_NAMES = {KAFKA: "Kafka", JVM: "JVM", JVM_BEST: "JVM at best"}
 
 Better = Literal["lower", "higher"]
 
@@ -28,7 +32,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Goal:
-    """A promise: a limit on Moldau's own value, or on the ratio Moldau / Kafka."""
+    """A promise: a limit on Moldau's own value, or on the ratio Moldau / rival."""
 
     of: Literal["value", "ratio"]
     limit: float
@@ -37,10 +41,10 @@ class Goal:
     def holds(self, number: float) -> bool:
         return number <= self.limit if self.better == "lower" else number >= self.limit
 
-    def text(self, unit: str) -> str:
+    def text(self, unit: str, rival: str) -> str:
         sign = "≤" if self.better == "lower" else "≥"
         if self.of == "ratio":
-            return f"{sign} {self.limit:g} × Kafka"
+            return f"{sign} {self.limit:g} × {SHORT_NAMES[rival]}"
         return f"{sign} {self.limit:g} {unit}".rstrip()
 
 
@@ -51,6 +55,11 @@ class Metric:
     unit: str
     better: Better
     goal: Goal | None = None
+    rival: str = KAFKA
+
+    @property
+    def goal_text(self) -> str | None:
+        return self.goal.text(self.unit, self.rival) if self.goal else None
 
     @property
     def compares(self) -> bool:
@@ -76,16 +85,20 @@ def ratio_at_least(limit: float) -> Goal:
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured value. `client_bound`: the client was the limit, so the broker could have done more."""
+    """One measured value. `client_bound`: the client was the limit, so the broker could have done more.
+
+    `of` names what was measured where that is not the server.
+    """
 
     metric: Metric
     value: float
     client_bound: bool = False
+    of: str | None = None
 
 
 @dataclass
 class Outcome:
-    """All samples of one metric, of every server."""
+    """All samples of one metric, of Moldau and its rival."""
 
     metric: Metric
     samples: dict[str, list[Sample]] = field(default_factory=dict)
@@ -110,10 +123,10 @@ class Outcome:
 
     @property
     def ratio(self) -> float | None:
-        moldau, kafka = self.median(MOLDAU), self.median(KAFKA)
-        if not self.metric.compares or moldau is None or not kafka:
+        moldau, rival = self.median(MOLDAU), self.median(self.metric.rival)
+        if not self.metric.compares or moldau is None or not rival:
             return None
-        return moldau / kafka
+        return moldau / rival
 
     @property
     def times_better(self) -> float | None:

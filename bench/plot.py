@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.metrics import KAFKA, MOLDAU, Outcome
+from bench.metrics import MOLDAU, Outcome
 from bench.stats import number
 
 BETTER = "#1b7f79"
@@ -29,20 +29,20 @@ def colour_of(outcome: Outcome) -> str:
 
 def value_text(outcome: Outcome) -> str:
     """`0.18 against 0.38 CPU s`: what stands at the end of the line."""
-    moldau, kafka = (number(outcome.median(server) or 0.0) for server in (MOLDAU, KAFKA))
-    return f"{moldau} against {kafka} {outcome.metric.unit}".rstrip()
+    moldau, rival = (number(outcome.median(name) or 0.0) for name in (MOLDAU, outcome.metric.rival))
+    return f"{moldau} against {rival} {outcome.metric.unit}".rstrip()
 
 
 def goal_as_times_better(outcome: Outcome) -> float | None:
-    """Where the goal lies on the axis, or None: a goal of Moldau's own value is turned by Kafka's value."""
-    goal, kafka = outcome.metric.goal, outcome.median(KAFKA)
-    if goal is None or not kafka:
+    """Where the goal lies on the axis, or None: a goal of Moldau's own value is turned by the rival's."""
+    goal, rival = outcome.metric.goal, outcome.median(outcome.metric.rival)
+    if goal is None or not rival:
         return None
-    ratio = goal.limit if goal.of == "ratio" else goal.limit / kafka
+    ratio = goal.limit if goal.of == "ratio" else goal.limit / rival
     return ratio if outcome.metric.better == "higher" else 1 / ratio
 
 
-def draw(path: Path, outcomes: Sequence[Outcome], caption: str) -> None:
+def draw(path: Path, title: str, outcomes: Sequence[Outcome], caption: str) -> None:
     # Half a second of import that a run without a plot need not pay.
     import matplotlib as mpl
 
@@ -70,7 +70,7 @@ def draw(path: Path, outcomes: Sequence[Outcome], caption: str) -> None:
     axes.tick_params(length=0)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
-    axes.set_title("Moldau, times better than Apache Kafka", loc="left", pad=12, **TITLE)
+    axes.set_title(title, loc="left", pad=12, **TITLE)
     axes.set_xlabel(f"{LEGEND}\n{caption}", loc="left", labelpad=10, linespacing=1.8, **SMALL)
     figure.savefig(path, bbox_inches="tight", facecolor="white")
     plt.close(figure)

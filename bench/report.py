@@ -27,6 +27,7 @@ STYLES = {
 
 # What a desktop or a fresh server takes when nobody uses it is well below.
 QUIET_CORES = 0.15
+SPARK_TITLE = "Moldau's Spark source against Spark's Kafka connector"
 QUICK_NOTE = " · quick: smaller than the titles say, not for quoting"
 
 
@@ -41,10 +42,18 @@ def measured(outcome: Outcome, server: str) -> str:
     return text + (" *" if outcome.is_client_bound(server) else "")
 
 
-def table(outcomes: Iterable[Outcome]) -> Table:
-    grid = Table(title="Moldau against Apache Kafka", title_justify="left", header_style="bold")
+def of_brokers(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.metric.rival == KAFKA]
+
+
+def of_spark(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.metric.rival != KAFKA]
+
+
+def table(title: str, rival: str, outcomes: Iterable[Outcome]) -> Table:
+    grid = Table(title=title, title_justify="left", header_style="bold")
     grid.add_column("metric")
-    for heading in ("Moldau", "Kafka", "ratio", "goal"):
+    for heading in ("Moldau", rival, "ratio", "goal"):
         grid.add_column(heading, justify="right")
     grid.add_column("verdict")
     for outcome in outcomes:
@@ -52,20 +61,23 @@ def table(outcomes: Iterable[Outcome]) -> Table:
         grid.add_row(
             metric.title,
             measured(outcome, MOLDAU),
-            measured(outcome, KAFKA),
+            measured(outcome, metric.rival),
             f"{outcome.ratio:.2f}" if outcome.ratio is not None else "–",
-            metric.goal.text(metric.unit) if metric.goal else "",
+            metric.goal_text or "",
             f"[{STYLES[verdict]}]{'' if verdict is Verdict.NO_GOAL else verdict.value}[/]",
         )
     return grid
 
 
-def print_table(outcomes: Iterable[Outcome], results: Mapping[str, Any]) -> None:
+def print_tables(outcomes: Sequence[Outcome], results: Mapping[str, Any]) -> None:
     # A pipe has no width; the table would be folded into confetti.
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(table(outcomes))
+    if brokers := of_brokers(outcomes):
+        console.print(table("Moldau against Apache Kafka", "Kafka", brokers))
+        console.print("* client-bound: the client's core was full while the broker had room", style="dim")
+    if spark := of_spark(outcomes):
+        console.print(table(SPARK_TITLE, "JVM", spark))
     console.print(summary(results))
-    console.print("* client-bound: the client's core was full while the broker had room", style="dim")
     for failure in results["failures"]:
         console.print(f"failed: {failure}", style="bold red", markup=False)
 
@@ -113,7 +125,8 @@ def _outcome_as_json(outcome: Outcome, how: str | None) -> dict[str, Any]:
         "how": how,
         "unit": metric.unit,
         "better": metric.better,
-        "goal": metric.goal.text(metric.unit) if metric.goal else None,
+        "goal": metric.goal_text,
+        "rival": metric.rival,
         "verdict": outcome.verdict.value,
         "ratio": outcome.ratio,
         "servers": {
@@ -128,16 +141,19 @@ def _outcome_as_json(outcome: Outcome, how: str | None) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, results: Mapping[str, Any], outcomes: Iterable[Outcome], say: Callable[[str], None]) -> None:
+def write(folder: Path, results: Mapping[str, Any], outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     json_path = folder / "results.json"
     json_path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     say(f"wrote {json_path}")
-    compared = [outcome for outcome in outcomes if outcome.times_better is not None]
-    if compared:
-        plot_path = folder / "results.png"
-        plot.draw(plot_path, compared, summary(results))
-        say(f"wrote {plot_path}")
+    for name, title, rows in (
+        ("results.png", "Moldau, times better than Apache Kafka", of_brokers(outcomes)),
+        ("spark.png", "Moldau's Spark source, times better than Spark's Kafka connector", of_spark(outcomes)),
+    ):
+        compared = [outcome for outcome in rows if outcome.times_better is not None]
+        if compared:
+            plot.draw(folder / name, title, compared, summary(results))
+            say(f"wrote {folder / name}")
 
 
 def print_json(results: Mapping[str, Any]) -> None:

@@ -117,7 +117,7 @@ class Run:
         self._bench.say(f"{scenario.name} · {server.title} · round {number + 1} of {rounds}")
         with self._reporting(scenario.name, server.title):
             for sample in scenario.run(self._bench, server):
-                self.outcomes[sample.metric.key].add(server.name, sample)
+                self.outcomes[sample.metric.key].add(sample.of or server.name, sample)
 
     @contextlib.contextmanager
     def _reporting(self, what: str, title: str) -> Iterator[None]:
@@ -159,18 +159,23 @@ def available(wanted: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """The wanted servers that can run here; says why Apache Kafka is left out where it is."""
     if KAFKA not in wanted:
         return list(wanted)
-    reason = apache.obstacle()
-    if reason is None:
-        if not apache.has_jars(apache.cache_directory()):
-            say(f"Maven fetches Apache Kafka {apache.VERSION}")
-        try:
-            apache.ensure_jars()
-        except ServerError as error:
-            reason = str(error)
+    reason = apache.JARS.obstacle(say)
     if reason is None:
         return list(wanted)
     say(f"without Apache Kafka: {reason}; its columns and all ratios stay empty")
     return [name for name in wanted if name != KAFKA]
+
+
+def without_obstacles(scenarios: Sequence[Scenario], say: Callable[[str], None]) -> list[Scenario]:
+    """The scenarios that can run here; says which are left out, and why."""
+    runnable: list[Scenario] = []
+    for scenario in scenarios:
+        reason = scenario.obstacle(say)
+        if reason is None:
+            runnable.append(scenario)
+        else:
+            say(f"without {scenario.name}: {reason}")
+    return runnable
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -201,13 +206,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repeat = asked.repeat or (1 if asked.quick else 3)
     broker_cores, client_cores = split_cores() if asked.pin else (None, None)
     bench = Bench(Drivers(client_cores), sizes, repeat, say)
-    scenarios = choose(asked.only)
+    scenarios = without_obstacles(choose(asked.only), say)
     run = Run(bench, scenarios, servers, broker_cores)
     run.execute()
     facts["cores_taken_by_others"] = round(neighbours.cores(), 2)
     settings = {"quick": asked.quick, "repeat": repeat, "pinned": asked.pin, "sizes": asdict(sizes)}
+    outcomes = list(run.outcomes.values())
     results = report.as_json(
-        run.outcomes.values(),
+        outcomes,
         scenarios,
         machine=facts,
         versions=run.versions,
@@ -217,9 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Only a whole, full run may replace the results that are kept.
     is_whole = not asked.quick and not asked.only and set(servers) == set(BOTH) and not run.failures
     folder = asked.out or (RESULTS if is_whole else SCRATCH)
-    report.write(folder, results, run.outcomes.values(), say)
+    report.write(folder, results, outcomes, say)
     if asked.json:
         report.print_json(results)
     else:
-        report.print_table(run.outcomes.values(), results)
+        report.print_tables(outcomes, results)
     return 1 if run.failures else 0

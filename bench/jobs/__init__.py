@@ -15,6 +15,8 @@ from bench.jobs import (
     members,
     raw_fetch,
     raw_produce,
+    spark,
+    spark_first,
     subscriptions,
     transactions,
 )
@@ -41,4 +43,6 @@ JOBS: dict[str, Job] = {
     "probe": cleaning.probe,
     "check_keys": cleaning.check_keys,
     "embedded_starts": embedded.embedded_starts,
+    "spark_passes": spark.spark_passes,
+    "spark_first_result": spark_first.spark_first_result,
 }

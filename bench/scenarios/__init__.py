@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.metrics import KAFKA
 from bench.scenarios.commits import PipelinedCommits, SynchronousCommit, commit_one_by_one, pipeline_commits
 from bench.scenarios.compaction import Compaction
 from bench.scenarios.groups import (
@@ -19,6 +20,7 @@ from bench.scenarios.memory import IdleMemory, LoadedMemory
 from bench.scenarios.partitions import PartitionsProduce, PartitionsStart
 from bench.scenarios.requests import PipelinedRequests, SynchronousProduce, one_by_one, pipeline
 from bench.scenarios.scenario import Bench, Scenario
+from bench.scenarios.spark import SparkFirstResult, SparkThroughput
 from bench.scenarios.start import EmbeddedStart, ProcessStart
 from bench.scenarios.throughput import Throughput, produce_and_consume
 from bench.scenarios.transactions import ReadCommitted, SmallTransactions, Transactions, transact
@@ -53,6 +55,10 @@ SCENARIOS: tuple[Scenario, ...] = (
     FetchAnywhere(),
     Recovery(),
     Compaction(),
+    SparkThroughput("plain", 2, ("read", "hash", "stream", "window", "write")),
+    SparkThroughput("plain", 1, ("read", "stream", "write"), servers=(KAFKA,)),
+    SparkThroughput("moldau", 2, ("read", "write"), servers=(KAFKA,)),
+    SparkFirstResult(),
 )
 
 

@@ -51,6 +51,8 @@ class Sizes:
     compaction_bytes_1kb: int
     compaction_bytes_100b: int
     compactions: int
+    spark_records: int
+    spark_write_rows: int
 
 
 FULL = Sizes(
@@ -78,6 +80,8 @@ FULL = Sizes(
     compaction_bytes_1kb=200_000_000,
     compaction_bytes_100b=50_000_000,
     compactions=2,
+    spark_records=4_000_000,
+    spark_write_rows=2_000_000,
 )
 QUICK = Sizes(
     warms_up_fully=False,
@@ -104,6 +108,8 @@ QUICK = Sizes(
     compaction_bytes_1kb=24_000_000,
     compaction_bytes_100b=20_000_000,
     compactions=1,
+    spark_records=500_000,
+    spark_write_rows=250_000,
 )
 
 
@@ -126,6 +132,10 @@ class Scenario(ABC):
     servers: tuple[str, ...] = BOTH
     # Takes its several samples in one call, because what it builds first is dear.
     repeats_itself = False
+
+    def obstacle(self, say: Callable[[str], None]) -> str | None:
+        """Why it cannot run on this machine, or None."""
+        return None
 
     @abstractmethod
     def run(self, bench: Bench, server: ServerProcess) -> list[Sample]: ...

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.apache import ApacheKafka, cache_directory, has_jars
+from bench.apache import JARS, ApacheKafka
 from moldau import Broker
 from soak.broker_process import BrokerProcess
 from tests.integration.clients import CLIENTS, CODECS, Message
@@ -26,8 +26,8 @@ CONFLUENT, _, AIOKAFKA = CLIENTS
 def _missing() -> str | None:
     if shutil.which("java") is None:
         return "java is not installed"
-    if not has_jars(cache_directory()):
-        return f"no jars in {cache_directory()}; `make bench-quick` fetches them"
+    if not JARS.are_here:
+        return f"no jars in {JARS.directory}; `make bench-quick` fetches them"
     return None
 
 
@@ -38,7 +38,7 @@ def java(tool: str, *arguments: object, stdin: str = "") -> str:
     """What one of Apache's own commands says."""
     done = subprocess.run(
         ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-         "-cp", f"{cache_directory() / 'libs'}/*", tool, *map(str, arguments)],
+         "-cp", f"{JARS.libs}/*", tool, *map(str, arguments)],
         input=stdin, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

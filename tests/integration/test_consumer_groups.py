@@ -17,7 +17,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from bench.apache import cache_directory
+from bench.apache import JARS
 from moldau import Broker
 from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey
@@ -343,7 +343,7 @@ def test_apaches_and_librdkafkas_members_are_in_one_group(broker: Broker, start:
     ours = start(topic, group, CONSUMER)
     eventually(lambda: share([ours], topic, 4), "the first member has all")
     apaches = subprocess.Popen(
-        ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{cache_directory() / 'libs'}/*",
+        ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS.libs}/*",
          "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", broker.bootstrap_servers,
          "--topic", topic, "--group", group, "--consumer-property", "group.protocol=consumer"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

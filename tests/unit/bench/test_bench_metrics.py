@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.metrics import (
+    JVM_BEST,
     KAFKA,
     MOLDAU,
     Better,
@@ -77,5 +78,6 @@ def test_times_better_is_above_one_when_moldau_is_better_either_way() -> None:
 
 
 def test_goals_read_as_the_plan_writes_them() -> None:
-    assert ratio_at_most(0.7).text("CPU s") == "≤ 0.7 × Kafka"
-    assert at_most(60).text("MB") == "≤ 60 MB"
+    assert ratio_at_most(0.7).text("CPU s", KAFKA) == "≤ 0.7 × Kafka"
+    assert ratio_at_most(0.7).text("CPU s", JVM_BEST) == "≤ 0.7 × JVM at best"
+    assert at_most(60).text("MB", KAFKA) == "≤ 60 MB"

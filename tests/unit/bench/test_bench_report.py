@@ -48,7 +48,7 @@ def results(outcome: Outcome) -> dict[str, Any]:
 
 def test_the_table_shows_values_spread_ratio_goal_and_verdict() -> None:
     console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(report.table([example()]))
+    console.print(report.table("title", "Kafka", [example()]))
     text = console.export_text()
     for part in ("45,000 requests/s ±2 %", "25,000 requests/s ±4 % *", "1.80", "≥ 1.5 × Kafka", "met"):
         assert part in text
