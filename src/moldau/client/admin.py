@@ -16,7 +16,7 @@ from moldau.client.connection import Connection, raise_error, to_error
 from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
-from moldau.wire.constants import MAX_TIMESTAMP, ResourceType
+from moldau.wire.constants import MAX_TIMESTAMP, IsolationLevel, ResourceType
 from moldau.wire.messages import Schema, ms
 from moldau.wire.uuids import ZERO_UUID
 
@@ -268,9 +268,14 @@ def _config_entry(entry: Any) -> ConfigEntry:
 
 
 def list_offsets(
-    cluster: Cluster, timestamps: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    timestamps: Mapping[TopicPartition, int],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
-    """For each partition the first offset at or after a timestamp, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+    """For each partition the first offset at or after a timestamp, or LATEST, EARLIEST, MAX_TIMESTAMP.
+
+    To a reader of what is committed, LATEST is the last stable offset.
+    """
 
     def call(
         connection: Connection, part: Mapping[TopicPartition, int]
@@ -281,7 +286,7 @@ def list_offsets(
             ApiKey.LIST_OFFSETS,
             lambda schema: schema.ListOffsetsRequest(
                 replica_id=-1,
-                isolation_level=0,
+                isolation_level=isolation,
                 timeout=_timeout(cluster),
                 topics=tuple(
                     schema.ListOffsetsTopic(

@@ -243,7 +243,7 @@ class Cluster:
     def _group_by_leader(
         self, values: Mapping[TopicPartition, V]
     ) -> tuple[dict[int, dict[TopicPartition, V]], dict[TopicPartition, KafkaError]]:
-        topics = self.metadata(sorted({topic for topic, _ in values})).topics
+        topics = self._topics_of(values)
         by_leader: dict[int, dict[TopicPartition, V]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
         for (topic, index), value in values.items():
@@ -255,6 +255,14 @@ class Cluster:
             else:
                 by_leader.setdefault(leaders[index], {})[topic, index] = value
         return by_leader, failed
+
+    def _topics_of(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicMetadata]:
+        """As last heard, if that tells of all these partitions: a leader that moved since will say so."""
+        if self._metadata is not None:
+            known = {(topic.name, p.partition) for topic in self._metadata.topics.values() for p in topic.partitions}
+            if known.issuperset(partitions):
+                return self._metadata.topics
+        return self.metadata(sorted({topic for topic, _ in partitions})).topics
 
     def _pause(self, deadline: float) -> bool:
         """Forget who was who and wait a little; False when it is time to give up instead."""
