@@ -1,0 +1,178 @@
+"""From options to ranges: which partitions there are, at which offsets to start and end, how to cut that into tasks.
+
+`TopicOffsets` asks the cluster; it lives on the driver as long as a query and outlives the brokers' restarts.
+`split` is arithmetic alone: equal ranges give equal tasks, so that a replayed batch is the batch it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import TypeVar
+
+from moldau.client.admin import list_offsets
+from moldau.client.cluster import Cluster, TopicPartition
+from moldau.client.config import ClientConfig
+from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.spark.connections import borrowed
+from moldau.spark.fetching import OffsetRange
+from moldau.spark.offsets import Offsets
+from moldau.spark.read_options import Boundary, ReadOptions
+from moldau.wire.constants import EARLIEST, LATEST
+
+# A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
+_FIRST_CONTACT_MS_MAX = 10_000
+_BACKOFF_MS_MAX = 1_000
+# A topic just created or a broker just started may not be known everywhere yet: ask again before giving it up.
+_UNKNOWN_ASKED_AGAIN = 3
+
+_UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+_GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+R = TypeVar("R")
+
+_logger = logging.getLogger(__name__)
+
+
+class TopicOffsets:
+    """What of the subscribed topics there is now. Holds no connection, so it can be pickled."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._reached = False
+
+    def partitions(self, known: Iterable[TopicPartition] = ()) -> set[TopicPartition]:
+        """The partitions to read. Topics without any are asked for again: those subscribed by name, and those that
+        were `known` before."""
+        subscription = self._options.subscription
+        expected = {*subscription.topics, *(topic for topic, _ in (*subscription.partitions, *known))}
+        for attempt in range(1 + _UNKNOWN_ASKED_AGAIN):
+            if attempt:
+                time.sleep(_BACKOFF_MS_MAX / 1000)
+            found = self.ask(self._partitions_now)
+            if expected <= {topic for topic, _ in found}:
+                break
+        return found
+
+    def _partitions_now(self, cluster: Cluster) -> set[TopicPartition]:
+        subscription = self._options.subscription
+        names: list[str] | None = None
+        if subscription.pattern is None:
+            names = sorted({*subscription.topics, *(topic for topic, _ in subscription.partitions)})
+        topics = cluster.metadata(names).topics.values()
+        for topic in topics:
+            if topic.error and topic.error not in (*_GONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {topic.error.name}")
+        found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
+        if subscription.pattern is not None:
+            internal = {topic.name for topic in topics if topic.is_internal}
+            pattern = re.compile(subscription.pattern)
+            return {tp for tp in found if tp[0] not in internal and pattern.search(tp[0])}
+        return found.intersection(subscription.partitions) if subscription.partitions else found
+
+    def resolve(self, boundary: Boundary, partitions: set[TopicPartition], without_match: int | None) -> Offsets:
+        """The offset of a boundary in each partition; `without_match` (EARLIEST, LATEST) is used where no record is
+        as late as the boundary's time, None makes that an error."""
+        given = boundary.offsets if boundary.offsets is not None else boundary.times
+        if given is not None and given.keys() != partitions:
+            raise ConfigError(_other_partitions(boundary, given.keys(), partitions))
+        if boundary.offsets is not None:
+            asked = {tp: offset for tp, offset in boundary.offsets.items() if offset < 0}
+            return dict(boundary.offsets) | self.list(asked)
+        times = boundary.times or dict.fromkeys(partitions, boundary.time or 0)
+        found = self.list(times)
+        later = {tp: times[tp] for tp, offset in found.items() if offset < 0}
+        if later and without_match is None:
+            (topic, index), timestamp = min(later.items())
+            raise ConfigError(
+                f"option {boundary.option}: no record of {topic}-{index} is from {timestamp} or later: start earlier,"
+                " or start at the end there with startingOffsetsByTimestampStrategy=latest"
+            )
+        return found | self.list(dict.fromkeys(later, without_match or LATEST))
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the records end that may be read now: with read_committed, the last stable offsets."""
+        return self.list(dict.fromkeys(partitions, LATEST))
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self.list(dict.fromkeys(partitions, EARLIEST))
+
+    def list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offsets at or after these times, -1 where there is none. A partition that is gone is left out."""
+        if not timestamps:
+            return {}
+        offsets: dict[TopicPartition, int] = {}
+        answers = self.ask(lambda cluster: list_offsets(cluster, timestamps, self._options.isolation))
+        for (topic, index), answer in answers.items():
+            if not isinstance(answer, KafkaError):
+                offsets[topic, index] = answer.offset
+            elif answer.code not in _GONE:
+                raise KafkaError(answer.code, f"offsets of {topic}-{index} cannot be had: {answer.message}")
+        return offsets
+
+    def ask(self, call: Callable[[Cluster], R]) -> R:
+        """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
+        config = self._options.client
+        patience_ms = config.api_timeout_ms if self._reached else min(config.api_timeout_ms, _FIRST_CONTACT_MS_MAX)
+        answer = ask_patiently(config, call, patience_ms)
+        self._reached = True
+        return answer
+
+
+def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_ms: int) -> R:
+    deadline = time.monotonic() + patience_ms / 1000
+    backoff_ms = config.retry_backoff_ms
+    while True:
+        try:
+            with borrowed(config) as cluster:
+                return call(cluster)
+        except KafkaError as error:
+            if error.code not in _UNREACHABLE or time.monotonic() >= deadline:
+                raise
+            _logger.warning("%s; trying again for %.0f s", error.message, deadline - time.monotonic())
+        time.sleep(backoff_ms / 1000)
+        backoff_ms = min(2 * backoff_ms, _BACKOFF_MS_MAX)
+
+
+def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
+    """One task per partition, or more where asked for, in the proportions of Spark's Kafka source: first no task
+    above `rows_max` offsets, then large ranges in parts until there are about `partitions_min` tasks."""
+    parts = sorted(part for part in ranges if part.end > part.start)
+    if rows_max is not None:
+        parts = [piece for part in parts for piece in _pieces(part, -(-_size(part) // rows_max))]
+    if partitions_min is None or len(parts) >= partitions_min:
+        return parts
+    total = sum(map(_size, parts))
+    large = [part for part in parts if _share(part, total, partitions_min) > 1]
+    large_total = sum(map(_size, large))
+    wanted = max(partitions_min - (len(parts) - len(large)), 1)
+    counts = {part: _share(part, large_total, wanted) for part in large}
+    return [piece for part in parts for piece in _pieces(part, counts.get(part, 1))]
+
+
+def _size(part: OffsetRange) -> int:
+    return part.end - part.start
+
+
+def _share(part: OffsetRange, total: int, tasks: int) -> int:
+    # Halves round up, as in Java.
+    return max((2 * _size(part) * tasks + total) // (2 * total), 1)
+
+
+def _pieces(part: OffsetRange, count: int) -> list[OffsetRange]:
+    count = min(count, _size(part))
+    bounds = [part.start + _size(part) * i // count for i in range(count + 1)]
+    return [part._replace(start=start, end=end) for start, end in pairwise(bounds)]
+
+
+def _other_partitions(boundary: Boundary, given: Iterable[TopicPartition], there: Iterable[TopicPartition]) -> str:
+    def names(partitions: Iterable[TopicPartition]) -> str:
+        return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "none"
+
+    return (
+        f"option {boundary.option} must name exactly the partitions that are read: it names {names(given)};"
+        f" there are {names(there)}"
+    )
