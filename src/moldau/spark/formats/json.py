@@ -1,0 +1,181 @@
+"""JSON values, read in bulk by Arrow's parser.
+
+All values of a batch become one text, a line each, `{"_":[<value>]}`: so any JSON can be a value, not only an
+object, and one line can neither take part of the next nor give a row more than its own without being noticed
+(a closing bracket stands between them, and no JSON string holds a bare line break). Unknown fields are left out,
+missing ones are null.
+
+A block with a record that Arrow refuses is cut smaller, at that record where Arrow names it. The few that are left
+are read one by one (`json_records`), as is all of a type Arrow's parser does not know: maps.
+Spark's `from_json` is the model; where it differs is said there. Also: text after the value makes the record bad,
+the bare value `null` is null, and an empty value is bad.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from pyspark.sql import types as t
+
+from moldau.errors import ConfigError
+from moldau.spark.formats import json_records
+from moldau.spark.formats.columns import ColumnOptions, ColumnReader, ColumnWriter, Decoded, Sample, arrow_type, reason
+from moldau.spark.formats.ddl import schema_option
+from moldau.spark.formats.json_inference import infer_type
+from moldau.spark.formats.json_text import JsonWriter
+from moldau.spark.formats.text import without_bad_utf8
+
+_SAMPLE_ROWS = 1000
+# Below this many rows a block costs more to set up than its records cost one by one.
+_BLOCK_ROWS_MIN = 16
+# Arrow counts a block's bytes in 32 bits.
+_BLOCK_BYTES_MAX = 256 * 1024 * 1024
+# Blocks of a batch with a bad record: small enough that to read one again costs little, large enough to set up.
+_BLOCK_ROWS_AFTER_ERROR = 512
+# A batch with more bad blocks than this is read record by record: to look for the good ones between costs more.
+_BAD_BLOCKS_MAX = 250
+
+_HEAD, _BETWEEN, _TAIL = b'{"_":[', b']}\n{"_":[', b"]}"
+_BAD_ROW = re.compile(r"in row (\d+)$")
+
+
+def reader(options: ColumnOptions, sample: Sample, given: t.DataType | None) -> ColumnReader:
+    text = options.get("schema")
+    if text:
+        return JsonReader(schema_option(options.named("schema"), text))
+    if given is not None and not isinstance(given, t.BinaryType):
+        return JsonReader(given)
+    rows = options.number("schema.sample", _SAMPLE_ROWS)
+    inferred = infer_type(sample(options.column, rows))
+    if inferred is None:
+        raise ConfigError(
+            f"no record to infer the schema of the {options.column} from: give it in option "
+            f"{options.named('schema')}, like 'id BIGINT, name STRING'"
+        )
+    return JsonReader(inferred)
+
+
+def writer(options: ColumnOptions, spark_type: t.DataType) -> ColumnWriter:
+    return JsonWriter()
+
+
+class JsonReader:
+    def __init__(self, spark_type: t.DataType) -> None:
+        json_records.converter(spark_type)  # refuses what JSON cannot hold, on the driver
+        self.spark_type = spark_type
+        self._arrow_type = arrow_type(spark_type)
+        self._block_type = _block_type(self._arrow_type)
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        good, reasons = without_bad_utf8(raw)
+        blocks = list(self._blocks(good, reasons))
+        return Decoded(pa.concat_arrays(blocks) if blocks else pa.nulls(0, self._arrow_type), reasons)
+
+    def _blocks(self, values: pa.Array, reasons: dict[int, str]) -> Iterator[pa.Array]:
+        left = [(0, len(values))]
+        bad_blocks = 0
+        while left:
+            start, end = left.pop()
+            block = values[start:end]
+            if self._block_type is None or end - start < _BLOCK_ROWS_MIN or bad_blocks > _BAD_BLOCKS_MAX:
+                if end > start:
+                    yield self._one_by_one(block, start, reasons)
+                continue
+            try:
+                yield self._block(block)
+            except pa.ArrowInvalid as error:
+                bad_blocks += 1
+                left.extend(reversed(list(pairwise(_cuts(start, end, str(error))))))
+
+    def _block(self, values: pa.Array) -> pa.Array:
+        if values.nbytes > _BLOCK_BYTES_MAX:
+            raise pa.ArrowInvalid("a block too large")
+        whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), pc.fill_null(values, b"null"))
+        text = b"".join((_HEAD, pc.binary_join(whole, _BETWEEN)[0].as_buffer(), _TAIL))
+        table = pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([("_", pa.list_(self._block_type))]),
+                newlines_in_values=True,
+                unexpected_field_behavior="ignore",
+            ),
+        )
+        lists = table.column(0).combine_chunks()
+        _check_one_value_each(lists, len(values))
+        return _settled(lists.values, self._arrow_type)
+
+    def _one_by_one(self, values: pa.Array, first: int, reasons: dict[int, str]) -> pa.Array:
+        convert = json_records.converter(self.spark_type)
+        rows = []
+        for row, value in enumerate(values.to_pylist(), first):
+            try:
+                rows.append(None if value is None else convert(json_records.load(value)))
+            except ValueError as error:
+                rows.append(None)
+                reasons[row] = reason(error)
+        return pa.array(rows, self._arrow_type)
+
+
+def _cuts(start: int, end: int, error: str) -> tuple[int, ...]:
+    """Where to cut a block that was refused."""
+    if end - start > _BLOCK_ROWS_AFTER_ERROR:
+        return (*range(start, end, _BLOCK_ROWS_AFTER_ERROR), end)
+    found = _BAD_ROW.search(error)
+    row = start + int(found[1]) if found else end
+    return (start, row, row + 1, end) if row < end else (start, (start + end) // 2, end)
+
+
+def _check_one_value_each(lists: pa.ListArray, rows: int) -> None:
+    if len(lists) != rows:
+        raise pa.ArrowInvalid("values of more than one line")
+    odd = np.flatnonzero(np.diff(lists.offsets.to_numpy()) != 1)
+    if len(odd):
+        raise pa.ArrowInvalid(f"no single value in row {odd[0]}")
+
+
+def _block_type(kind: pa.DataType) -> pa.DataType | None:
+    """What Arrow's parser is asked for to get this type; None where it cannot give it."""
+    if pa.types.is_map(kind):
+        return None
+    if pa.types.is_date(kind) or pa.types.is_binary(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        element = _block_type(kind.value_type)
+        return None if element is None else pa.list_(kind.value_field.with_type(element))
+    if pa.types.is_struct(kind):
+        fields = [(field, _block_type(field.type)) for field in kind]
+        if not fields or any(inner is None for _, inner in fields):
+            return None
+        return pa.struct([field.with_type(inner) for field, inner in fields])
+    return kind
+
+
+def _settled(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What the parser gave, as the type wanted; ArrowInvalid where a text does not mean one."""
+    if array.type == kind:
+        return array
+    if pa.types.is_binary(kind):
+        return _base64(array)
+    if pa.types.is_list(kind):
+        values = _settled(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=array.is_null())
+    if pa.types.is_struct(kind):
+        columns = [_settled(array.field(index), kind.field(index).type) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=array.is_null())
+    return array.cast(kind)
+
+
+def _base64(array: pa.Array) -> pa.Array:
+    try:
+        values = [None if text is None else base64.b64decode(text, validate=True) for text in array.to_pylist()]
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    return pa.array(values, pa.binary())

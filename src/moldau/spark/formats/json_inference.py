@@ -1,0 +1,95 @@
+"""A Spark type for JSON values seen in a sample, by the rules of Spark's own JSON source.
+
+Whole numbers are bigint, or decimal(38,0) where too long for it; other numbers are double; a field that is a number
+here and a text there is a string; objects become structs of all fields seen, sorted by name. A field that is always
+null is a string: it needs some type, and anything can be read as one. Times stay strings, as in Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import types as t
+
+from moldau.spark.formats.ddl import DEPTH_MAX
+
+_LONG_MAX = 2**63 - 1
+_DECIMAL_38 = t.DecimalType(38, 0)
+# Wider than any record people list fields of; beyond it keys are data, and `map<string, …>` is the type.
+_FIELDS_MAX = 2000
+
+
+def infer_type(values: Iterable[bytes | None]) -> t.DataType | None:
+    """None where no value says anything. Values that are no JSON are left out: they will be dead letters."""
+    seen: t.DataType = t.NullType()
+    for value in values:
+        if value is not None:
+            try:
+                seen = _merged(seen, _type_of(json.loads(value), 0))
+            except (ValueError, RecursionError):
+                continue
+    return None if isinstance(seen, t.NullType) else _settled(seen)
+
+
+def _type_of(value: Any, depth: int) -> t.DataType:
+    if depth > DEPTH_MAX:
+        raise ValueError("too deep")
+    if isinstance(value, dict):
+        if len(value) > _FIELDS_MAX:
+            raise ValueError("too many fields")
+        fields = [t.StructField(name, _type_of(item, depth + 1)) for name, item in sorted(value.items())]
+        return t.StructType(fields)
+    if isinstance(value, list):
+        nothing: t.DataType = t.NullType()
+        return t.ArrayType(reduce(_merged, (_type_of(item, depth + 1) for item in value), nothing))
+    return _atom_of(value)
+
+
+def _atom_of(value: Any) -> t.DataType:
+    if value is None:
+        return t.NullType()
+    if isinstance(value, bool):
+        return t.BooleanType()
+    if isinstance(value, int):
+        if -_LONG_MAX - 1 <= value <= _LONG_MAX:
+            return t.LongType()
+        return _DECIMAL_38 if abs(value) < 10**38 else t.DoubleType()
+    return t.DoubleType() if isinstance(value, float) else t.StringType()
+
+
+_WIDER: tuple[t.DataType, ...] = (t.LongType(), _DECIMAL_38, t.DoubleType())
+
+
+def _merged(one: t.DataType, other: t.DataType) -> t.DataType:
+    if one == other or isinstance(other, t.NullType):
+        return one
+    if isinstance(one, t.NullType):
+        return other
+    if isinstance(one, t.StructType) and isinstance(other, t.StructType):
+        return _merged_structs(one, other)
+    if isinstance(one, t.ArrayType) and isinstance(other, t.ArrayType):
+        return t.ArrayType(_merged(one.elementType, other.elementType))
+    if one in _WIDER and other in _WIDER:
+        return max(one, other, key=_WIDER.index)
+    return t.StringType()
+
+
+def _merged_structs(one: t.StructType, other: t.StructType) -> t.StructType:
+    kinds = {field.name: field.dataType for field in one}
+    for field in other:
+        kinds[field.name] = _merged(kinds.get(field.name, t.NullType()), field.dataType)
+    if len(kinds) > _FIELDS_MAX:
+        raise ValueError("too many fields")
+    return t.StructType([t.StructField(name, kinds[name]) for name in sorted(kinds)])
+
+
+def _settled(kind: t.DataType) -> t.DataType:
+    """Without nulls and without empty structs, which Spark has no columns for."""
+    if isinstance(kind, t.StructType) and kind.fields:
+        return t.StructType([t.StructField(field.name, _settled(field.dataType)) for field in kind])
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_settled(kind.elementType))
+    return t.StringType() if isinstance(kind, t.NullType | t.StructType) else kind
