@@ -1,4 +1,5 @@
-"""One socket to one broker: connect, authenticate, agree on versions, then one request at a time.
+"""One socket to one broker: connect, authenticate, agree on versions, then one request at a time,
+or several before the first answer (`post`, `collect`).
 
 Which broker to ask, and when to ask again, is `cluster`'s business.
 """
@@ -9,7 +10,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +20,8 @@ from moldau.client.config import RESPONSE_BYTES_MAX, ClientConfig
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.version import __version__
 from moldau.wire.apis import APIS, ApiKey
-from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
+from moldau.wire.messages import Schema, decode_response, encode_request, request_head, request_schema
+from moldau.wire.primitives import Buffer
 
 Build = Callable[[Schema], Any]  # makes a request out of the classes of the version that was agreed on
 
@@ -85,8 +88,37 @@ class Connection:
         """`send` in an agreed version, but the answer's frame stays bytes, in the `buffer` of its size."""
         frame = self._exchange(api_key, version, build, buffer)
         (correlation_id,) = _INT32.unpack_from(frame)
-        self._check_correlation(correlation_id)
+        self._check_correlation(correlation_id, self._correlation_id)
         return frame
+
+    def post(self, api_key: int, version: int, body: Sequence[Buffer]) -> int:
+        """Send a request whose body the caller packed, and do not wait for its answer; returns its number.
+
+        Answers are collected in the same order, before anything else is sent by other means. A caller that posts on
+        and on collects them all when the `session_is_over`.
+        """
+        if self.session_is_over:
+            self._authenticate()
+        self._correlation_id += 1
+        size = sum(len(part) for part in body)
+        head = request_head(api_key, version, self._correlation_id, self._config.client_id, size)
+        with self._told(api_key):
+            for part in (head, *body):
+                self._socket.sendall(part)
+        return self._correlation_id
+
+    def collect(self, api_key: int, version: int, number: int) -> Any:
+        """The answer to the request of that number, the oldest that was posted and not collected."""
+        with self._told(api_key):
+            frame = self._read_frame()
+        correlation_id, answer = decode_response(api_key, version, frame)
+        self._check_correlation(correlation_id, number)
+        return answer
+
+    @property
+    def session_is_over(self) -> bool:
+        """Whether it is time to authenticate again, which the next request does."""
+        return self._session_end is not None and time.monotonic() >= self._session_end
 
     def is_lost(self) -> bool:
         """Whether an idle connection is of no more use: the broker closed it, or sends what nobody asked for."""
@@ -126,7 +158,7 @@ class Connection:
             return plain
         from moldau.client import tls  # most connections are plain, and it takes milliseconds to load
 
-        return tls.wrap(plain, self.host, self._config.security)
+        return tls.wrap(plain, self.host, self.port, self._config.security)
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         version = APIS[ApiKey.API_VERSIONS].max_version
@@ -151,16 +183,20 @@ class Connection:
     def _exchange(
         self, api_key: int, version: int, build: Build, buffer: Callable[[int], memoryview] | None = None
     ) -> memoryview:
-        if self._session_end is not None and time.monotonic() >= self._session_end:
+        if self.session_is_over:
             self._authenticate()
         self._correlation_id += 1
         entity = build(request_schema(api_key, version))
         request = encode_request(self._correlation_id, self._config.client_id, entity)
-        try:
+        with self._told(api_key):
             self._socket.sendall(request)
-            (size,) = _INT32.unpack(self._read(memoryview(bytearray(4))))
-            self._check_size(size)
-            frame = self._read(memoryview(bytearray(size)) if buffer is None else buffer(size))
+            return self._read_frame(buffer)
+
+    @contextmanager
+    def _told(self, api_key: int) -> Iterator[None]:
+        """What the network does, in words."""
+        try:
+            yield
         except TimeoutError as error:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -168,6 +204,11 @@ class Connection:
             ) from error
         except OSError as error:
             raise self._lost(error) from error
+
+    def _read_frame(self, buffer: Callable[[int], memoryview] | None = None) -> memoryview:
+        (size,) = _INT32.unpack(self._read(memoryview(bytearray(4))))
+        self._check_size(size)
+        frame = self._read(memoryview(bytearray(size)) if buffer is None else buffer(size))
         self._is_in_use = bool(self.versions)
         return frame
 
@@ -211,12 +252,12 @@ class Connection:
 
     def _decode(self, api_key: int, version: int, frame: memoryview) -> Any:
         correlation_id, answer = decode_response(api_key, version, frame)
-        self._check_correlation(correlation_id)
+        self._check_correlation(correlation_id, self._correlation_id)
         return answer
 
-    def _check_correlation(self, correlation_id: int) -> None:
-        if correlation_id != self._correlation_id:
-            raise ProtocolError(f"{self.address} answered {correlation_id}, not {self._correlation_id}")
+    def _check_correlation(self, correlation_id: int, expected: int) -> None:
+        if correlation_id != expected:
+            raise ProtocolError(f"{self.address} answered {correlation_id}, not {expected}")
 
 
 def raise_error(code: int, message: str | None = None) -> None:

@@ -114,15 +114,20 @@ def encode_request(correlation_id: int, client_id: str | None, entity: Any) -> b
     """A whole request frame, size first."""
     key, version = entity.__api_key__, entity.__version__
     buffer = io.BytesIO()
-    buffer.write(struct.pack(">ihhi", 0, key, version, correlation_id))
-    buffer.write(write_string(client_id))
-    if request_header_version(key, version) == 2:
-        buffer.write(b"\0")
+    buffer.write(request_head(key, version, correlation_id, client_id, 0))
     write: Any = _writer(entity.__class__)
     write(buffer, entity)
     frame = buffer.getbuffer()
     _INT32.pack_into(frame, 0, len(frame) - 4)
     return bytes(frame)
+
+
+def request_head(api_key: int, version: int, correlation_id: int, client_id: str | None, body_size: int) -> bytes:
+    """The size and header of a request whose body of `body_size` bytes follows."""
+    header = struct.pack(">hhi", api_key, version, correlation_id) + write_string(client_id)
+    if request_header_version(api_key, version) == 2:
+        header += b"\0"
+    return _INT32.pack(len(header) + body_size) + header
 
 
 def decode_response(api_key: int, version: int, frame: bytes | memoryview) -> tuple[int, Any]:
