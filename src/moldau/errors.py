@@ -3,6 +3,7 @@
     MoldauError
     ├── ConfigError          a bad key, value or file at start; the process says so and exits with 2
     ├── ProtocolError        bytes that are no Kafka message; answered by closing that one connection
+    ├── DataLossError        records that a query was to read are gone (the Spark source)
     ├── RecordFormatError    a record that is not what its format and schema say (typed topics)
     └── KafkaError           answered on the wire with its Kafka code; the connection lives on
         ├── CorruptRecordError       a batch that fails its CRC or its own header
@@ -171,6 +172,10 @@ class ConfigError(MoldauError):
 
 class ProtocolError(MoldauError):
     """The peer sent bytes that cannot be a Kafka message: the connection is closed, nothing else happens."""
+
+
+class DataLossError(MoldauError):
+    """Records were deleted before a query read them; the message says how to go on without."""
 
 
 class RecordFormatError(MoldauError):
