@@ -2,6 +2,7 @@
 
 `config`      where to connect and how (`ClientConfig`, from Java-style properties)
 `security`    TLS and SASL settings, for this client and for librdkafka
+`tls`, `sasl`, `scram`  what they do: a socket wrapped, a broker spoken to, a password proven
 `connection`  one socket to one broker: version negotiation, one request at a time
 `cluster`     which broker to ask: bootstrap, controller, partition leaders, coordinators, retries
 `admin`       what an administrator asks of topics, configurations and logs, answered in plain values

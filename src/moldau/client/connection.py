@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from moldau.client import sasl
 from moldau.client.config import RESPONSE_BYTES_MAX, ClientConfig
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.version import __version__
@@ -174,6 +173,8 @@ class Connection:
 
     def _authenticate(self) -> None:
         """At the start, and again on the same connection when the broker's patience ends (KIP-368)."""
+        from moldau.client import sasl  # loaded by those who need it, as `tls` is
+
         self._session_end = None
         start = time.monotonic()
         lifetime_s = sasl.authenticate(self, self._config.security)

@@ -17,18 +17,17 @@ from moldau.errors import ConfigError
 _HOST_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
-def wrap(sock: socket.socket, host: str, security: Security) -> ssl.SSLSocket:
+def wrap(sock: socket.socket, host: str, port: int, security: Security) -> ssl.SSLSocket:
     context = _context(security)
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except OSError as error:
         refusal = explain(error)
         if refusal is not None:
-            raise ConfigError(f"TLS with {host}: {refusal}") from error
-        what = getattr(error, "reason", None) or error.strerror or str(error)
+            raise ConfigError(f"TLS with {host}:{port}: {refusal}") from error
         plain = "SASL_PLAINTEXT" if security.uses_sasl else "PLAINTEXT"
         raise ConnectionError(
-            f"no TLS handshake ({what}); if this port does not speak TLS, set security.protocol={plain}"
+            f"no TLS handshake ({_cause(error)}); if this port does not speak TLS, set security.protocol={plain}"
         ) from error
 
 

@@ -84,21 +84,38 @@ def test_a_silent_broker_is_given_up_after_the_request_timeout(fake_broker: Make
     assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_server_that_does_not_speak_kafka_is_told_at_once() -> None:
+@pytest.mark.parametrize(
+    ("said", "kind", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "does not speak Kafka"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", ConfigError, r"speaks TLS: set security\.protocol=SSL"),
+        (b"", KafkaError, r"closed by the broker; if this port speaks TLS, set security\.protocol=SSL"),
+    ],
+)
+def test_a_port_that_does_not_speak_kafka_is_told_at_once(said: bytes, kind: type[Exception], why: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def http() -> None:
+        def answer() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.recv(100)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.recv(1000)
+                connection.sendall(said)
 
-        thread = threading.Thread(target=http)
+        thread = threading.Thread(target=answer)
         thread.start()
         port = listener.getsockname()[1]
-        with pytest.raises(ProtocolError, match="does not speak Kafka"):
+        with pytest.raises(kind, match=why):
             Connection("127.0.0.1", port, ClientConfig.from_properties(f"127.0.0.1:{port}", {}))
         thread.join()
+
+
+def test_a_port_that_keeps_silent_is_given_up_by_tls_after_the_connection_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        props = {"security.protocol": "SSL", "socket.connection.setup.timeout.ms": "50"}
+        with pytest.raises(KafkaError, match=r"timed out.*set security\.protocol=PLAINTEXT") as caught:
+            Connection("127.0.0.1", port, ClientConfig.from_properties(f"127.0.0.1:{port}", props))
+    assert caught.value.code == ErrorCode.NETWORK_EXCEPTION
 
 
 SASL = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice"}

@@ -108,5 +108,5 @@ def test_a_file_that_is_not_there_or_no_pem_is_named(tmp_path: Path, props: dict
     settings = {name: value.format(tmp=tmp_path) for name, value in props.items()}
     security = Security.from_properties({"security.protocol": "SSL"} | settings)
     with pytest.raises(ConfigError, match=why) as caught:
-        wrap(None, "localhost", security)  # type: ignore[arg-type] # never gets as far as the socket
+        wrap(None, "localhost", 9093, security)  # type: ignore[arg-type] # never gets as far as the socket
     assert "hush" not in str(caught.value)
