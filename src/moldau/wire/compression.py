@@ -41,10 +41,10 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     """`data` compressed; `level` as in Kafka's `compression.<codec>.level`, None for the codec's default."""
     if codec is Codec.NONE:
-        return data
+        return bytes(data)
     if codec is Codec.GZIP:
         # -1 is Kafka's spelling of the default
         return bytes(cramjam.gzip.compress(data, level=None if level == -1 else level))
@@ -101,7 +101,7 @@ def _decompress_within(codec: Codec, data: Buffer, max_size: int) -> bytes:
             return bytes(memoryview(out)[:written])
 
 
-def _compress_xerial(data: bytes) -> bytes:
+def _compress_xerial(data: Buffer) -> bytes:
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_SIZE):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_SIZE]))
