@@ -8,8 +8,39 @@
 `fetching`, `producing`  raw Fetch and Produce from a Spark task, the next request in flight while decoding
 `exactly_once`  the sink's transactions: tasks write, the driver ends them, a replayed batch changes nothing
 `formats/`    typed keys and values (JSON, Avro, Protobuf, strings); what cannot be read becomes a dead letter
+`query_progress`  where a query is in its topics
 `session`     a local Spark that starts fast, with the right Java and Python
 
 Talks to any Kafka by address and knows nothing of our broker's inside. Importing this package loads neither
 Spark nor Arrow.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from moldau.spark.query_progress import Progress
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Makes `format("moldau")` of this session one whose batch reads push filters down to offsets.
+
+    Without it Spark finds the data source too, but gives it no filters. On Spark Connect, moldau has to be installed
+    where the server is.
+    """
+    from moldau.spark.source import PruningDataSource
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(PruningDataSource)
+    return spark
+
+
+def progress(query: StreamingQuery) -> Progress:
+    """Where a streaming query is: rows a second, and offsets and lag of each partition. It prints as a table."""
+    from moldau.spark.query_progress import progress_of_query
+
+    return progress_of_query(query)

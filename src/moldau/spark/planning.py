@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TypeVar
+from uuid import UUID
 
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster, TopicPartition
@@ -26,11 +28,12 @@ from moldau.wire.constants import EARLIEST, LATEST
 # A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
 _FIRST_CONTACT_MS_MAX = 10_000
 _BACKOFF_MS_MAX = 1_000
-# A topic just created or a broker just started may not be known everywhere yet: ask again before giving it up.
-_UNKNOWN_ASKED_AGAIN = 3
+# Long enough for a new topic or a new leader to be known everywhere.
+_ASKED_AGAIN_MAX = 3
 
 _UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_PASSING = (*_GONE, ErrorCode.LEADER_NOT_AVAILABLE)
 
 R = TypeVar("R")
 
@@ -43,46 +46,67 @@ class TopicOffsets:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._reached = False
+        self._missing: set[str] = set()  # topics that were waited for in vain
+        self._ids: dict[str, UUID] = {}
+        self.recreated: set[str] = set()  # topics that are not the ones they were
 
-    def partitions(self, known: Iterable[TopicPartition] = ()) -> set[TopicPartition]:
-        """The partitions to read. Topics without any are asked for again: those subscribed by name, and those that
-        were `known` before."""
+    def ends_now(self, known: Offsets = MappingProxyType({})) -> dict[TopicPartition, int]:
+        """The partitions to read and where their records end: with read_committed, the last stable offsets.
+
+        Asked for again where a topic is missing or ends before a position `known`: it may only look so while it is
+        created or its leader changes.
+        """
         subscription = self._options.subscription
-        expected = {*subscription.topics, *(topic for topic, _ in (*subscription.partitions, *known))}
-        for attempt in range(1 + _UNKNOWN_ASKED_AGAIN):
+        named = {*subscription.topics, *(topic for topic, _ in (*subscription.partitions, *known))}
+        for attempt in range(1 + _ASKED_AGAIN_MAX):
             if attempt:
                 time.sleep(_BACKOFF_MS_MAX / 1000)
-            found = self.ask(self._partitions_now)
-            if expected <= {topic for topic, _ in found}:
+            ends = self.list(dict.fromkeys(self.ask(self._partitions), LATEST))
+            missing = named - {topic for topic, _ in ends}
+            if missing <= self._missing and all(ends.get(tp, offset) >= offset for tp, offset in known.items()):
                 break
-        return found
+        self._missing = missing
+        return ends
 
-    def _partitions_now(self, cluster: Cluster) -> set[TopicPartition]:
+    def refuse_missing(self, ends: Offsets) -> None:
+        subscription = self._options.subscription
+        topics = {*subscription.topics, *(topic for topic, _ in subscription.partitions)} - {topic for topic, _ in ends}
+        if topics:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"no such topic: {', '.join(sorted(topics))}; check the name, or create it with"
+                f" kafka-topics --create --topic {min(topics)}",
+            )
+
+    def _partitions(self, cluster: Cluster) -> set[TopicPartition]:
         subscription = self._options.subscription
         names: list[str] | None = None
         if subscription.pattern is None:
             names = sorted({*subscription.topics, *(topic for topic, _ in subscription.partitions)})
-        topics = cluster.metadata(names).topics.values()
+        topics = list(cluster.metadata(names).topics.values())
         for topic in topics:
-            if topic.error and topic.error not in (*_GONE, ErrorCode.LEADER_NOT_AVAILABLE):
+            if topic.error and topic.error not in _PASSING:
                 raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {topic.error.name}")
-        found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
         if subscription.pattern is not None:
-            internal = {topic.name for topic in topics if topic.is_internal}
             pattern = re.compile(subscription.pattern)
-            return {tp for tp in found if tp[0] not in internal and pattern.search(tp[0])}
+            topics = [topic for topic in topics if not topic.is_internal and pattern.search(topic.name)]
+        for topic in (topic for topic in topics if topic.partitions):
+            if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
+                self._ids[topic.name] = topic.topic_id
+                self.recreated.add(topic.name)
+        found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
         return found.intersection(subscription.partitions) if subscription.partitions else found
 
-    def resolve(self, boundary: Boundary, partitions: set[TopicPartition], without_match: int | None) -> Offsets:
+    def resolve(self, boundary: Boundary, there: Collection[TopicPartition], without_match: int | None) -> Offsets:
         """The offset of a boundary in each partition; `without_match` (EARLIEST, LATEST) is used where no record is
         as late as the boundary's time, None makes that an error."""
         given = boundary.offsets if boundary.offsets is not None else boundary.times
-        if given is not None and given.keys() != partitions:
-            raise ConfigError(_other_partitions(boundary, given.keys(), partitions))
+        if given is not None and given.keys() != set(there):
+            raise ConfigError(_other_partitions(boundary, given, there))
         if boundary.offsets is not None:
             asked = {tp: offset for tp, offset in boundary.offsets.items() if offset < 0}
             return dict(boundary.offsets) | self.list(asked)
-        times = boundary.times or dict.fromkeys(partitions, boundary.time or 0)
+        times = boundary.times or dict.fromkeys(there, boundary.time or 0)
         found = self.list(times)
         later = {tp: times[tp] for tp, offset in found.items() if offset < 0}
         if later and without_match is None:
@@ -92,10 +116,6 @@ class TopicOffsets:
                 " or start at the end there with startingOffsetsByTimestampStrategy=latest"
             )
         return found | self.list(dict.fromkeys(later, without_match or LATEST))
-
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the records end that may be read now: with read_committed, the last stable offsets."""
-        return self.list(dict.fromkeys(partitions, LATEST))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self.list(dict.fromkeys(partitions, EARLIEST))

@@ -102,7 +102,7 @@ class ReadOptions(NamedTuple):
     @classmethod
     def for_batch(cls, options: Options) -> ReadOptions:
         """From the first record there is to the last one."""
-        read = cls._from(options, EARLIEST)
+        read = cls.for_either(options)
         _refuse_everywhere(read.start, LATEST, "a batch cannot start at the latest offset: use earliest, or readStream")
         _refuse_everywhere(read.end, EARLIEST, "a batch cannot end at the earliest offset: use latest")
         _check_order(read.start, read.end)
@@ -114,10 +114,11 @@ class ReadOptions(NamedTuple):
         for name in _ENDS:
             if options.get(name) is not None:
                 raise ConfigError(f"option {name}: a stream has no end: drop the option, or use spark.read")
-        return cls._from(options, LATEST)
+        return cls.for_either(options, LATEST)
 
     @classmethod
-    def _from(cls, options: Options, start: int) -> ReadOptions:
+    def for_either(cls, options: Options, start: int = EARLIEST) -> ReadOptions:
+        """Before it is known which of the two is wanted, as when Spark asks for the columns."""
         options.refuse_misspelt(OPTION_NAMES)
         _refuse_properties(options)
         rows_max = options.number("maxOffsetsPerTrigger")

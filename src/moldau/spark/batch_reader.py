@@ -1,0 +1,68 @@
+"""`spark.read`: from options to tasks, once, on the driver; then each task reads its range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from moldau.errors import ConfigError
+from moldau.spark.fetching import OffsetRange
+from moldau.spark.planning import TopicOffsets, split
+from moldau.spark.projection import RowReader
+from moldau.spark.pushdown import Pruning
+from moldau.spark.read_options import ReadOptions
+from moldau.wire.constants import LATEST
+
+
+class TopicReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, rows: RowReader) -> None:
+        self._options = options
+        self._rows = rows
+        self._pruning = Pruning()
+
+    def partitions(self) -> list[InputPartition]:
+        topics = TopicOffsets(self._options)
+        ranges = self._pruned(topics, self._ranges(topics))
+        return [
+            InputPartition(part)
+            for part in split(ranges, self._options.partitions_min, self._options.partition_rows_max)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition.value)
+
+    def _ranges(self, topics: TopicOffsets) -> list[OffsetRange]:
+        options = self._options
+        now = topics.ends_now()
+        topics.refuse_missing(now)
+        starts = topics.resolve(options.start, now, LATEST if options.latest_without_match else None)
+        ends = now if options.end.time == LATEST else topics.resolve(options.end, now, LATEST)
+        ranges = [OffsetRange(*tp, start, ends[tp]) for tp, start in starts.items() if tp in ends]
+        for topic, index, start, end in ranges:
+            if start > end:
+                raise ConfigError(
+                    f"{topic}-{index} would start at offset {start} and end at {end}:"
+                    f" lower its {options.start.option} or raise its {options.end.option}"
+                )
+        return ranges
+
+    def _pruned(self, topics: TopicOffsets, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        left = [part for part in map(self._pruning.cut, ranges) if part.start < part.end]
+        timestamp_ms = self._pruning.timestamp_ms
+        if timestamp_ms is None:
+            return left
+        found = topics.list({(part.topic, part.partition): timestamp_ms for part in left})
+        # No record that late (-1): none before the end, which was asked for earlier.
+        firsts = {tp: offset for tp, offset in found.items() if offset >= 0}
+        return [
+            part._replace(start=max(part.start, firsts.get((part.topic, part.partition), part.end))) for part in left
+        ]
+
+
+class PruningTopicReader(TopicReader):
+    """Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        return self._pruning.take(filters)

@@ -1,0 +1,122 @@
+"""The columns of a DataFrame and how a task reads them.
+
+Raw columns are those of Spark's Kafka source. Spark does not tell a Python source which columns a query uses, but a
+schema given by the user is a choice of them: `.schema("value binary, timestamp timestamp")` reads these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from moldau.errors import ConfigError
+from moldau.spark.fetching import OffsetRange, ReadPlan, read_range
+from moldau.spark.formats import TypedFields, typed_fields
+from moldau.spark.options import Options
+from moldau.spark.planning import TopicOffsets
+from moldau.spark.read_options import ReadOptions
+
+RAW_SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))),
+    ]
+)
+
+
+def source_schema(options: Options, read: ReadOptions) -> StructType:
+    """All columns, in Spark's order; headers only where asked for, as they cost time."""
+    typed = typed_fields(options, _sampler(read))
+    fields = {field.name: field for field in RAW_SCHEMA if read.include_headers or field.name != "headers"}
+    return StructType(list((fields | (typed.spark_fields() if typed else {})).values()))
+
+
+class RowReader(NamedTuple):
+    """What a task does with a range; pickled to it."""
+
+    plan: ReadPlan
+    columns: tuple[str, ...]
+    typed: TypedFields | None
+
+    @classmethod
+    def of(cls, options: Options, read: ReadOptions, schema: StructType) -> RowReader:
+        typed = typed_fields(options, _sampler(read), schema)
+        _check(schema, {field.name: field for field in RAW_SCHEMA} | (typed.spark_fields() if typed else {}))
+        columns = tuple(schema.names)
+        raw_columns = typed.raw_columns(columns) if typed else columns
+        return cls(_plan(read, raw_columns), columns, typed)
+
+    def read(self, wanted: OffsetRange | None) -> Iterator[pa.RecordBatch]:
+        if wanted is None:  # Spark's only task where there is nothing to read
+            return
+        batches = read_range(self.plan, wanted)
+        if self.typed is None:
+            yield from batches
+            return
+        decoder = self.typed.decoder(self.columns)
+        for batch in batches:
+            yield decoder.apply(batch)
+        decoder.finish()
+
+
+def _plan(read: ReadOptions, columns: tuple[str, ...]) -> ReadPlan:
+    return ReadPlan(
+        client=read.client,
+        columns=columns,
+        isolation=read.isolation,
+        fail_on_data_loss=read.fail_on_data_loss,
+        fetch_bytes_max=read.fetch_bytes_max,
+        check_crcs=read.check_crcs,
+    )
+
+
+def _check(schema: StructType, known: dict[str, StructField]) -> None:
+    for field in schema:
+        if field.name not in known:
+            close = get_close_matches(field.name, known, n=1)
+            meant = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}"
+            raise ConfigError(f"a topic has no column '{field.name}': {meant}")
+        expected = known[field.name].dataType.simpleString()
+        if field.dataType.simpleString() != expected:
+            raise ConfigError(
+                f"column {field.name} is {expected}, not {field.dataType.simpleString()}:"
+                f" use {expected} in the schema and cast it in the query"
+            )
+
+
+def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:
+    """Newest records first thing of each partition: what comes next is more likely to look like them."""
+
+    def sample(column: str, rows: int) -> list[bytes | None]:
+        topics = TopicOffsets(read)
+        ends = topics.ends_now()
+        starts = topics.earliest(ends)
+        share = -(-rows // max(len(ends), 1))
+        plan = _plan(read, (column,))._replace(fail_on_data_loss=False)
+        values: list[bytes | None] = []
+        for (topic, index), end in sorted(ends.items()):
+            start = max(starts.get((topic, index), end), end - share)
+            for batch in read_range(plan, OffsetRange(topic, index, start, end)):
+                values += batch.column(0).to_pylist()
+        return values[:rows]
+
+    return sample

@@ -1,0 +1,83 @@
+"""The data source as Spark sees it: `format("moldau")`, to read and to write, batches and streams.
+
+Spark makes one of these in a Python process for each step (columns, plan, write) and pickles it to the next, so it
+holds the options and nothing else. What the steps need is imported when they come: Spark imports this module
+whenever it looks for data sources.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from moldau.errors import ConfigError
+from moldau.spark.options import Options
+
+if TYPE_CHECKING:
+    from moldau.spark.batch_reader import TopicReader
+
+
+class MoldauDataSource(DataSource):
+    """Found by Spark on its own (`pyspark_moldau`), in any session: its batch reads take no filters."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "moldau"
+
+    def schema(self) -> StructType:
+        from moldau.spark.projection import source_schema
+        from moldau.spark.read_options import ReadOptions
+
+        options = Options(self.options)
+        return source_schema(options, ReadOptions.for_either(options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from moldau.spark.projection import RowReader
+        from moldau.spark.read_options import ReadOptions
+
+        options = Options(self.options)
+        read = ReadOptions.for_batch(options)
+        return self._reader_class()(read, RowReader.of(options, read, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from moldau.spark.projection import RowReader
+        from moldau.spark.read_options import ReadOptions
+        from moldau.spark.stream_reader import TopicStreamReader
+
+        options = Options(self.options)
+        read = ReadOptions.for_stream(options)
+        return TopicStreamReader(read, RowReader.of(options, read, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from moldau.spark.writers import BatchWriter
+
+        if overwrite:
+            raise ConfigError('a topic cannot be overwritten: use .mode("append")')
+        return BatchWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from moldau.spark.writers import StreamWriter
+
+        return StreamWriter(self.options, schema)
+
+    def _reader_class(self) -> type[TopicReader]:
+        from moldau.spark.batch_reader import TopicReader
+
+        return TopicReader
+
+
+class PruningDataSource(MoldauDataSource):
+    """The one `moldau.spark.register` gives a session, where filters reach Python sources."""
+
+    def _reader_class(self) -> type[TopicReader]:
+        from moldau.spark.batch_reader import PruningTopicReader
+
+        return PruningTopicReader
