@@ -1,6 +1,9 @@
-"""`make demo`: a broker in this process, page views through a real Kafka client, a live table of what was read.
+"""`make demo`: page views into a broker in this process, counted per page and window by Spark, exactly once, live.
 
-In a terminal it runs until Ctrl-C; without one it ends by itself after a few seconds.
+The views come from a real Kafka client; Spark reads them through the source `moldau` and writes its counts back
+through the exactly-once sink (`page_views_spark.py` is the job); another client reads the counts, which are what the
+table shows. In a terminal it runs until Ctrl-C; without one it ends by itself. Where Spark cannot start, the views
+are counted here, so that at least the broker is seen at work.
 """
 
 from __future__ import annotations
@@ -8,140 +11,257 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
+import signal
 import sys
+import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 import moldau
 
-TOPIC = "page-views"
+VIEWS, COUNTS = "page-views", "page-counts"
 PARTITIONS = 3
 PAGES = ["/", "/search", "/products", "/products/42", "/cart", "/checkout", "/help", "/about"]
-SECONDS_WITHOUT_TERMINAL = 6.0
+# Some 15,000 a second.
+VIEWS_AT_ONCE = 350
+WINDOW_S = 5
+WINDOWS_SHOWN = 4
+# Without a terminal it ends so long after the first result, or without one after so long.
+SECONDS_OF_RESULTS = 12.0
+SECONDS_TO_FIRST_RESULT = 60.0
+# For what is on its way when the demo ends.
+SECONDS_TO_FINISH = 20.0
 
 
-class Views:
-    """What the reader has seen so far; written by one thread, shown by another."""
+class Demo:
+    """What the stages have done so far; each number has one thread that writes it."""
 
     def __init__(self) -> None:
-        self.by_page: Counter[str] = Counter()
-        self.visitors: dict[str, set[int]] = {page: set() for page in PAGES}
-        self.read = 0
+        self.began = time.perf_counter()
+        self.acknowledged = 0
+        self.failed = 0
+        self.spark = "starting Spark …"
+        self.first_result_s: float | None = None
+        self.by_window: dict[int, Counter[str]] = defaultdict(Counter)
+        # Views are sent until `enough`; counts are read until `done`.
+        self.enough = threading.Event()
+        self.done = threading.Event()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def counted(self) -> int:
+        return sum(counts.total() for counts in list(self.by_window.values()))
+
+    def count(self, window: int, page: str, views: int) -> None:
+        """A newer count of a window takes the place of the older one."""
+        self.by_window[window][page] = views
+        if self.first_result_s is None:
+            self.first_result_s = self.elapsed_s
 
 
-def create_topic(bootstrap_servers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(10)
-
-
-def produce(bootstrap_servers: str, stop: threading.Event, sent: Counter[str]) -> None:
-    """Page views as a web site sends them: JSON, keyed by visitor, in bursts."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 5})
+def produce(servers: str, demo: Demo) -> None:
+    """Page views as a web site sends them: JSON, keyed by visitor, some pages more than others."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
     weights = [1 / (rank + 1) for rank in range(len(PAGES))]
 
     def delivered(error: KafkaError | None, _message: object) -> None:
-        sent["failed" if error else "acknowledged"] += 1
+        if error:
+            demo.failed += 1
+        else:
+            demo.acknowledged += 1
 
-    while not stop.is_set():
-        for page in random.choices(PAGES, weights, k=500):
-            visitor = random.randrange(5000)
-            view = {"page": page, "visitor": visitor}
-            producer.produce(TOPIC, json.dumps(view), key=str(visitor), on_delivery=delivered)
+    while not demo.enough.wait(0.02):
+        for page in random.choices(PAGES, weights, k=VIEWS_AT_ONCE):
+            visitor = str(random.randrange(5000))
+            view = json.dumps({"page": page, "visitor": visitor})
+            producer.produce(VIEWS, view, visitor, on_delivery=delivered)
         producer.poll(0)
-        stop.wait(0.02)
-    producer.flush()
+    producer.flush(SECONDS_TO_FINISH)
 
 
-def consume(bootstrap_servers: str, done: threading.Event, views: Views) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "demo", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
-    while not done.is_set():
+def consume(servers: str, topic: str, demo: Demo, take: Callable[[Any, int], None]) -> None:
+    """Hand over each value and its second, from the topic's beginning; of committed transactions only."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "demo", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    while not demo.done.is_set():
         for message in consumer.consume(num_messages=1000, timeout=0.1):
             if message.error():
                 raise KafkaException(message.error())
-            view = json.loads(message.value())
-            views.by_page[view["page"]] += 1
-            views.visitors[view["page"]].add(view["visitor"])
-            views.read += 1
+            take(json.loads(message.value()), message.timestamp()[1] // 1000)
     consumer.close()
 
 
-def results(views: Views, sent: Counter[str], elapsed_s: float) -> Group:
-    rate = views.read / elapsed_s if elapsed_s else 0.0
-    caption = f"{TOPIC}: {sent['acknowledged']:,} acknowledged, {views.read:,} read, {rate:,.0f} a second"
+def read_counts(servers: str, demo: Demo) -> None:
+    consume(servers, COUNTS, demo, lambda row, _second: demo.count(row["window"], row["page"], row["count"]))
+
+
+def count_here(servers: str, demo: Demo) -> None:
+    """In place of Spark."""
+
+    def take(view: Any, second: int) -> None:
+        window = second - second % WINDOW_S
+        demo.count(window, view["page"], demo.by_window[window][view["page"]] + 1)
+
+    consume(servers, VIEWS, demo, take)
+
+
+def count_in_spark(servers: str, demo: Demo, checkpoint: str, writer: threading.Thread) -> None:
+    """Start Spark, run the job until there is enough, let it finish what was sent, and stop it."""
+    try:
+        from page_views_spark import count_page_views
+
+        import moldau.spark
+
+        spark = moldau.spark.session()
+    except Exception as error:
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        demo.spark = f"no Spark here ({reason}): the views are counted without it"
+        count_here(servers, demo)
+        return
+    with contextlib.closing(StoppedSpark(spark)):
+        demo.spark = f"Spark {spark.version} ready after {demo.elapsed_s:.1f} s"
+        query = count_page_views(spark, servers, checkpoint)
+        while not demo.enough.wait(0.25) and query.isActive:
+            if (progress := query.lastProgress) and progress["numInputRows"]:
+                rate = progress["processedRowsPerSecond"]
+                demo.spark = (
+                    f"Spark {spark.version}: micro-batch {progress['batchId']}, "
+                    f"{progress['numInputRows']:,} rows at {rate:,.0f} a second, exactly once"
+                )
+        if (failure := query.exception()) is not None:
+            demo.spark = f"the query failed: {str(failure).splitlines()[0]}"
+            return
+        writer.join()
+        query.processAllAvailable()
+        query.stop()
+
+
+class StoppedSpark:
+    """Stops a session, and waits for its Java process to be gone."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def close(self) -> None:
+        gateway = self._spark.sparkContext._gateway
+        self._spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(SECONDS_TO_FINISH)
+
+
+def results(demo: Demo) -> Group:
+    """The counts of the last windows, and of all."""
+    totals: Counter[str] = Counter()
+    for counts in list(demo.by_window.values()):
+        totals.update(dict(counts))
+    windows = sorted(demo.by_window)[-WINDOWS_SHOWN:]
     table = Table()
     table.add_column("page")
+    for window in windows:
+        table.add_column(f"{datetime.fromtimestamp(window):%H:%M:%S}", justify="right", min_width=8)
     table.add_column("views", justify="right")
-    table.add_column("visitors", justify="right")
-    table.add_column("share", no_wrap=True)
-    for page, count in views.by_page.most_common():
-        share = count / max(views.read, 1)
-        table.add_row(page, f"{count:,}", f"{len(views.visitors[page]):,}", f"{'█' * round(share * 30)} {share:.0%}")
-    return Group(caption, table)
+    table.add_column("share", no_wrap=True, min_width=16)
+    for page, views in totals.most_common():
+        share = views / totals.total()
+        cells = (f"{demo.by_window[window][page]:,}" for window in windows)
+        table.add_row(page, *cells, f"{views:,}", f"{'█' * round(share * 30)} {share:.0%}")
+    return Group(Text(sent(demo)), Text(f"{demo.spark}"), *([table] if totals else []))
+
+
+def sent(demo: Demo) -> str:
+    return f"{demo.elapsed_s:4.0f} s  {VIEWS}: {demo.acknowledged:,} acknowledged · {COUNTS}: {demo.counted:,} counted"
+
+
+def show(console: Console, demo: Demo, seconds: float | None) -> None:
+    """Until the time is over; without one, until Ctrl-C."""
+    with contextlib.ExitStack() as stack:
+        live = None
+        if console.is_terminal:
+            live = stack.enter_context(Live(console=console, refresh_per_second=4, transient=True))
+        while not is_over(demo, seconds):
+            time.sleep(0.25 if live else 1.0)
+            if live:
+                live.update(results(demo))
+            else:
+                console.print(f"{sent(demo)} · {demo.spark}", soft_wrap=True, highlight=False)
+
+
+def is_over(demo: Demo, seconds: float | None) -> bool:
+    if seconds is None:
+        return False
+    if demo.first_result_s is None:
+        return demo.elapsed_s > SECONDS_TO_FIRST_RESULT
+    return demo.elapsed_s > demo.first_result_s + seconds
 
 
 def run(console: Console, seconds: float | None) -> int:
-    began = time.perf_counter()
-    with moldau.Broker() as broker:
-        console.print(
-            f"broker ready in {(time.perf_counter() - began) * 1000:.0f} ms on {broker.bootstrap_servers}: "
-            "any Kafka client can connect"
-        )
-        create_topic(broker.bootstrap_servers)
-        views, sent = Views(), Counter[str]()
-        stop, done = threading.Event(), threading.Event()
-        writer = threading.Thread(target=produce, args=(broker.bootstrap_servers, stop, sent), daemon=True)
-        reader = threading.Thread(target=consume, args=(broker.bootstrap_servers, done, views), daemon=True)
-        started = time.perf_counter()
-        writer.start()
-        reader.start()
+    demo = Demo()
+    with tempfile.TemporaryDirectory() as checkpoint, moldau.Broker() as broker:
+        servers = broker.bootstrap_servers
+        console.print(f"broker ready in {demo.elapsed_s * 1000:.0f} ms on {servers}: any Kafka client can connect")
+        admin = AdminClient({"bootstrap.servers": servers})
+        for created in admin.create_topics([NewTopic(name, PARTITIONS) for name in (VIEWS, COUNTS)]).values():
+            created.result(10)
+        writer = threading.Thread(target=produce, args=(servers, demo))
+        reader = threading.Thread(target=read_counts, args=(servers, demo))
+        spark = threading.Thread(target=count_in_spark, args=(servers, demo, checkpoint, writer))
+        threads = (writer, reader, spark)
+        for thread in threads:
+            thread.start()
         with contextlib.suppress(KeyboardInterrupt):
-            show(console, views, sent, started, seconds)
-        stop.set()
+            if console.is_terminal:
+                console.print("Ctrl-C ends the demo")
+            show(console, demo, seconds)
+        # A second Ctrl-C ends at once what would end by itself soon.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        demo.enough.set()
         writer.join()
-        deadline = time.perf_counter() + 10
-        while views.read < sent["acknowledged"] and time.perf_counter() < deadline:
-            time.sleep(0.01)
-        elapsed_s = time.perf_counter() - started
-        done.set()
-        reader.join()
-    console.print(results(views, sent, elapsed_s))
-    lost = sent["acknowledged"] - views.read
-    console.print(f"every acknowledged view was read: {'yes' if lost == 0 else f'NO, {lost} are missing'}")
-    return 0 if lost == 0 and not sent["failed"] else 1
+        console.print("finishing: what was sent is counted to the end")
+        deadline = time.perf_counter() + SECONDS_TO_FINISH
+        while demo.counted < demo.acknowledged and time.perf_counter() < deadline:
+            time.sleep(0.05)
+        demo.done.set()
+        for thread in threads:
+            thread.join()
+    console.print(results(demo))
+    return verdict(console, demo)
 
 
-def show(console: Console, views: Views, sent: Counter[str], started: float, seconds: float | None) -> None:
-    end = started + seconds if seconds is not None else float("inf")
-    if console.is_terminal:
-        console.print("Ctrl-C ends the demo")
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-            while time.perf_counter() < end:
-                live.update(results(views, sent, time.perf_counter() - started))
-                time.sleep(0.25)
-        return
-    while time.perf_counter() < end:
-        time.sleep(min(1.0, max(end - time.perf_counter(), 0)))
-        elapsed_s = time.perf_counter() - started
-        console.print(f"{elapsed_s:4.1f} s  {sent['acknowledged']:>9,} acknowledged  {views.read:>9,} read")
+def verdict(console: Console, demo: Demo) -> int:
+    if demo.first_result_s is not None:
+        console.print(f"first result {demo.first_result_s:.1f} s after the start")
+    wrong = demo.acknowledged - demo.counted
+    answer = "yes" if wrong == 0 else f"NO, {abs(wrong):,} {'are missing' if wrong > 0 else 'too many'}"
+    console.print(f"every acknowledged view was counted once: {answer}")
+    return 0 if wrong == 0 and not demo.failed else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, help="end after this time (default: never in a terminal, else 6)")
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--seconds", type=float, help="end so long after the first result (default: never in a terminal, else 12)"
+    )
+    seconds = parser.parse_args().seconds
     console = Console()
-    seconds = arguments.seconds
-    if seconds is None and not sys.stdout.isatty():
-        seconds = SECONDS_WITHOUT_TERMINAL
+    if seconds is None and not console.is_terminal:
+        seconds = SECONDS_OF_RESULTS
     return run(console, seconds)
 
 
