@@ -1,0 +1,89 @@
+"""Positions as JSON, and how far a trigger goes."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.spark.offsets import StreamOffset, limited, to_json
+from moldau.spark.query_progress import Progress, progress_of
+
+PARTITIONS = st.tuples(st.sampled_from(["a", "b.c", "d-e_f"]), st.integers(0, 20))
+OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**63 - 1))
+
+
+def test_positions_are_written_as_sparks_kafka_source_writes_them() -> None:
+    offset = StreamOffset({("b", 10): 5, ("b", 9): 4, ("a", 0): 1}, {})
+    assert json.dumps(offset.to_json()) == '{"a": {"0": 1}, "b": {"9": 4, "10": 5}}'
+
+
+@given(positions=OFFSETS, joined=OFFSETS)
+def test_positions_survive_the_checkpoint(
+    positions: dict[tuple[str, int], int], joined: dict[tuple[str, int], int]
+) -> None:
+    offset = StreamOffset(positions, joined)
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_a_query_that_started_without_partitions_is_not_one_that_did_not_start() -> None:
+    assert StreamOffset({}, {}).to_json() != {}
+
+
+def test_a_limit_is_shared_by_what_waits_and_none_starves() -> None:
+    start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7, ("t", 3): 50}
+    end = {("t", 0): 900, ("t", 1): 200, ("t", 2): 8, ("t", 3): 50}
+    assert limited(start, end, 100) == {("t", 0): 89, ("t", 1): 109, ("t", 2): 8, ("t", 3): 50}
+    assert limited(start, end, 5000) == end
+
+
+@given(start=OFFSETS, sizes=st.dictionaries(PARTITIONS, st.integers(0, 10**12)), rows_max=st.integers(1, 10**9))
+def test_limited_batches_move_on_and_never_too_far(
+    start: dict[tuple[str, int], int], sizes: dict[tuple[str, int], int], rows_max: int
+) -> None:
+    begin = {tp: start.get(tp, 0) for tp in sizes}
+    end = {tp: begin[tp] + size for tp, size in sizes.items()}
+    reached = limited(begin, end, rows_max)
+    assert all(begin[tp] <= reached[tp] <= end[tp] for tp in end)
+    assert all(reached[tp] > begin[tp] for tp in end if end[tp] > begin[tp])
+    assert sum(reached[tp] - begin[tp] for tp in end) <= rows_max + len(end)
+
+
+def test_progress_has_numbers_per_partition_and_prints_as_a_table() -> None:
+    progress = progress_of(
+        "views",
+        {
+            "batchId": 7,
+            "timestamp": "2026-01-01T00:00:00.000Z",
+            "numInputRows": 1500,
+            "inputRowsPerSecond": 900.0,
+            "processedRowsPerSecond": 3000.4,
+            "durationMs": {"triggerExecution": 500},
+            "sources": [
+                {
+                    "startOffset": '{"page-views": {"0": 1000}}',
+                    "endOffset": json.dumps(
+                        {"page-views": {"0": 2000, "1": 500}, "(startingOffsets)": to_json({("page-views", 1): 0})}
+                    ),
+                    "latestOffset": '{"page-views": {"0": 2500, "1": 500}}',
+                },
+                {"startOffset": None, "endOffset": "17", "latestOffset": None},
+            ],
+        },
+    )
+    assert [(p.start, p.end, p.latest, p.rows, p.lag) for p in progress.partitions] == [
+        (1000, 2000, 2500, 1000, 500),
+        (0, 500, 500, 500, 0),
+    ]
+    assert progress.lag == 500
+    assert str(progress).splitlines() == [
+        "views: batch 7, 1,500 rows in 500 ms (3,000 rows/s), lag 500",
+        "topic       partition  start    end  latest  lag",
+        "page-views          0  1,000  2,000   2,500  500",
+        "page-views          1      0    500     500    0",
+    ]
+
+
+def test_progress_before_the_first_batch_says_so() -> None:
+    assert str(Progress("views")) == "views: no batch yet"
