@@ -8,7 +8,7 @@ null in `Decoded.values` and has its reason in `Decoded.reasons`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
@@ -84,3 +84,16 @@ def arrow_type(spark_type: DataType) -> pa.DataType:
 
 def reason(error: BaseException | str) -> str:
     return " ".join(str(error).split())[:REASON_CHARS_MAX] or type(error).__name__
+
+
+def array_of(rows: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> pa.Array:
+    """Python values as an array; one that does not fit the type is null and gets its reason."""
+    try:
+        return pa.array(rows, kind)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        for row, value in enumerate(rows):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+                reasons[row] = reason(error)
+    return pa.array([None if row in reasons else value for row, value in enumerate(rows)], kind)

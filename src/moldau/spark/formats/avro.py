@@ -1,0 +1,142 @@
+"""Avro values: one bare datum each, without the header of an Avro file.
+
+`value.schema` is the reader's schema; `value.writer.schema`, where the producers' differs, the one that the bytes
+were written with: fields are matched by name, new ones take their default. Bytes left over after the datum make a
+record bad: it was written with another schema.
+
+Where a registry is in use, values begin with a zero byte and a schema id (Confluent's wire format). A `SchemaResolver`
+turns ids into writer's schemas; without one such values are bad, and their reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, Protocol
+
+import pyarrow as pa
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from pyspark.sql.types import DataType
+
+from moldau.errors import ConfigError, RecordFormatError
+from moldau.spark.formats.avro_schema import Schema, avro_schema, load_schema, spark_type
+from moldau.spark.formats.avro_unions import shape_of
+from moldau.spark.formats.columns import (
+    ColumnOptions,
+    ColumnReader,
+    ColumnWriter,
+    Decoded,
+    Sample,
+    array_of,
+    arrow_type,
+    reason,
+)
+
+_MAGIC = 0
+_HEADER_BYTES = 5
+_SCHEMA = "an Avro schema as JSON, or the path of an .avsc file"
+
+
+class SchemaResolver(Protocol):
+    """Finds the writer's schema of a record by the id that stands before it; pickled to the tasks."""
+
+    def writer_schema(self, schema_id: int) -> str: ...
+
+
+def reader(options: ColumnOptions, sample: Sample, given: DataType | None) -> ColumnReader:
+    schema = _loaded(options, "schema")
+    writers = _loaded(options, "writer.schema") if options.get("writer.schema") else None
+    return AvroReader(schema, writers)
+
+
+def writer(options: ColumnOptions, spark_type: DataType) -> ColumnWriter:
+    if options.get("schema"):
+        return AvroWriter(_loaded(options, "schema"))
+    try:
+        return AvroWriter(avro_schema(spark_type, options.column))
+    except ValueError as error:
+        raise ConfigError(f"column {options.column}: {error}") from error
+
+
+def _loaded(options: ColumnOptions, name: str) -> Schema:
+    try:
+        schema = load_schema(options.text_or_file(name, _SCHEMA))
+        spark_type(schema)
+    except ValueError as error:
+        raise ConfigError(f"option {options.named(name)}: {error}") from error
+    return schema
+
+
+class AvroReader:
+    def __init__(self, schema: Schema, writers: Schema = None, resolver: SchemaResolver | None = None) -> None:
+        self._schema = schema
+        self._writers = writers
+        self._resolver = resolver
+        self.spark_type = spark_type(schema)
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        read = self._read_function()
+        reasons: dict[int, str] = {}
+        rows: list[Any] = []
+        for row, value in enumerate(raw.to_pylist()):
+            try:
+                rows.append(None if value is None else read(value))
+            except Exception as error:  # whatever a library makes of arbitrary bytes: this record is bad, no more
+                rows.append(None)
+                reasons[row] = _reason(value, error, self._resolver)
+        return Decoded(array_of(rows, arrow_type(self.spark_type), reasons), reasons)
+
+    def _read_function(self) -> Callable[[bytes], Any]:
+        readers = parse_schema(self._schema)
+        writers = readers if self._writers is None else parse_schema(self._writers)
+        wanted = None if writers is readers and self._resolver is None else readers
+        by_id: dict[int, Any] = {}
+        shape = shape_of(self._schema)
+        names: dict[str, Any] = {} if shape is None else {"return_named_type": True, "return_named_type_override": True}
+
+        def read(value: bytes) -> Any:
+            stream = BytesIO(value)
+            written = writers if self._resolver is None else self._resolved(stream.read(_HEADER_BYTES), by_id)
+            datum = schemaless_reader(stream, written, wanted, **names)
+            if stream.tell() != len(value):
+                raise ValueError(f"{len(value) - stream.tell()} bytes left over: written with another schema")
+            return datum if shape is None else shape(datum)
+
+        return read
+
+    def _resolved(self, header: bytes, by_id: dict[int, Any]) -> Any:
+        if len(header) < _HEADER_BYTES or header[0] != _MAGIC:
+            raise ValueError("no schema id before the value, though a schema resolver is configured")
+        schema_id = int.from_bytes(header[1:], "big")
+        if schema_id not in by_id:
+            assert self._resolver is not None
+            by_id[schema_id] = parse_schema(load_schema(self._resolver.writer_schema(schema_id)))
+        return by_id[schema_id]
+
+
+def _reason(value: bytes, error: Exception, resolver: SchemaResolver | None) -> str:
+    text = reason(error) if isinstance(error, ValueError) else f"{type(error).__name__} {reason(error)}"
+    if resolver is None and len(value) >= _HEADER_BYTES and value[0] == _MAGIC:
+        schema_id = int.from_bytes(value[1:_HEADER_BYTES], "big")
+        return reason(f"begins like schema id {schema_id} of a registry, and no schema resolver is configured: {text}")
+    return reason(f"no Avro of this schema: {text}")
+
+
+class AvroWriter:
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def encode(self, typed: pa.Array) -> pa.Array:
+        schema = parse_schema(self._schema)
+        return pa.array([_written(schema, row) for row in typed.to_pylist(maps_as_pydicts="strict")], pa.binary())
+
+
+def _written(schema: Any, row: Any) -> bytes | None:
+    if row is None:
+        return None
+    stream = BytesIO()
+    try:
+        schemaless_writer(stream, schema, row)
+    except Exception as error:
+        raise RecordFormatError(f"a row does not fit the Avro schema: {reason(error)}") from error
+    return stream.getvalue()

@@ -1,0 +1,181 @@
+"""Avro schemas and Spark types, each from the other, by the rules of Spark's own Avro source.
+
+Unions of null and one type are that type; of int and long, long; of float and double, double; any other is a struct
+of `member0`, `member1`, … of which one is not null. Enums and UUIDs are strings, fixed is binary, times of day and
+nanoseconds stay the whole numbers they are. Types that contain themselves have no Spark type.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql import types as t
+
+Schema = Any  # parsed JSON: a name, a list (a union) or an object
+
+_ATOMS: dict[str, t.DataType] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "string": t.StringType(),
+    "bytes": t.BinaryType(),
+    "fixed": t.BinaryType(),
+    "enum": t.StringType(),
+}
+_LOGICAL: dict[str, t.DataType] = {
+    "date": t.DateType(),
+    "timestamp-millis": t.TimestampType(),
+    "timestamp-micros": t.TimestampType(),
+    "local-timestamp-millis": t.TimestampNTZType(),
+    "local-timestamp-micros": t.TimestampNTZType(),
+}
+_AVRO: dict[type[t.DataType], Schema] = {
+    t.BooleanType: "boolean",
+    t.ByteType: "int",
+    t.ShortType: "int",
+    t.IntegerType: "int",
+    t.LongType: "long",
+    t.FloatType: "float",
+    t.DoubleType: "double",
+    t.StringType: "string",
+    t.BinaryType: "bytes",
+    t.DateType: {"type": "int", "logicalType": "date"},
+    t.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    t.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def load_schema(text: str) -> Schema:
+    """The schema of a text, without the logical types that Spark has no type for; ValueError where it is none."""
+    from fastavro import parse_schema
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    try:
+        schema = json.loads(text)
+        parse_schema(schema)
+    except (ValueError, TypeError, KeyError, AttributeError, SchemaParseException, UnknownType) as error:
+        raise ValueError(f"no Avro schema: {error!r}") from error
+    return _without_unknown_logical_types(schema)
+
+
+def _without_unknown_logical_types(schema: Schema) -> Schema:
+    if isinstance(schema, list):
+        return [_without_unknown_logical_types(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = schema.get("logicalType") in (*_LOGICAL, "decimal", None)
+    inner = {"type", "items", "values"}
+    kept = {
+        name: _without_unknown_logical_types(part) if name in inner else part
+        for name, part in schema.items()
+        if known or name != "logicalType"
+    }
+    if isinstance(schema.get("fields"), list):
+        kept["fields"] = [_without_unknown_logical_types(field) for field in schema["fields"]]
+    return kept
+
+
+def spark_type(schema: Schema) -> t.DataType:
+    """ValueError where there is none."""
+    return _Types().of(schema, "")
+
+
+def union_members(branches: list[Schema]) -> list[Schema]:
+    """The branches of a union that become members of a struct; empty where it is one Spark type."""
+    others = [branch for branch in branches if branch != "null"]
+    one_type = len(others) < 2 or {type_name(b) for b in others} in ({"int", "long"}, {"float", "double"})
+    return [] if one_type else others
+
+
+def type_name(schema: Schema) -> str:
+    name = schema["type"] if isinstance(schema, dict) else schema
+    return name if isinstance(name, str) else ""
+
+
+class _Types:
+    """One walk over a schema: named types may be spoken of again after they were told."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, t.DataType | None] = {}  # None while it is being told
+
+    def of(self, schema: Schema, namespace: str) -> t.DataType:
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        if isinstance(schema, str):
+            return self._by_name(schema, namespace)
+        kind = schema["type"]
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._name_told(schema, namespace)
+        if kind == "array":
+            return t.ArrayType(self.of(schema["items"], namespace))
+        if kind == "map":
+            return t.MapType(t.StringType(), self.of(schema["values"], namespace))
+        return _logical(schema) or self.of(kind, namespace)
+
+    def _by_name(self, name: str, namespace: str) -> t.DataType:
+        if name in _ATOMS:
+            return _ATOMS[name]
+        if name == "null":
+            raise ValueError("type null alone has no Spark type")
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        found = self._named.get(full if full in self._named else name)
+        if found is None:
+            raise ValueError(f"type {name} contains itself, which no Spark type does")
+        return found
+
+    def _name_told(self, schema: Schema, namespace: str) -> t.DataType:
+        name = schema["name"]
+        namespace = name.rpartition(".")[0] or schema.get("namespace", namespace)
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        self._named[full] = None
+        if schema["type"] in ("record", "error"):
+            fields = [t.StructField(field["name"], self.of(field["type"], namespace)) for field in schema["fields"]]
+            if not fields:
+                raise ValueError(f"record {full} has no fields")
+            kind: t.DataType = t.StructType(fields)
+        else:
+            kind = _logical(schema) or _ATOMS[schema["type"]]
+        self._named[full] = kind
+        return kind
+
+    def _union(self, branches: list[Schema], namespace: str) -> t.DataType:
+        kinds = [self.of(branch, namespace) for branch in branches if branch != "null"]
+        if union_members(branches):
+            return t.StructType([t.StructField(f"member{index}", kind) for index, kind in enumerate(kinds)])
+        if not kinds:
+            raise ValueError("a union of null alone has no Spark type")
+        wide = [kind for kind in kinds if isinstance(kind, t.LongType | t.DoubleType)]
+        return (wide or kinds)[0]
+
+
+def _logical(schema: Schema) -> t.DataType | None:
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        precision = schema["precision"]
+        if not 0 < precision <= 38:
+            raise ValueError(f"a decimal of {precision} digits: Spark's have at most 38")
+        return t.DecimalType(precision, schema.get("scale", 0))
+    return _LOGICAL.get(logical)
+
+
+def avro_schema(kind: t.DataType, name: str) -> Schema:
+    """The Avro schema that `to_avro` of Spark would write, with every field nullable; ValueError where none fits."""
+    if isinstance(kind, t.StructType):
+        fields = [
+            {"name": field.name, "type": ["null", avro_schema(field.dataType, f"{name}.{field.name}")], "default": None}
+            for field in kind
+        ]
+        return {"type": "record", "name": name, "fields": fields}
+    if isinstance(kind, t.ArrayType):
+        return {"type": "array", "items": ["null", avro_schema(kind.elementType, name)]}
+    if isinstance(kind, t.MapType) and isinstance(kind.keyType, t.StringType):
+        return {"type": "map", "values": ["null", avro_schema(kind.valueType, name)]}
+    if isinstance(kind, t.DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    found = _AVRO.get(type(kind))
+    if found is None:
+        raise ValueError(f"type {kind.simpleString()} cannot be written as Avro: cast it")
+    return found
