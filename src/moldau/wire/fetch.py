@@ -1,6 +1,7 @@
 """Fetch, hand-packed for every version (4 to 18): the read half of the hot path.
 
-A response is a list of buffers, the records among them exactly as the log gave them, never copied. Topics are
+A response is a list of buffers, the records among them exactly as the log gave them, never copied; a reader gets
+them as views of what it received. Topics are
 named by `name` up to version 12 and by `topic_id` (16 raw bytes) from 13 on; the other one is None.
 Sessions, limits and what to read belong to the broker.
 """
@@ -23,6 +24,7 @@ from moldau.wire.primitives import (
     read_count,
     read_string,
     read_tags,
+    read_uvarint,
     skip_tags,
     write_compact_string,
     write_node_endpoints,
@@ -235,9 +237,16 @@ def _read_ints(body: memoryview, count: int, pos: int) -> tuple[list[int], int]:
     return list(struct.unpack_from(f">{count}i", body, pos)), pos + 4 * count
 
 
+class FetchResponse(NamedTuple):
+    throttle_ms: int
+    error_code: int
+    topics: list[FetchTopicResult]
+
+
 _HEADER_V4 = struct.Struct(">ii")  # correlation id, throttle
 _HEADER_V7 = struct.Struct(">iihi")  # …, error code, session id
 _HEADER_V12 = struct.Struct(">ibihi")  # correlation id, header tags, throttle, error code, session id
+_ERROR_AND_SESSION = struct.Struct(">hi")
 _RESULT_V4 = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
@@ -331,3 +340,77 @@ def _partition_tags(result: FetchPartitionResult) -> bytes:
     if result.snapshot_id is not None:
         tags.append((2, _OFFSET_AND_EPOCH.pack(*result.snapshot_id, 0)))
     return write_tags(tags)
+
+
+def parse_fetch_response(version: int, frame: memoryview) -> FetchResponse:
+    """A response frame without its four size bytes, as a reader needs it: records are views of the frame, and what
+    only concerns replicas and sessions is left out."""
+    try:
+        return _parse_response(version, frame)
+    except MALFORMED as error:
+        raise ProtocolError(f"malformed Fetch v{version} response: {error}") from error
+
+
+def _parse_response(version: int, frame: memoryview) -> FetchResponse:
+    flexible = version >= _FLEXIBLE_FROM
+    pos = skip_tags(frame, 4) if flexible else 4
+    (throttle_ms,) = INT32.unpack_from(frame, pos)
+    pos += 4
+    error_code = 0
+    if version >= _SESSION_FROM:
+        error_code, _ = _ERROR_AND_SESSION.unpack_from(frame, pos)
+        pos += 6
+    topic_count, pos = read_compact_count(frame, pos, 3) if flexible else read_count(frame, pos, 6)
+    topics: list[FetchTopicResult] = []
+    for _ in range(topic_count):
+        if flexible:
+            name, topic_id, pos = _read_topic(frame, pos, version >= _TOPIC_ID_FROM)
+            count, pos = read_compact_count(frame, pos, 33)
+        else:
+            name, pos = _topic_name(*read_string(frame, pos))
+            topic_id = None
+            count, pos = read_count(frame, pos, 30)
+        results = []
+        for _ in range(count):
+            result, pos = _parse_result(version, frame, pos)
+            results.append(result)
+        if flexible:
+            pos = skip_tags(frame, pos)
+        topics.append((name, topic_id, results))
+    return FetchResponse(throttle_ms, error_code, topics)
+
+
+def _parse_result(version: int, frame: memoryview, pos: int) -> tuple[FetchPartitionResult, int]:
+    flexible = version >= _FLEXIBLE_FROM
+    start = _RESULT_V5 if version >= _LOG_START_FROM else _RESULT_V4
+    index, error_code, high_watermark, last_stable_offset, *log_start = start.unpack_from(frame, pos)
+    aborted, pos = _parse_aborted(frame, pos + start.size, flexible)
+    replica = -1
+    if version >= _RACK_FROM:
+        (replica,) = INT32.unpack_from(frame, pos)
+        pos += 4
+    if flexible:
+        size, pos = read_uvarint(frame, pos)
+        size -= 1
+    else:
+        (size,) = INT32.unpack_from(frame, pos)
+        pos += 4
+    records, pos = (None, pos) if size == -1 else read_bytes(frame, pos, size)
+    if flexible:
+        pos = skip_tags(frame, pos)
+    log_start_offset = log_start[0] if log_start else -1
+    return FetchPartitionResult(
+        index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, replica, records
+    ), pos
+
+
+def _parse_aborted(frame: memoryview, pos: int, flexible: bool) -> tuple[list[tuple[int, int]] | None, int]:
+    is_null = frame[pos] == 0 if flexible else INT32.unpack_from(frame, pos)[0] == -1
+    if is_null:
+        return None, pos + (1 if flexible else 4)
+    count, pos = read_compact_count(frame, pos, 17) if flexible else read_count(frame, pos, 16)
+    aborted: list[tuple[int, int]] = []
+    for _ in range(count):
+        aborted.append(_ABORTED.unpack_from(frame, pos))
+        pos = skip_tags(frame, pos + 16) if flexible else pos + 16
+    return aborted, pos
