@@ -49,9 +49,9 @@ class Plain(NamedTuple):
     table: Int64s
 
 
-def index(data: Bytes, start: int, end: int) -> Int64s:
-    """The table of the whole batches in `data[start:end]`, one column each; an answer may end within a batch."""
-    table = index_batches(data, start, end)
+def index(data: Bytes) -> Int64s:
+    """The table of the whole batches, one column each; an answer may end within a batch."""
+    table = index_batches(data)
     if table.shape[1]:
         magic, size, offset = (int(table[row, -1]) for row in (MAGIC, SIZE, BASE_OFFSET))
         if magic in (0, 1):

@@ -52,21 +52,20 @@ def _big_endian(data: Bytes, pos: int, size: int) -> int:
     return value
 
 
-@kernel(f"i8[:,::1]({_DATA}, i8, i8)")
-def index_batches(data: Bytes, start: int, end: int) -> Int64s:
-    """The table of the whole batches in `data[start:end]`; the walk ends with a batch that makes no sense."""
-    count = 0
-    pos = start
-    while pos + HEADER_SIZE <= end:
+@kernel(f"i8[:,::1]({_DATA})")
+def index_batches(data: Bytes) -> Int64s:
+    """The table of the whole batches in `data`; the walk ends with a batch that makes no sense."""
+    count = pos = 0
+    while pos + HEADER_SIZE <= len(data):
         size = _big_endian(data, pos + 8, 4) + _LOG_OVERHEAD
-        if pos + size > end:
+        if pos + size > len(data):
             break
         count += 1
         if data[pos + _MAGIC_POS] != 2 or size < HEADER_SIZE:
             break
         pos += size
     table = np.empty((_TABLE_ROWS, count), np.int64)
-    pos = start
+    pos = 0
     for batch in range(count):
         table[POSITION, batch] = pos
         table[SIZE, batch] = _big_endian(data, pos + 8, 4) + _LOG_OVERHEAD
