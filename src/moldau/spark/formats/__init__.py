@@ -45,13 +45,16 @@ def typed_fields(options: Options, sample: Sample, schema: StructType | None = N
     `sample(column, rows)` gives up to so many values of a column; it is called only to infer a JSON schema.
     `schema` is the DataFrame's, where it is known already: the type of a column there needs no inference.
     """
+    errors = ErrorPolicy.from_options(options)
     readers = {}
     for column in COLUMNS:
         module = _module(options, column)
-        if module is not None:
+        # A column that nobody reads cannot be bad, unless somebody asks for all that is corrupt.
+        read = schema is None or column in schema.names or errors.corrupt_column in schema.names
+        if module is not None and read:
             given = schema[column].dataType if schema is not None and column in schema.names else None
             readers[column] = module.reader(ColumnOptions(options, column), sample, given)
-    return TypedFields(readers, ErrorPolicy.from_options(options)) if readers else None
+    return TypedFields(readers, errors) if readers else None
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,11 @@ class TypedFields:
     def raw_columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read from the topic to give these columns."""
         wanted = (name for name in columns if name != self.errors.corrupt_column)
-        return tuple(dict.fromkeys((*wanted, *self._judged(columns), *self.errors.raw_columns)))
+        return tuple(dict.fromkeys((*wanted, *self.readers, *self.errors.raw_columns)))
 
     def decoder(self, columns: tuple[str, ...]) -> Decoder:
         """For one task; `columns` are those of its output, in their order."""
-        return Decoder({name: self.readers[name] for name in self._judged(columns)}, self.errors, columns)
-
-    def _judged(self, columns: tuple[str, ...]) -> list[str]:
-        # A column that nobody reads cannot be bad, unless somebody asks for all that is corrupt.
-        return [name for name in self.readers if name in columns or self.errors.corrupt_column in columns]
+        return Decoder(self.readers, self.errors, columns)
 
 
 class Decoder:

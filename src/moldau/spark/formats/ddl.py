@@ -21,9 +21,8 @@ from moldau.errors import ConfigError
 # Deeper than any schema that people write, shallower than Python's stack.
 DEPTH_MAX = 50
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<name>`(?:[^`]|``)+`|\w+)|(?P<sign>[<>(),:]))"
-)
+_TEXT = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\""
+_TOKEN = re.compile(rf"\s*(?:(?P<text>{_TEXT})|(?P<name>`(?:[^`]|``)+`|\w+)|(?P<sign>[<>(),:]))")
 
 _ATOMS: dict[str, Callable[[], t.DataType]] = {
     "boolean": t.BooleanType,

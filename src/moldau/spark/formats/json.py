@@ -147,6 +147,8 @@ def _block_type(kind: pa.DataType) -> pa.DataType | None:
         return None
     if pa.types.is_date(kind) or pa.types.is_binary(kind):
         return pa.string()
+    if pa.types.is_decimal(kind):
+        return pa.decimal256(76, kind.scale)  # the parser counts digits before it scales: the cast refuses too many
     if pa.types.is_list(kind):
         element = _block_type(kind.value_type)
         return None if element is None else pa.list_(kind.value_field.with_type(element))

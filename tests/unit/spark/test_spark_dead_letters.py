@@ -1,0 +1,111 @@
+"""A record that cannot be read is a row with its reason, or an error with its place: never lost without a word."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from moldau.errors import ConfigError, RecordFormatError
+from moldau.spark.formats import TypedFields, typed_fields
+from moldau.spark.options import Options
+
+JSON = {"value.format": "json", "value.schema": "a BIGINT", "kafka.bootstrap.servers": "localhost:9092"}
+
+
+def fields_of(**options: str) -> TypedFields:
+    given = JSON | {name.replace("_", "."): value for name, value in options.items()}
+    typed = typed_fields(Options(given), lambda column, rows: [])
+    assert typed is not None
+    return pickle.loads(pickle.dumps(typed))
+
+
+def raw(values: list[bytes | None], keys: list[bytes | None] | None = None) -> pa.RecordBatch:
+    rows = len(values)
+    return pa.record_batch(
+        {
+            "key": pa.array(keys or [None] * rows, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "topic": ["views"] * rows,
+            "partition": pa.array([3] * rows, pa.int32()),
+            "offset": pa.array(range(100, 100 + rows), pa.int64()),
+        }
+    )
+
+
+def decoded(typed: TypedFields, columns: tuple[str, ...], batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    decoder = typed.decoder(columns)
+    rows = decoder.apply(batch.select(list(typed.raw_columns(columns)))).to_pylist()
+    decoder.finish()
+    return rows
+
+
+def test_a_bad_record_stays_a_row_with_its_bytes_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        rows = decoded(fields_of(), ("offset", "value", "_corrupt_record"), raw([b'{"a":1}', b"?", None, b"!"]))
+    assert [row["offset"] for row in rows] == [100, 101, 102, 103]
+    assert [row["value"] for row in rows] == [{"a": 1}, None, None, None]
+    assert [row["_corrupt_record"] and row["_corrupt_record"]["value"] for row in rows] == [None, b"?", None, b"!"]
+    assert rows[1]["_corrupt_record"]["reason"].startswith("value: Expecting value")
+    assert len(caplog.records) == 1
+    assert "2 records could not be read, now in column _corrupt_record; the first: views-3@101" in caplog.text
+
+
+def test_a_bad_key_and_a_bad_value_are_told_together() -> None:
+    typed = fields_of(key_format="string")
+    rows = decoded(typed, ("key", "value", "_corrupt_record"), raw([b"?", b'{"a":1}'], [b"\xff", b"\xfe"]))
+    assert rows[0]["_corrupt_record"]["key"] == b"\xff"
+    assert rows[0]["_corrupt_record"]["value"] == b"?"
+    assert rows[0]["_corrupt_record"]["reason"].startswith("key: no UTF-8")
+    assert "; value: " in rows[0]["_corrupt_record"]["reason"]
+    assert rows[1] == {"key": None, "value": {"a": 1}, "_corrupt_record": rows[1]["_corrupt_record"]}
+    assert rows[1]["_corrupt_record"]["value"] is None
+
+
+def test_without_tolerance_the_task_fails_with_the_place_and_the_reason() -> None:
+    typed = fields_of(errors_tolerance="none")
+    assert "_corrupt_record" not in typed.spark_fields()
+    with pytest.raises(RecordFormatError, match=r"views-3@101: value: Expecting value.*errors\.tolerance=all"):
+        decoded(typed, ("value",), raw([b'{"a":1}', b"?"]))
+
+
+def test_a_column_that_nobody_reads_is_not_judged() -> None:
+    from moldau.spark.formats.ddl import parse_type
+
+    unread = typed_fields(Options(JSON), lambda column, rows: [], parse_type("key binary, offset bigint"))
+    assert unread is None
+    asked = typed_fields(Options(JSON | {"key.format": "string"}), lambda column, rows: [], parse_type("key string"))
+    assert asked is not None
+    assert set(asked.readers) == {"key"}
+
+
+def test_the_column_has_the_name_that_was_asked_for() -> None:
+    assert set(fields_of(columnNameOfCorruptRecord="bad").spark_fields()) == {"value", "bad"}
+
+
+def test_a_dead_letter_topic_needs_all_of_the_record_and_no_column() -> None:
+    typed = fields_of(errors_deadletterqueue_topic_name="dead")
+    assert set(typed.spark_fields()) == {"value"}
+    assert set(typed.raw_columns(("value",))) == {
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "headers",
+    }
+
+
+def test_misspelt_formats_and_tolerances_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected one of binary, string, json, avro, protobuf"):
+        typed_fields(Options({"value.format": "jsn"}), lambda column, rows: [])
+    with pytest.raises(ConfigError, match="expected one of all, none"):
+        fields_of(errors_tolerance="some")
+
+
+def test_raw_topics_need_no_format() -> None:
+    assert typed_fields(Options({"value.format": "binary"}), lambda column, rows: []) is None

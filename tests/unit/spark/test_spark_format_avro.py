@@ -1,0 +1,204 @@
+"""Avro: what is written is read, schemas may differ by Avro's rules, and no bytes crash it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fastavro import parse_schema, schemaless_writer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.errors import ConfigError, RecordFormatError
+from moldau.spark.formats import avro
+from moldau.spark.formats.avro import AvroReader, AvroWriter
+from moldau.spark.formats.avro_schema import avro_schema, load_schema, spark_type
+from moldau.spark.formats.columns import ColumnOptions, arrow_type
+from moldau.spark.formats.ddl import parse_type
+from moldau.spark.options import Options
+from tests.unit.spark.typed_values import typed_rows
+
+VIEW = {
+    "type": "record",
+    "name": "View",
+    "namespace": "shop",
+    "fields": [
+        {"name": "page", "type": "string"},
+        {"name": "user", "type": ["null", "long"], "default": None},
+    ],
+}
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+
+
+def written(schema: Any, *rows: Any) -> list[bytes]:
+    values = []
+    for row in rows:
+        stream = BytesIO()
+        schemaless_writer(stream, parse_schema(schema), row)
+        values.append(stream.getvalue())
+    return values
+
+
+def read(reader: AvroReader, *values: bytes | None) -> tuple[list[Any], dict[int, str]]:
+    decoded = reader.decode(pa.array(values, pa.binary()))
+    assert decoded.values.type == arrow_type(reader.spark_type)
+    return decoded.values.to_pylist(), dict(decoded.reasons)
+
+
+@given(typed_rows())
+@settings(deadline=None, max_examples=60)
+def test_what_is_written_is_read_again(typed: tuple[Any, list[Any]]) -> None:
+    kind, rows = typed
+    schema = avro_schema(kind, "value")
+    array = pa.array(rows, arrow_type(kind))
+    reader = AvroReader(schema)
+    assert reader.spark_type == kind
+    assert read(reader, *AvroWriter(schema).encode(array).to_pylist()) == (array.to_pylist(), {})
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20))
+@settings(deadline=None, max_examples=100)
+def test_any_bytes_are_a_value_or_a_reason(values: list[bytes]) -> None:
+    (good,) = written(VIEW, {"page": "/", "user": 7})
+    rows, reasons = read(AvroReader(VIEW), *values, good)
+    assert rows[-1] == {"page": "/", "user": 7}
+    assert all((rows[row] is None) == (row in reasons) for row in range(len(values)))
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_a_record_with_changed_bytes_never_crashes(data: st.DataObject) -> None:
+    schema = record(
+        ("a", "long"),
+        ("t", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("m", {"type": "map", "values": {"type": "array", "items": "double"}}),
+        ("d", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+    )
+    row = {"a": 1, "t": datetime(2020, 1, 1, tzinfo=UTC), "m": {"x": [1.0, 2.0]}, "d": Decimal("1.25")}
+    text = bytearray(written(schema, row)[0])
+    for _ in range(data.draw(st.integers(1, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    rows, reasons = read(AvroReader(schema), bytes(text))
+    assert (rows[0] is None) == (0 in reasons)
+
+
+@pytest.mark.parametrize(
+    ("schema", "ddl"),
+    [
+        ({"type": "int", "logicalType": "date"}, "date"),
+        ({"type": "int", "logicalType": "time-millis"}, "int"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, "timestamp_ntz"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1}, "decimal(5,1)"),
+        ({"type": "fixed", "name": "F", "size": 4}, "binary"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
+        ({"type": "string", "logicalType": "uuid"}, "string"),
+        (["int", "long"], "bigint"),
+        (["null", "float", "double"], "double"),
+        (["null", "int", "string"], "struct<member0: int, member1: string>"),
+        ({"type": "map", "values": ["null", "bytes"]}, "map<string, binary>"),
+        (record(("a", {"type": "enum", "name": "x.E", "symbols": ["A"]}), ("b", "x.E")), "a string, b string"),
+    ],
+)  # fmt: skip
+def test_types_are_those_of_sparks_avro_source(schema: Any, ddl: str) -> None:
+    assert spark_type(load_schema(json.dumps(schema))) == parse_type(ddl)
+
+
+def test_logical_types_are_sparks() -> None:
+    schema = record(
+        ("d", {"type": "int", "logicalType": "date"}),
+        ("t", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("m", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+    )
+    row = {"d": date(2020, 2, 29), "t": datetime(2020, 1, 1, 0, 0, 0, 5000, UTC), "m": Decimal("-1.25")}
+    assert read(AvroReader(schema), *written(schema, row)) == ([row], {})
+
+
+def test_a_union_of_several_types_is_a_struct_of_members() -> None:
+    event = {"type": "record", "name": "Event", "fields": [{"name": "id", "type": "int"}]}
+    other = event | {"name": "Other"}
+    schema = record(("u", ["null", "long", "string", event, other]), ("e", "Event"))
+    values = [None, 3, "x", ("Event", {"id": 1}), ("Other", {"id": 2})]
+    rows, reasons = read(AvroReader(schema), *written(schema, *({"u": value, "e": {"id": 9}} for value in values)))
+    found = [row["u"] and {name: value for name, value in row["u"].items() if value is not None} for row in rows]
+    assert found == [None, {"member0": 3}, {"member1": "x"}, {"member2": {"id": 1}}, {"member3": {"id": 2}}]
+    assert reasons == {}
+
+
+def test_fields_are_matched_by_name_where_the_writers_schema_is_given() -> None:
+    writers = record(("user", "int"), ("gone", "string"), ("page", "string"))
+    readers = record(("page", "string"), ("user", "long"))
+    readers["fields"].append({"name": "new", "type": "int", "default": 5})
+    rows, reasons = read(AvroReader(readers, writers), *written(writers, {"user": 1, "gone": "", "page": "/"}))
+    assert rows == [{"page": "/", "user": 1, "new": 5}]
+    assert reasons == {}
+
+
+def test_a_record_of_another_schema_is_bad_not_fatal() -> None:
+    other = written(record(("page", "string"), ("user", "double")), {"page": "/", "user": 1.5})
+    rows, reasons = read(AvroReader(VIEW), *other, *written(VIEW, {"page": "/", "user": 1}))
+    assert rows == [None, {"page": "/", "user": 1}]
+    assert set(reasons) == {0}
+
+
+class _Registry:
+    def writer_schema(self, schema_id: int) -> str:
+        if schema_id != 7:
+            raise ValueError(f"schema id {schema_id} is unknown")
+        return json.dumps(VIEW)
+
+
+def test_schema_ids_of_a_registry_are_resolved() -> None:
+    (value,) = written(VIEW, {"page": "/", "user": 1})
+    reader = pickle.loads(pickle.dumps(AvroReader(VIEW, resolver=_Registry())))
+    rows, reasons = read(reader, b"\0\0\0\0\7" + value, b"\0\0\0\0\x08" + value, value)
+    assert rows == [{"page": "/", "user": 1}, None, None]
+    assert "schema id 8 is unknown" in reasons[1]
+    assert "no schema id before the value" in reasons[2]
+
+
+def test_a_schema_id_without_a_resolver_is_named_in_the_reason() -> None:
+    (value,) = written(VIEW, {"page": "/", "user": 1})
+    _, reasons = read(AvroReader(VIEW), b"\0\0\0\0\7" + value)
+    assert reasons[0].startswith("begins like schema id 7 of a registry, and no schema resolver is configured")
+
+
+def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "view.avsc"
+    path.write_text(json.dumps(VIEW))
+    for text in (str(path), json.dumps(VIEW), f"file://{path}"):
+        options = ColumnOptions(Options({"value.schema": text}), "value")
+        assert avro.reader(options, lambda column, rows: [], None).spark_type == parse_type("page string, user bigint")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "/no/such/file.avsc",
+        '"null"',
+        '{"type":"record","name":"E","fields":[]}',
+        '{"type":"nonsense"}',
+        '{"type":"record","name":"Tree","fields":[{"name":"left","type":["null","Tree"]}]}',
+        '{"type":"array","items":"null"}',
+        '{"type":',
+    ],
+)
+def test_schemas_without_a_spark_type_are_refused_on_the_driver(schema: str) -> None:
+    with pytest.raises(ConfigError, match=r"option key\.schema"):
+        avro.reader(ColumnOptions(Options({"key.schema": schema}), "key"), lambda column, rows: [], None)
+
+
+def test_a_row_that_does_not_fit_is_an_error_not_a_loss() -> None:
+    typed = pa.array([{"page": None, "user": 1}], arrow_type(parse_type("page string, user bigint")))
+    with pytest.raises(RecordFormatError, match="does not fit the Avro schema"):
+        AvroWriter(VIEW).encode(typed)
