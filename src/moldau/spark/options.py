@@ -14,6 +14,19 @@ from moldau.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
 
+# Of typed topics (`formats`): here, where their names cost no import of a format's packages.
+TYPED_COLUMNS = ("key", "value")
+FORMAT_OPTIONS = (
+    *(
+        f"{column}.{name}"
+        for column in TYPED_COLUMNS
+        for name in ("format", "schema", "schema.sample", "writer.schema", "descriptor", "message")
+    ),
+    "columnNameOfCorruptRecord",
+    "errors.tolerance",
+    "errors.deadletterqueue.topic.name",
+)
+
 
 class Options:
     """A case-insensitive view; `kafka.*` names keep their spelling in lower case, as Kafka's are."""

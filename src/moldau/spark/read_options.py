@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
-from moldau.spark.formats import OPTION_NAMES as FORMAT_OPTIONS
 from moldau.spark.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
-from moldau.spark.options import Options
+from moldau.spark.options import FORMAT_OPTIONS, Options
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")

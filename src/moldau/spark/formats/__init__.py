@@ -23,20 +23,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from moldau.spark.dead_letters import CORRUPT_TYPE, BadRows, ErrorPolicy
 from moldau.spark.formats.columns import ColumnOptions, ColumnReader, ColumnWriter, Sample
+from moldau.spark.options import TYPED_COLUMNS as COLUMNS
 from moldau.spark.options import Options
 
-COLUMNS = ("key", "value")
 _MODULES = {"string": "text", "json": "json", "avro": "avro", "protobuf": "protobuf"}
-OPTION_NAMES = (
-    *(
-        f"{column}.{name}"
-        for column in COLUMNS
-        for name in ("format", "schema", "schema.sample", "writer.schema", "descriptor", "message")
-    ),
-    "columnNameOfCorruptRecord",
-    "errors.tolerance",
-    "errors.deadletterqueue.topic.name",
-)
 
 
 def typed_fields(options: Options, sample: Sample, schema: StructType | None = None) -> TypedFields | None:
