@@ -4,6 +4,7 @@
     ├── ConfigError          a bad key, value or file at start; the process says so and exits with 2
     ├── ProtocolError        bytes that are no Kafka message; answered by closing that one connection
     ├── DataLossError        records that a query was to read are gone (the Spark source)
+    ├── InDoubtError         whether rows are in a topic already cannot be told (the Spark sink)
     ├── RecordFormatError    a record that is not what its format and schema say (typed topics)
     └── KafkaError           answered on the wire with its Kafka code; the connection lives on
         ├── CorruptRecordError       a batch that fails its CRC or its own header
@@ -176,6 +177,10 @@ class ProtocolError(MoldauError):
 
 class DataLossError(MoldauError):
     """Records were deleted before a query read them; the message says how to go on without."""
+
+
+class InDoubtError(MoldauError):
+    """Writing could double rows and not writing could lose some; the message says what to look at."""
 
 
 class RecordFormatError(MoldauError):

@@ -103,6 +103,13 @@ class Cluster:
         for node_id in [node_id for node_id, connection in self._connections.items() if connection.is_lost()]:
             self._connections.pop(node_id).close()
 
+    def forget(self, node_id: int) -> None:
+        """Close the connection to a broker; who asks for it again gets a new one, at the address it has by then."""
+        self._metadata = None
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close()
+
     def any_broker(self) -> Connection:
         """A connection to the first bootstrap server that answers."""
         if self._bootstrap is None:

@@ -1,50 +1,123 @@
 """What Spark calls to write: `write` in every task, then `commit` or `abort` on the driver.
 
 Spark pickles a batch writer on the driver and sends it to the tasks and to the commit; a stream writer is made
-anew for the commit of each micro-batch, so all it knows there comes in the tasks' messages.
+anew for the commit of each micro-batch, so all it knows there comes in the tasks' messages. How rows become
+transactions, and why, is in `exactly_once`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from moldau.errors import ConfigError
+from moldau.spark.connections import borrowed
+from moldau.spark.exactly_once import Job, TaskMessage, abort_tasks, abort_unfinished, commit_tasks, write_task
+from moldau.spark.options import TYPED_COLUMNS, Options
+from moldau.spark.sink_columns import check_columns
+from moldau.spark.write_options import WriteOptions
+
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from moldau.spark.formats import Encoder
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class _Sink:
+    """What both writers share: typed columns made bytes, then rows made transactions.
+
+    What only tasks need, Arrow and the compiled encoder, is imported there: Spark starts a Python process for each
+    commit.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.options = WriteOptions.parse(options)
+        self._encoder = _encoder(Options(options), schema)
+        check_columns(schema if self._encoder is None else self._encoder.schema, self.options.topic)
+
+    def write(self, job: Job, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+        from moldau.spark.row_sink import send_idempotently, send_in_transaction
+
+        rows = batches if self._encoder is None else map(self._encoder.apply, batches)
+        task = context.partitionId()
+        if self.options.exactly_once:
+            return write_task(job, task, self.options, rows, partial(send_in_transaction, self.options))
+        return TaskMessage(task, send_idempotently(self.options, rows))
+
+
+def _encoder(options: Options, schema: StructType) -> Encoder | None:
+    if all(options.get(f"{column}.format") is None for column in TYPED_COLUMNS):
+        return None
+    from moldau.spark.formats import encoder
+
+    return encoder(options, schema)
 
 
 class BatchWriter(DataSourceArrowWriter):
     """All rows of one `df.write.save()`, or none of them."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = dict(options)
-        self._schema = schema
+        self._sink = _Sink(options, schema)
+        settings = self._sink.options
+        self._job = Job(f"{settings.id_prefix}-{settings.app_id or uuid.uuid4()}", settings.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        raise NotImplementedError
+        return self._sink.write(self._job, _context(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        raise NotImplementedError
+        if self._sink.options.exactly_once:
+            with borrowed(self._sink.options.client) as cluster:
+                commit_tasks(cluster, self._job.batch_id, self._sink.options, _ours(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        raise NotImplementedError
+        if self._sink.options.exactly_once:
+            with borrowed(self._sink.options.client) as cluster:
+                abort_tasks(cluster, _ours(messages))
+                abort_unfinished(cluster, self._job, [task for task, said in enumerate(messages) if said is None])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """The rows of each micro-batch of a query, once each."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = dict(options)
-        self._schema = schema
+        self._sink = _Sink(options, schema)
+        if self._sink.options.app_id is not None:
+            raise ConfigError("options txnAppId and txnVersion are for batch writes: a stream has its query and batch")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        raise NotImplementedError
+        context = _context()
+        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if query_id is None or batch_id is None:
+            raise ConfigError(f"Spark does not say which query and batch this is ({_QUERY_ID}, {_BATCH_ID})")
+        job = Job(f"{self._sink.options.id_prefix}-{query_id}", int(batch_id), is_stream=True)
+        return self._sink.write(job, context, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        raise NotImplementedError
+        if self._sink.options.exactly_once:
+            with borrowed(self._sink.options.client) as cluster:
+                commit_tasks(cluster, batchId, self._sink.options, _ours(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        raise NotImplementedError
+        """Tasks that were killed leave theirs to the query's next start, which knows its id."""
+        if self._sink.options.exactly_once:
+            with borrowed(self._sink.options.client) as cluster:
+                abort_tasks(cluster, _ours(messages))
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "Spark calls write in a task"
+    return context
+
+
+def _ours(messages: Iterable[WriterCommitMessage | None]) -> list[TaskMessage]:
+    return [message for message in messages if isinstance(message, TaskMessage)]

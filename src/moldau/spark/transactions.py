@@ -1,0 +1,269 @@
+"""The requests of a transaction, each asked again until its coordinator has an answer.
+
+A transaction is held by whoever knows its transactional id, producer id and epoch: a task begins it, the driver ends
+it. Versions are those of classic transactions, which every Kafka since 2.5 takes: partitions are enlisted before they
+are written to, and an end may be asked for twice. When and why is in `exactly_once`.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
+from moldau.client.connection import to_error
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema, ms
+from moldau.wire.primitives import write_string
+
+_VERSIONS = {  # the last before KIP-890 gave clients another way
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.END_TXN: 3,
+    ApiKey.OFFSET_FETCH: 7,
+}
+_UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAILABLE)
+_PASSING = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,  # the one before is still being ended
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a new topic is not known everywhere at once
+)
+_FIRST_PAUSE_S = 0.005  # the end of a transaction takes a few ms; later pauses double up to retry.backoff.ms
+
+_RECORD_PARTITION = 0  # of any topic: brokers take offsets only of partitions that exist
+
+_END_TXN_PLAIN_VERSION = 1
+_END_TXN_END = struct.Struct(">qh?")
+_END_TXN_WINDOW = 256  # so many small requests and answers fit into the buffers of a socket
+
+_ADVICE = {
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms is more than the broker's "
+    "transaction.max.timeout.ms allows: lower it",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "give the user WRITE on transactional ids that begin with "
+    "the option transactionalIdPrefix",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "give the user READ on groups that begin with the option "
+    "transactionalIdPrefix",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "give the user READ and WRITE on the topic",
+}
+
+
+class Transaction(NamedTuple):
+    """What it takes to write in it and to end it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class Offset(NamedTuple):
+    """As committed in a group: a number and a few words beside it."""
+
+    offset: int
+    metadata: str
+
+
+class Transactions:
+    """On one cluster, which nobody else uses meanwhile."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._coordinators: dict[tuple[CoordinatorType, str], Broker] = {}
+
+    def begin(self, transactional_id: str, timeout_ms: int) -> Transaction:
+        """Shut out whoever used the id before; what they left open is aborted when this returns."""
+        answer = self._ask(
+            (CoordinatorType.TRANSACTION, transactional_id),
+            ApiKey.INIT_PRODUCER_ID,
+            lambda schema: schema.InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout=ms(timeout_ms), producer_id=-1, producer_epoch=-1
+            ),
+        )
+        return Transaction(transactional_id, answer.producer_id, answer.producer_epoch)
+
+    def enlist(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
+        topics = by_topic(dict.fromkeys(partitions))
+        self._ask(
+            (CoordinatorType.TRANSACTION, transaction.transactional_id),
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            lambda schema: schema.AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=transaction.transactional_id,
+                v3_and_below_producer_id=transaction.producer_id,
+                v3_and_below_producer_epoch=transaction.producer_epoch,
+                v3_and_below_topics=tuple(
+                    schema.AddPartitionsToTxnTopic(name=topic, partitions=tuple(index for index, _ in indexes))
+                    for topic, indexes in topics
+                ),
+            ),
+            lambda answer: (
+                result.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for result in topic.results_by_partition
+            ),
+        )
+
+    def write_offset(self, transaction: Transaction, topic: str, offset: Offset) -> None:
+        """Commit it in the group of the transactional id's name, as part of the transaction."""
+        group = transaction.transactional_id
+        self._ask(
+            (CoordinatorType.TRANSACTION, transaction.transactional_id),
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            lambda schema: schema.AddOffsetsToTxnRequest(group_id=group, **transaction._asdict()),
+        )
+
+        def build(schema: Schema) -> Any:
+            partition = schema.TxnOffsetCommitRequestPartition(
+                partition_index=_RECORD_PARTITION,
+                committed_offset=offset.offset,
+                committed_leader_epoch=-1,
+                committed_metadata=offset.metadata,
+            )
+            return schema.TxnOffsetCommitRequest(
+                group_id=group,
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=(schema.TxnOffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+                **transaction._asdict(),
+            )
+
+        self._ask(
+            (CoordinatorType.GROUP, group),
+            ApiKey.TXN_OFFSET_COMMIT,
+            build,
+            lambda answer: (result.error_code for found in answer.topics for result in found.partitions),
+        )
+
+    def read_offset(self, group: str) -> Offset | None:
+        """The latest that was committed, under whatever topic; waits for a transaction that is being ended."""
+        answer = self._ask(
+            (CoordinatorType.GROUP, group),
+            ApiKey.OFFSET_FETCH,
+            lambda schema: schema.OffsetFetchRequest(group_id=group, topics=None, require_stable=True),
+            lambda answer: (
+                answer.error_code,
+                *(result.error_code for topic in answer.topics for result in topic.partitions),
+            ),
+        )
+        found = [
+            Offset(result.committed_offset, result.metadata or "")
+            for topic in answer.topics
+            for result in topic.partitions
+            if result.partition_index == _RECORD_PARTITION and result.committed_offset >= 0
+        ]
+        return max(found, default=None)
+
+    def end(self, transactions: Sequence[Transaction], *, commit: bool) -> dict[Transaction, KafkaError]:
+        """End them all; returns those that were refused, with the reason."""
+        refused = {}
+        for transaction in self._end_at_once(transactions, commit=commit):
+            try:
+                self._ask(
+                    (CoordinatorType.TRANSACTION, transaction.transactional_id),
+                    ApiKey.END_TXN,
+                    partial(_end_txn, transaction=transaction, commit=commit),
+                )
+            except KafkaError as error:
+                refused[transaction] = error
+        return refused
+
+    def _end_at_once(self, transactions: Sequence[Transaction], *, commit: bool) -> list[Transaction]:
+        """Many requests on their way to each coordinator; returns what is not ended yet, for whatever reason."""
+        try:
+            brokers = self._find(CoordinatorType.TRANSACTION, [one.transactional_id for one in transactions])
+        except KafkaError:
+            return list(transactions)
+        by_broker: dict[int, list[Transaction]] = {}
+        for one in transactions:
+            by_broker.setdefault(brokers[one.transactional_id].id, []).append(one)
+        left: list[Transaction] = []
+        for broker, part in by_broker.items():
+            for start in range(0, len(part), _END_TXN_WINDOW):
+                window = part[start : start + _END_TXN_WINDOW]
+                codes = self._end_window(broker, window, commit=commit)
+                left += [one for one, code in zip(window, codes, strict=True) if code]
+        return left
+
+    def _end_window(self, broker: int, window: Sequence[Transaction], *, commit: bool) -> list[int]:
+        try:
+            connection = self._cluster.broker(broker)
+            numbers = [
+                connection.post(ApiKey.END_TXN, _END_TXN_PLAIN_VERSION, [_end_txn_body(one, commit)]) for one in window
+            ]
+            answers = [connection.collect(ApiKey.END_TXN, _END_TXN_PLAIN_VERSION, number) for number in numbers]
+        except KafkaError as error:
+            self._cluster.forget(broker)
+            return [error.code] * len(window)
+        return [answer.error_code for answer in answers]
+
+    def _ask(
+        self,
+        coordinator: tuple[CoordinatorType, str],
+        api_key: ApiKey,
+        build: Callable[[Schema], Any],
+        codes: Callable[[Any], Iterable[int]] = lambda answer: (answer.error_code,),
+    ) -> Any:
+        """The coordinator's answer, once it has no error; all these requests may be sent twice."""
+        kind, key = coordinator
+        deadline = time.monotonic() + self._cluster.config.api_timeout_ms / 1000
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                broker = self._find(kind, [key])[key]
+                answer = self._cluster.broker(broker.id).send(api_key, build, max_version=_VERSIONS[api_key])
+                code = next(filter(None, codes(answer)), ErrorCode.NONE)
+                if not code:
+                    return answer
+                error = to_error(code)
+            except KafkaError as unreachable:
+                if unreachable.code not in _UNREACHABLE:
+                    raise
+                error = unreachable
+                self._cluster.close()
+            if error.code not in (*_UNREACHABLE, *_PASSING) or time.monotonic() >= deadline:
+                raise KafkaError(error.code, f"{key}: {_ADVICE.get(error.code, error.message)}") from error
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                self._coordinators.clear()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._cluster.config.retry_backoff_ms / 1000)
+
+    def _find(self, kind: CoordinatorType, keys: Sequence[str]) -> dict[str, Broker]:
+        unknown = [key for key in keys if (kind, key) not in self._coordinators]
+        if unknown:
+            found = self._cluster.at_coordinators(kind, unknown, lambda broker, keys: dict.fromkeys(keys, broker))
+            for key, broker in found.items():
+                if isinstance(broker, KafkaError):
+                    raise broker
+                self._coordinators[kind, key] = broker
+        return {key: self._coordinators[kind, key] for key in keys}
+
+
+def idempotent_id(cluster: Cluster) -> tuple[int, int]:
+    """A producer id of one's own and its epoch, for writing without transactions."""
+    answer = cluster.any_broker().send(
+        ApiKey.INIT_PRODUCER_ID,
+        lambda schema: schema.InitProducerIdRequest(
+            transactional_id=None, transaction_timeout=ms(1), producer_id=-1, producer_epoch=-1
+        ),
+        max_version=_VERSIONS[ApiKey.INIT_PRODUCER_ID],
+    )
+    if answer.error_code:
+        raise to_error(answer.error_code)
+    return answer.producer_id, answer.producer_epoch
+
+
+def _end_txn(schema: Schema, *, transaction: Transaction, commit: bool) -> Any:
+    return schema.EndTxnRequest(committed=commit, **transaction._asdict())
+
+
+def _end_txn_body(transaction: Transaction, commit: bool) -> bytes:
+    start = write_string(transaction.transactional_id)
+    return start + _END_TXN_END.pack(transaction.producer_id, transaction.producer_epoch, commit)
