@@ -55,7 +55,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         compressor = cramjam.lz4.Compressor(
             level=_LZ4_FAST if fast else level, content_checksum=False, block_linked=False
         )
-        compressor.compress(data)
+        compressor.compress(bytes(data))  # it takes nothing else
         return bytes(compressor.finish())
     return bytes(cramjam.zstd.compress(data, level=level))
 
