@@ -150,9 +150,13 @@ def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_m
             with borrowed(config) as cluster:
                 return call(cluster)
         except KafkaError as error:
-            if error.code not in _UNREACHABLE or time.monotonic() >= deadline:
+            if error.code not in _UNREACHABLE:
                 raise
-            _logger.warning("%s; trying again for %.0f s", error.message, deadline - time.monotonic())
+            if time.monotonic() >= deadline:
+                hint = "check the option kafka.bootstrap.servers, and that the broker runs"
+                raise KafkaError(error.code, f"{error.message}; {hint}") from error
+            if backoff_ms == config.retry_backoff_ms:
+                _logger.warning("%s; trying again for %.0f s", error.message, patience_ms / 1000)
         time.sleep(backoff_ms / 1000)
         backoff_ms = min(2 * backoff_ms, _BACKOFF_MS_MAX)
 

@@ -101,6 +101,8 @@ def _check(schema: StructType, known: dict[str, StructField]) -> None:
                 f"column {field.name} is {expected}, not {field.dataType.simpleString()}:"
                 f" use {expected} in the schema and cast it in the query"
             )
+        if not field.nullable:
+            raise ConfigError(f"column {field.name} may hold nulls: leave NOT NULL out of the schema")
 
 
 def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:

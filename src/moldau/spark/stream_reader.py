@@ -130,6 +130,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = {tp: offset for tp, offset in positions.items() if self._is_lost(tp, offset)}
         if lost:
             self._report_loss(lost)
+        self._topics.recreated.clear()
         return self._topics.earliest([tp for tp in self._ends if tp not in positions or tp in lost])
 
     def _is_lost(self, tp: TopicPartition, offset: int) -> bool:
@@ -137,11 +138,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_loss(self, lost: Offsets) -> None:
         gone = ", ".join(f"{topic}-{index} (read up to offset {offset})" for (topic, index), offset in lost.items())
-        message = f"deleted, or created again, under the query: {gone}; records may have been lost"
+        message = f"deleted, created again or no longer subscribed to: {gone}; records may have been lost"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{message}: set the option failOnDataLoss=false to go on with what is there")
         _logger.warning("%s", message)
-        self._topics.recreated.clear()
 
     def _should_wait(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> bool:
         """Whether to let more records come, up to minOffsetsPerTrigger or maxTriggerDelay."""

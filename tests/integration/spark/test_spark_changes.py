@@ -1,0 +1,145 @@
+"""What happens to topics and brokers under a running query, and how the query takes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from moldau import Broker
+from moldau.client.admin import create_partitions, create_topic, delete_records, delete_topics
+from moldau.errors import DataLossError
+from tests.integration.conftest import NewTopic, cluster_at, make_topic
+from tests.integration.spark.test_spark_stream import numbers, ranges, reader_of, through_json
+from tests.integration.spark.topics import Copy, last_line, numbered, produce, stream
+from tests.integration.waiting import eventually
+
+ALL = ReadAllAvailable()
+STREAM_S = 60
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path / "checkpoint")
+
+
+def test_new_partitions_and_topics_join_a_running_query(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, copy: Copy
+) -> None:
+    topic = new_topic()
+    with copy.of(stream(spark, bootstrap, subscribePattern=f"^{topic}")) as query:
+        eventually(lambda: query.lastProgress is not None, "the first batch is done", STREAM_S)
+        with cluster_at(bootstrap) as cluster:
+            create_partitions(cluster, topic, 3)
+        produce(bootstrap, topic, numbered(0, 5, partition=2))
+        produce(bootstrap, new_topic(name=f"{topic}-new"), numbered(5, 10))
+        eventually(lambda: len(copy.rows) >= 10, "rows of new partitions and topics arrive", STREAM_S)
+        query.processAllAvailable()
+    assert copy.rows == numbers(10)
+
+
+def test_a_partition_joins_at_its_first_record_and_a_replay_finds_it_there(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    reader = reader_of(bootstrap, subscribePattern=f"^{topic}", startingOffsets="latest")
+    start = reader.latestOffset({}, ALL)
+    grown = new_topic(name=f"{topic}-old")
+    produce(bootstrap, grown, numbered(0, 20))
+    delete(bootstrap, grown, 5)
+    end = reader.latestOffset(through_json(start), ALL)
+    delete(bootstrap, grown, 10)
+    again = reader_of(bootstrap, subscribePattern=f"^{topic}")
+    assert ranges(reader, start, end) == ranges(again, start, end) == [(0, 5, 20)]
+
+
+def delete(bootstrap: str, topic: str, before: int) -> None:
+    with cluster_at(bootstrap) as cluster:
+        assert delete_records(cluster, {(topic, 0): before}) == {(topic, 0): before}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_deleted_under_a_query_fails_it_unless_told_not_to(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, copy: Copy, fails: bool
+) -> None:
+    gone, kept = new_topic(), new_topic()
+    produce(bootstrap, gone, numbered(0, 5))
+    df = stream(
+        spark, bootstrap, subscribe=f"{gone},{kept}", startingOffsets="earliest", failOnDataLoss=str(fails).lower()
+    )
+    with copy.of(df) as query:
+        eventually(lambda: len(copy.rows) == 5, "rows arrive", STREAM_S)
+        with cluster_at(bootstrap) as cluster:
+            delete_topics(cluster, [gone])
+        if fails:
+            with pytest.raises(Exception, match="records may have been lost") as raised:
+                query.awaitTermination(STREAM_S)
+            line = last_line(raised.value)
+            assert f"{gone}-0 (read up to offset 5)" in line
+            assert line.endswith("set the option failOnDataLoss=false to go on with what is there")
+            return
+        produce(bootstrap, kept, numbered(5, 10))
+        eventually(lambda: len(copy.rows) == 10, "the query goes on with the other topic", STREAM_S)
+        assert query.isActive
+
+
+def test_a_topic_created_again_is_read_from_its_start(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    strict, lenient = reader_of(bootstrap, **options), reader_of(bootstrap, **options, failOnDataLoss="false")
+    produce(bootstrap, topic, numbered(0, 5))
+    start = lenient.latestOffset({}, ALL)
+    assert strict.latestOffset({}, ALL) == start
+    with cluster_at(bootstrap) as cluster:
+        delete_topics(cluster, [topic])
+        create_topic(cluster, topic, partitions=1)
+    produce(bootstrap, topic, numbered(0, 7))  # more than before: offsets alone do not tell
+    with pytest.raises(DataLossError, match="created again"):
+        strict.latestOffset(start, ALL)
+    end = lenient.latestOffset(start, ALL)
+    assert ranges(lenient, start, end) == [(0, 0, 7)]
+    assert lenient.latestOffset(through_json(end), ALL) == end
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_records_that_retention_took_fail_a_query_unless_told_not_to(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, copy: Copy, fails: bool
+) -> None:
+    topic = new_topic()
+    produce(bootstrap, topic, numbered(0, 5))
+    options: dict[str, Any] = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": str(fails).lower()}
+    copy.run(stream(spark, bootstrap, **options))
+    produce(bootstrap, topic, numbered(5, 20))
+    delete(bootstrap, topic, 10)
+    if fails:
+        with pytest.raises(Exception, match="failOnDataLoss") as raised:
+            copy.run(stream(spark, bootstrap, **options))
+        line = last_line(raised.value)
+        assert topic in line
+        assert "failOnDataLoss=false" in line
+    else:
+        copy.run(stream(spark, bootstrap, **options))
+        assert copy.batches == {0: numbers(5), 1: numbers(20, start=10)}
+
+
+def test_a_broker_that_restarts_does_not_end_a_query(spark: SparkSession, tmp_path: Path, copy: Copy) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        bootstrap, port = broker.bootstrap_servers, broker.port
+        topic = make_topic(bootstrap)
+        query_started = copy.of(stream(spark, bootstrap, subscribe=topic, startingOffsets="earliest"))
+        query = query_started.__enter__()
+        try:
+            produce(bootstrap, topic, numbered(0, 5))
+            eventually(lambda: len(copy.rows) == 5, "rows arrive", STREAM_S)
+            broker.stop()
+            eventually(lambda: json.loads(query.lastProgress.json)["batchId"] >= 0, "the query is still there")
+            with Broker(data_dir=tmp_path / "data", port=port):
+                produce(bootstrap, topic, numbered(5, 10))
+                eventually(lambda: len(copy.rows) == 10, "rows arrive again", STREAM_S)
+                assert query.isActive
+                query.stop()
+        finally:
+            query.stop()
+    assert copy.rows == numbers(10)
