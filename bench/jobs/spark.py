@@ -2,12 +2,11 @@
 
 A connector is a format with options: `moldau`, or Spark's own `kafka` with its defaults or better ones. A sink that
 takes every row and does nothing (`noop`) measures reading alone; that what was read is equal is checked once, by a
-hash over all columns. CPU seconds are those of the whole tree: this process, the JVM, its Python workers.
+hash over all columns. CPU seconds are those of the JVM and its Python workers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -16,9 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
-
 from bench.jobs.job import Parameters, Ready
+from bench.tree_cpu import TreeCpu
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,11 +139,11 @@ def spark_passes(parameters: Parameters, ready: Ready) -> dict[str, Any]:
 
 
 def timed(workload: Callable[[Work, Connector], None], work: Work, connector: Connector) -> dict[str, float]:
-    cpu_before_s = tree_cpu_s()
-    started = time.perf_counter()
-    workload(work, connector)
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "cpu_s": tree_cpu_s() - cpu_before_s}
+    with TreeCpu() as cpu:
+        started = time.perf_counter()
+        workload(work, connector)
+        seconds = time.perf_counter() - started
+    return {"seconds": seconds, "cpu_s": cpu.seconds}
 
 
 def digest(work: Work, connector: Connector) -> list[int]:
@@ -186,14 +184,3 @@ def start_session(kind: str, master: str, jars: list[str], directory: Path) -> S
     # The runner reads what is said only once the job has ended: a pipe full of warnings would stop it.
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def tree_cpu_s() -> float:
-    """User and system time of this process, of all below it, and of those of them that have ended."""
-    own = psutil.Process()
-    total = 0.0
-    for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
