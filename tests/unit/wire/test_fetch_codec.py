@@ -24,6 +24,7 @@ from moldau.wire.fetch import (
     ForgottenTopic,
     encode_fetch_response,
     parse_fetch_request,
+    parse_fetch_response,
 )
 from moldau.wire.messages import (
     encode_request,
@@ -273,6 +274,64 @@ def test_responses_are_written_as_the_protocol_package_writes_them(
         node_endpoints=node_endpoints,
     )
     assert b"".join(ours) == theirs
+
+
+def as_read(version: int, result: FetchPartitionResult) -> FetchPartitionResult:
+    """Without what only replicas look at, and what this version cannot say."""
+    records = result.records
+    if records is not None and not isinstance(records, (bytes, memoryview)):
+        records = b"".join(records)
+    return FetchPartitionResult(
+        *result[:4],
+        log_start_offset=result.log_start_offset if version >= 5 else -1,
+        aborted=None if result.aborted is None else list(result.aborted),
+        preferred_read_replica=result.preferred_read_replica if version >= 11 else -1,
+        records=records,
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(topics=topic_results, node_endpoints=endpoints)
+@QUICK
+def test_responses_are_read_as_the_protocol_package_writes_them(
+    version: int, topics: list[FetchTopicResult], node_endpoints: list[NodeEndpoint]
+) -> None:
+    frame = encode_response(5, kio_response(version, topics, node_endpoints))[4:]
+    response = parse_fetch_response(version, memoryview(frame))
+    assert response.throttle_ms == 20
+    assert response.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if version >= 7 else 0)
+    assert response.topics == [
+        (
+            name if version < 13 else None,
+            topic_id if version >= 13 else None,
+            [as_read(version, result) for result in results],
+        )
+        for name, topic_id, results in topics
+    ]
+
+
+def small_response(version: int) -> bytes:
+    result = FetchPartitionResult(3, 0, 9, 8, 1, [(7, 2)], 4, b"records", current_leader=(1, 2))
+    return b"".join(encode_fetch_response(version, 1, [("orders", bytes(range(16)), [result])]))[4:]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_records_are_read_as_a_view_of_the_answer(version: int) -> None:
+    frame = bytearray(small_response(version))
+    ((_, _, (result,)),) = parse_fetch_response(version, memoryview(frame)).topics
+    frame[frame.index(b"records")] ^= 0xFF
+    assert result.records == b"\x8decords"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data())
+@QUICK
+def test_a_mutated_response_parses_or_is_a_protocol_error(version: int, data: st.DataObject) -> None:
+    frame = bytearray(small_response(version))
+    for _ in range(data.draw(st.integers(1, 5))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        parse_fetch_response(version, memoryview(frame)[: data.draw(st.integers(0, len(frame)))])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
