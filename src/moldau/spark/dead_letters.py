@@ -20,21 +20,22 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from moldau.client.librdkafka import to_librdkafka
-from moldau.errors import ErrorCode, KafkaError, RecordFormatError
-from moldau.spark.options import Options
+from moldau.errors import RecordFormatError
+from moldau.spark.options import KAFKA_PREFIX, Options
 
 CORRUPT_TYPE = StructType().add("key", BinaryType()).add("value", BinaryType()).add("reason", StringType())
-_CORRUPT_ARROW_TYPE = pa.struct([("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string())])
+_CORRUPT_ARROW_TYPE = to_arrow_type(CORRUPT_TYPE)
 
 _PLACE = ("topic", "partition", "offset")
 _HEADER_PREFIX = "__connect.errors."
 _STAGES = {"key": "KEY_CONVERTER", "value": "VALUE_CONVERTER"}
-_CLIENT_PROPERTIES = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms", "ssl.", "sasl.")
-# Long enough for a leader to move; after it the task fails, and Spark runs it again.
-_DELIVERY_TIMEOUT_MS = 120_000
+# A record that came out of a topic should fit into another with a few more headers: let the broker judge.
+_REQUEST_BYTES_MAX = 100 * 1024 * 1024
+
+Reasons = Mapping[int, Mapping[str, str]]  # row -> column -> why, of one raw batch
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class ErrorPolicy(NamedTuple):
     tolerated: bool
     corrupt_column: str | None  # None where bad records are no rows
     topic: str | None
-    kafka: Mapping[str, str]  # properties to reach the dead-letter topic
+    kafka: dict[str, str]  # properties to reach the dead-letter topic
 
     @classmethod
     def from_options(cls, options: Options) -> ErrorPolicy:
@@ -56,8 +57,14 @@ class ErrorPolicy(NamedTuple):
             tolerated,
             column if tolerated and topic is None else None,
             topic if tolerated else None,
-            {name: value for name, value in options.kafka_properties().items() if name.startswith(_CLIENT_PROPERTIES)},
+            options.kafka_properties(),
         )
+
+    def sink_options(self) -> dict[str, str]:
+        assert self.topic is not None
+        properties = {"max.request.size": str(_REQUEST_BYTES_MAX)} | self.kafka
+        given = {KAFKA_PREFIX + name: value for name, value in properties.items()}
+        return given | {"topic": self.topic, "processing.guarantee": "at_least_once"}
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
@@ -66,15 +73,14 @@ class ErrorPolicy(NamedTuple):
 
 
 class BadRows:
-    """The bad records of one task. `reasons` is row → column → why, of one raw batch."""
+    """The bad records of one task."""
 
     def __init__(self, policy: ErrorPolicy) -> None:
         self._policy = policy
-        self._topic: DeadLetterTopic | None = None
         self._count = 0
         self._first = ""
 
-    def handle(self, batch: pa.RecordBatch, reasons: Mapping[int, Mapping[str, str]]) -> pa.Array | None:
+    def handle(self, batch: pa.RecordBatch, reasons: Reasons) -> pa.Array | None:
         """Tells on the bad rows, and which rows stay where not all do."""
         if not reasons:
             return None
@@ -88,12 +94,10 @@ class BadRows:
         self._count += len(reasons)
         if self._policy.topic is None:
             return None
-        if self._topic is None:
-            self._topic = DeadLetterTopic(self._policy.topic, self._policy.kafka)
-        self._topic.write(batch, reasons)
+        _write(self._policy, batch, reasons)
         return pa.array([row not in reasons for row in range(len(batch))])
 
-    def column(self, batch: pa.RecordBatch, reasons: Mapping[int, Mapping[str, str]]) -> pa.Array:
+    def column(self, batch: pa.RecordBatch, reasons: Reasons) -> pa.Array:
         if not reasons:
             return pa.nulls(len(batch), _CORRUPT_ARROW_TYPE)
         rows: list[dict[str, Any] | None] = [None] * len(batch)
@@ -107,60 +111,34 @@ class BadRows:
             _logger.warning("%d records could not be read, now in %s; the first: %s", self._count, where, self._first)
 
 
-class DeadLetterTopic:
-    """Writes bad records and waits until the topic has them."""
+def _write(policy: ErrorPolicy, batch: pa.RecordBatch, reasons: Reasons) -> None:
+    """Return when the topic has the bad records."""
+    # Loaded with the first bad record: most tasks have none.
+    from moldau.spark.connections import borrowed
+    from moldau.spark.producing import Producer, ProducerIdentity
+    from moldau.spark.row_sink import RowSink
+    from moldau.spark.write_options import WriteOptions
 
-    def __init__(self, name: str, kafka: Mapping[str, str]) -> None:
-        from confluent_kafka import Producer
-
-        config, _ = to_librdkafka(kafka)
-        self._name = name
-        self._failed: list[str] = []
-        self._producer = Producer(
-            {"enable.idempotence": True, "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS, "linger.ms": 0} | config
-        )
-
-    def write(self, batch: pa.RecordBatch, reasons: Mapping[int, Mapping[str, str]]) -> None:
-        rows = batch.take(pa.array(list(reasons), pa.int64()))
-        timestamps_ms = rows.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_pylist()
-        for record, why, timestamp_ms in zip(rows.to_pylist(), reasons.values(), timestamps_ms, strict=True):
-            self._produce(record, why, timestamp_ms)
-        self._producer.flush()
-        if self._failed:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"dead-letter topic {self._name} takes no records: {self._failed[0]}"
-            )
-
-    def _produce(self, record: Mapping[str, Any], why: Mapping[str, str], timestamp_ms: int) -> None:
-        headers = [(header["key"], header["value"]) for header in record["headers"] or ()]
-        while True:
-            try:
-                self._producer.produce(
-                    self._name,
-                    key=record["key"],
-                    value=record["value"],
-                    timestamp=timestamp_ms,
-                    headers=headers + _connect_headers(record, why),
-                    on_delivery=self._delivered,
-                )
-            except BufferError:
-                self._producer.poll(0.1)  # its queue is full: wait until some are delivered
-            else:
-                return
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self._failed.append(str(error))
+    options = WriteOptions.parse(policy.sink_options())
+    records = batch.select(["key", "value", "timestamp"]).take(pa.array(list(reasons), pa.int64()))
+    headers = [_headers(batch, row, why) for row, why in reasons.items()]
+    with borrowed(options.client) as cluster:
+        # Without a producer id: duplicates are there anyway when a task runs again, and brokers keep ids for a day.
+        sink = RowSink(options, Producer(cluster, options, ProducerIdentity(-1, -1)))
+        sink.write(records.append_column("headers", pa.array(headers, batch.schema.field("headers").type)))
+        sink.finish()
 
 
-def _connect_headers(record: Mapping[str, Any], why: Mapping[str, str]) -> list[tuple[str, bytes]]:
-    first, text = next(iter(why.items()))
-    context = {name: record[name] for name in _PLACE} | {
-        "stage": _STAGES[first],
+def _headers(batch: pa.RecordBatch, row: int, why: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The record's own and then Kafka Connect's, which tell of the first thing that was wrong."""
+    column, text = next(iter(why.items()))
+    context = {name: batch.column(name)[row].as_py() for name in _PLACE} | {
+        "stage": _STAGES[column],
         "exception.class.name": RecordFormatError.__qualname__,
         "exception.message": text,
     }
-    return [(_HEADER_PREFIX + name, str(value).encode()) for name, value in context.items()]
+    own = batch.column("headers")[row].as_py() or []
+    return own + [{"key": _HEADER_PREFIX + name, "value": str(value).encode()} for name, value in context.items()]
 
 
 def _place(batch: pa.RecordBatch, row: int) -> str:

@@ -1,8 +1,10 @@
-"""A Spark type for JSON values seen in a sample, by the rules of Spark's own JSON source.
+"""A Spark type for JSON values seen in a sample, much as Spark's own JSON source finds it.
 
 Whole numbers are bigint, or decimal(38,0) where too long for it; other numbers are double; a field that is a number
 here and a text there is a string; objects become structs of all fields seen, sorted by name. A field that is always
-null is a string: it needs some type, and anything can be read as one. Times stay strings, as in Spark.
+null, or an object without fields, is a string: it needs some type, and anything can be read as one. Times stay
+strings, as in Spark, whose rules differ in two points: its decimals are as long as those of the sample, which the next
+record may exceed, and it leaves out objects without fields.
 """
 
 from __future__ import annotations
