@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
 from moldau.spark.formats import TypedFields, typed_fields
+from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
 
 JSON = {"value.format": "json", "value.schema": "a BIGINT", "kafka.bootstrap.servers": "localhost:9092"}
@@ -73,13 +75,17 @@ def test_without_tolerance_the_task_fails_with_the_place_and_the_reason() -> Non
 
 
 def test_a_column_that_nobody_reads_is_not_judged() -> None:
-    from moldau.spark.formats.ddl import parse_type
-
     unread = typed_fields(Options(JSON), lambda column, rows: [], parse_type("key binary, offset bigint"))
     assert unread is None
     asked = typed_fields(Options(JSON | {"key.format": "string"}), lambda column, rows: [], parse_type("key string"))
     assert asked is not None
     assert set(asked.readers) == {"key"}
+
+
+def test_not_null_inside_a_given_type_is_refused() -> None:
+    promised = StructType().add("value", StructType().add("a", LongType(), nullable=False))
+    with pytest.raises(ConfigError, match="column value: nobody can promise NOT NULL"):
+        typed_fields(Options(JSON), lambda column, rows: [], promised)
 
 
 def test_the_column_has_the_name_that_was_asked_for() -> None:

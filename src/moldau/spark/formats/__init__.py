@@ -19,10 +19,12 @@ from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
+from moldau.errors import ConfigError
 from moldau.spark.dead_letters import CORRUPT_TYPE, BadRows, ErrorPolicy
 from moldau.spark.formats.columns import ColumnOptions, ColumnReader, ColumnWriter, Sample
+from moldau.spark.formats.ddl import nullable
 from moldau.spark.options import TYPED_COLUMNS as COLUMNS
 from moldau.spark.options import Options
 
@@ -42,8 +44,7 @@ def typed_fields(options: Options, sample: Sample, schema: StructType | None = N
         # A column that nobody reads cannot be bad, unless somebody asks for all that is corrupt.
         read = schema is None or column in schema.names or errors.corrupt_column in schema.names
         if module is not None and read:
-            given = schema[column].dataType if schema is not None and column in schema.names else None
-            readers[column] = module.reader(ColumnOptions(options, column), sample, given)
+            readers[column] = module.reader(ColumnOptions(options, column), sample, _given_type(schema, column))
     return TypedFields(readers, errors) if readers else None
 
 
@@ -120,6 +121,15 @@ class Encoder:
             index = batch.schema.get_field_index(name)
             batch = batch.set_column(index, pa.field(name, pa.binary()), writer.encode(batch.column(index)))
         return batch
+
+
+def _given_type(schema: StructType | None, column: str) -> DataType | None:
+    if schema is None or column not in schema.names:
+        return None
+    given = schema[column].dataType
+    if given != nullable(given):
+        raise ConfigError(f"column {column}: nobody can promise NOT NULL inside what comes from a topic: leave it out")
+    return given
 
 
 def _module(options: Options, column: str) -> Any:

@@ -49,10 +49,10 @@ _ATOMS: dict[str, Callable[[], t.DataType]] = {
 def parse_type(text: str) -> t.DataType:
     """The type that a DDL text or the JSON of a schema describes; ValueError says what is wrong with it."""
     if text.lstrip().startswith("{"):
-        return _nullable(t.StructType.fromJson(json.loads(text)))
+        return nullable(t.StructType.fromJson(json.loads(text)))
     tokens = _tokens(text)
     try:
-        return _nullable(_Parser(tokens).schema())
+        return nullable(_Parser(tokens).schema())
     except IndexError:
         raise ValueError("the schema ends too early") from None
 
@@ -64,13 +64,14 @@ def schema_option(name: str, text: str) -> t.DataType:
         raise ConfigError(f"option {name}: {error}; expected like 'id BIGINT, tags ARRAY<STRING>'") from error
 
 
-def _nullable(kind: t.DataType) -> t.DataType:
+def nullable(kind: t.DataType) -> t.DataType:
+    """The same type with nothing promised about nulls inside it."""
     if isinstance(kind, t.StructType):
-        return t.StructType([t.StructField(field.name, _nullable(field.dataType)) for field in kind])
+        return t.StructType([t.StructField(field.name, nullable(field.dataType)) for field in kind])
     if isinstance(kind, t.ArrayType):
-        return t.ArrayType(_nullable(kind.elementType))
+        return t.ArrayType(nullable(kind.elementType))
     if isinstance(kind, t.MapType):
-        return t.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        return t.MapType(nullable(kind.keyType), nullable(kind.valueType))
     return kind
 
 
