@@ -35,13 +35,15 @@ import moldau
 VIEWS, COUNTS = "page-views", "page-counts"
 PARTITIONS = 3
 PAGES = ["/", "/search", "/products", "/products/42", "/cart", "/checkout", "/help", "/about"]
-# Some 15,000 a second.
-VIEWS_AT_ONCE = 350
+# Some 5,000 a second: the cores are Spark's, too.
+VIEWS_AT_ONCE = 100
 WINDOW_S = 5
 WINDOWS_SHOWN = 4
 # Without a terminal it ends so long after the first result, or without one after so long.
 SECONDS_OF_RESULTS = 12.0
 SECONDS_TO_FIRST_RESULT = 60.0
+# librdkafka says on standard error that connections end when the broker does; so errors only.
+QUIET = {"log_level": 3}
 # For what is on its way when the demo ends.
 SECONDS_TO_FINISH = 20.0
 
@@ -59,6 +61,7 @@ class Demo:
         # Views are sent until `enough`; counts are read until `done`.
         self.enough = threading.Event()
         self.done = threading.Event()
+        self.failure = threading.Event()
 
     @property
     def elapsed_s(self) -> float:
@@ -77,7 +80,7 @@ class Demo:
 
 def produce(servers: str, demo: Demo) -> None:
     """Page views as a web site sends them: JSON, keyed by visitor, some pages more than others."""
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
+    producer = Producer({**QUIET, "bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
     weights = [1 / (rank + 1) for rank in range(len(PAGES))]
 
     def delivered(error: KafkaError | None, _message: object) -> None:
@@ -97,7 +100,7 @@ def produce(servers: str, demo: Demo) -> None:
 
 def consume(servers: str, topic: str, demo: Demo, take: Callable[[Any, int], None]) -> None:
     """Hand over each value and its second, from the topic's beginning; of committed transactions only."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "demo", "enable.auto.commit": False})
+    consumer = Consumer({**QUIET, "bootstrap.servers": servers, "group.id": "demo", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     while not demo.done.is_set():
         for message in consumer.consume(num_messages=1000, timeout=0.1):
@@ -135,7 +138,7 @@ def count_in_spark(servers: str, demo: Demo, checkpoint: str, writer: threading.
         count_here(servers, demo)
         return
     with contextlib.closing(StoppedSpark(spark)):
-        demo.spark = f"Spark {spark.version} ready after {demo.elapsed_s:.1f} s"
+        demo.spark = f"Spark {spark.version} ready after {demo.elapsed_s:.1f} s, its first micro-batch runs …"
         query = count_page_views(spark, servers, checkpoint)
         while not demo.enough.wait(0.25) and query.isActive:
             if (progress := query.lastProgress) and progress["numInputRows"]:
@@ -146,6 +149,7 @@ def count_in_spark(servers: str, demo: Demo, checkpoint: str, writer: threading.
                 )
         if (failure := query.exception()) is not None:
             demo.spark = f"the query failed: {str(failure).splitlines()[0]}"
+            demo.failure.set()
             return
         writer.join()
         query.processAllAvailable()
@@ -173,7 +177,7 @@ def results(demo: Demo) -> Group:
         totals.update(dict(counts))
     windows = sorted(demo.by_window)[-WINDOWS_SHOWN:]
     table = Table()
-    table.add_column("page")
+    table.add_column("page", no_wrap=True)
     for window in windows:
         table.add_column(f"{datetime.fromtimestamp(window):%H:%M:%S}", justify="right", min_width=8)
     table.add_column("views", justify="right")
@@ -182,7 +186,7 @@ def results(demo: Demo) -> Group:
         share = views / totals.total()
         cells = (f"{demo.by_window[window][page]:,}" for window in windows)
         table.add_row(page, *cells, f"{views:,}", f"{'█' * round(share * 30)} {share:.0%}")
-    return Group(Text(sent(demo)), Text(f"{demo.spark}"), *([table] if totals else []))
+    return Group(Text(sent(demo)), Text(demo.spark), *([table] if totals else []))
 
 
 def sent(demo: Demo) -> str:
@@ -204,8 +208,8 @@ def show(console: Console, demo: Demo, seconds: float | None) -> None:
 
 
 def is_over(demo: Demo, seconds: float | None) -> bool:
-    if seconds is None:
-        return False
+    if seconds is None or demo.failure.is_set():
+        return demo.failure.is_set()
     if demo.first_result_s is None:
         return demo.elapsed_s > SECONDS_TO_FIRST_RESULT
     return demo.elapsed_s > demo.first_result_s + seconds
@@ -216,7 +220,7 @@ def run(console: Console, seconds: float | None) -> int:
     with tempfile.TemporaryDirectory() as checkpoint, moldau.Broker() as broker:
         servers = broker.bootstrap_servers
         console.print(f"broker ready in {demo.elapsed_s * 1000:.0f} ms on {servers}: any Kafka client can connect")
-        admin = AdminClient({"bootstrap.servers": servers})
+        admin = AdminClient({**QUIET, "bootstrap.servers": servers})
         for created in admin.create_topics([NewTopic(name, PARTITIONS) for name in (VIEWS, COUNTS)]).values():
             created.result(10)
         writer = threading.Thread(target=produce, args=(servers, demo))
@@ -235,7 +239,7 @@ def run(console: Console, seconds: float | None) -> int:
         writer.join()
         console.print("finishing: what was sent is counted to the end")
         deadline = time.perf_counter() + SECONDS_TO_FINISH
-        while demo.counted < demo.acknowledged and time.perf_counter() < deadline:
+        while demo.counted < demo.acknowledged and time.perf_counter() < deadline and not demo.failure.is_set():
             time.sleep(0.05)
         demo.done.set()
         for thread in threads:
@@ -259,7 +263,8 @@ def main() -> int:
         "--seconds", type=float, help="end so long after the first result (default: never in a terminal, else 12)"
     )
     seconds = parser.parse_args().seconds
-    console = Console()
+    # A pipe has no width; 80 columns would fold the table.
+    console = Console() if sys.stdout.isatty() else Console(width=110)
     if seconds is None and not console.is_terminal:
         seconds = SECONDS_OF_RESULTS
     return run(console, seconds)
