@@ -9,7 +9,7 @@
 `exactly_once`  the sink's transactions: tasks write, the driver ends them, a replayed batch changes nothing
 `formats/`    typed keys and values (JSON, Avro, Protobuf, strings); what cannot be read becomes a dead letter
 `query_progress`  where a query is in its topics
-`session`     a local Spark that starts fast, with the right Java and Python
+`spark_session`  a local Spark that starts fast, with the right Java and Python
 
 Talks to any Kafka by address and knows nothing of our broker's inside. Importing this package loads neither
 Spark nor Arrow.
@@ -17,6 +17,7 @@ Spark nor Arrow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from moldau.spark.query_progress import Progress
+
+
+def session(
+    app_name: str = "moldau",
+    master: str = "local[*]",
+    *,
+    ui: bool = False,
+    short_job: bool = False,
+    config: Mapping[str, object] | None = None,
+) -> SparkSession:
+    """The running Spark session, or a new one that starts fast, with `format("moldau")` ready to use.
+
+    Whatever stands in `config` wins over our settings. `short_job` is for a local job of seconds: its first result
+    comes sooner, a long read is slower.
+    """
+    from moldau.spark.spark_session import get_or_create
+
+    return get_or_create(app_name, master, ui=ui, short_job=short_job, config=config)
 
 
 def register(spark: SparkSession) -> SparkSession:

@@ -1,0 +1,122 @@
+"""The archive of Spark's classes that makes its JVM start in half the time (Java's AppCDS).
+
+A JVM reads, checks and links some 15,000 classes before Spark answers its first query. Java can write them into an
+archive when it exits and map that the next time. `archive_options` are the flags that use the archive where there is
+one. Where there is none, the first session leaves it to be made when its own process ends, by another one:
+`python -m moldau.spark.class_data`, of low priority, runs a few small queries for the classes they load. It takes half
+a minute, once, and can be run by hand (in the build of an image, say).
+
+An archive belongs to one Java and one set of jars, so both are in its name; Java itself checks that it fits, and does
+without where it does not. It is renamed into place when it is whole. A cache folder that cannot be written to
+is no error: there is no archive then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from moldau.spark.gateway import spark_package
+from moldau.spark.java import Java, find_java
+
+ARCHIVES_MAX = 2  # of about 150 MB each: the newest stay
+MAKING_TIMEOUT_S = 600  # a lock that is older was left behind by a process that died
+# What a JVM has to say about an archive goes to standard output, which is the user's.
+QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "moldau"
+    home = Path.home()
+    return home / "Library" / "Caches" / "moldau" if sys.platform == "darwin" else home / ".cache" / "moldau"
+
+
+def archive_path(java: Java) -> Path:
+    jars = spark_package() / "jars"
+    exactly = hashlib.sha256(f"{java.home}|{jars}|{jars.stat().st_mtime_ns}".encode()).hexdigest()[:8]
+    return cache_folder() / f"spark-{version('pyspark')}-java-{java.version}-{exactly}.jsa"
+
+
+def archive_options(java: Java) -> list[str]:
+    """The flags to start a JVM with, once the archive is there; it is made when this process ends, until then."""
+    archive = archive_path(java)
+    if archive.exists():
+        return [*QUIET_OPTIONS, f"-XX:SharedArchiveFile={archive}"]
+    atexit.register(_make_in_background)
+    return []
+
+
+def make_archive(java: Java) -> None:
+    """Makes the archive of this Java, unless another process is about it."""
+    from moldau.spark.class_data_jobs import run_jobs
+    from moldau.spark.spark_session import get_or_create
+
+    archive = archive_path(java)
+    unfinished = archive.with_name(f"{archive.name}.{os.getpid()}")
+    archive_at_exit = shlex.join([*QUIET_OPTIONS, f"-XX:ArchiveClassesAtExit={unfinished}"])
+    with _lock(archive) as is_ours:
+        if not is_ours or archive.exists():
+            return
+        spark = get_or_create("moldau", "local[1]", config={"spark.driver.extraJavaOptions": archive_at_exit})
+        run_jobs(spark)
+        process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        spark.stop()
+        assert process.stdin is not None
+        process.stdin.close()  # which ends the JVM
+        process.wait(MAKING_TIMEOUT_S)
+        unfinished.replace(archive)
+        _remove_old_archives(archive.parent)
+
+
+def _make_in_background() -> None:
+    with suppress(OSError):
+        subprocess.Popen(
+            [sys.executable, "-m", "moldau.spark.class_data"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def _lock(archive: Path) -> Iterator[bool]:
+    """A file that only one process can create; left behind by a dead one, it counts no more after a while."""
+    lock = archive.with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if time.time() - lock.stat().st_mtime > MAKING_TIMEOUT_S:
+            lock.unlink()
+    try:
+        lock.touch(exist_ok=False)
+    except FileExistsError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _remove_old_archives(folder: Path) -> None:
+    archives = sorted(folder.glob("spark-*.jsa"), key=lambda archive: archive.stat().st_mtime, reverse=True)
+    for archive in archives[ARCHIVES_MAX:]:
+        archive.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    os.nice(10)  # nobody waits for it
+    with suppress(PermissionError):
+        make_archive(find_java())
+    atexit.unregister(_make_in_background)  # whatever came of it, once is enough

