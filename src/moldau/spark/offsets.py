@@ -27,6 +27,7 @@ OffsetsJson = dict[str, dict[str, int]]
 
 JOINED = "(startingOffsets)"
 
+_MALFORMED = (ValueError, TypeError, AttributeError)
 _OFFSET_MAX = 2**63 - 1
 _PARTITION_MAX = 2**31 - 1
 
@@ -40,7 +41,10 @@ class StreamOffset(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
         positions = {topic: offsets for topic, offsets in value.items() if topic != JOINED}
-        return cls(_offsets(positions), _offsets(value.get(JOINED, {})))
+        try:
+            return cls(_offsets(positions), _offsets(value.get(JOINED, {})))
+        except _MALFORMED as error:
+            raise ConfigError(f"the checkpoint has no offsets of topics ({value}): use another one") from error
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = to_json(self.positions)
@@ -57,7 +61,7 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
     """`-1` and `-2` stand for the latest and the earliest offset."""
     try:
         offsets = _offsets(json.loads(text))
-    except (ValueError, TypeError, AttributeError):
+    except _MALFORMED:
         offsets = {}
     if not offsets or not all(LATEST <= offset <= _OFFSET_MAX or offset == EARLIEST for offset in offsets.values()):
         raise ConfigError(
@@ -70,7 +74,7 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
 def parse_timestamps(option: str, text: str) -> dict[TopicPartition, int]:
     try:
         timestamps = _offsets(json.loads(text))
-    except (ValueError, TypeError, AttributeError):
+    except _MALFORMED:
         timestamps = {}
     if not timestamps or not all(0 <= timestamp <= _OFFSET_MAX for timestamp in timestamps.values()):
         raise ConfigError(
@@ -82,7 +86,7 @@ def parse_timestamps(option: str, text: str) -> dict[TopicPartition, int]:
 def parse_partitions(option: str, text: str) -> tuple[TopicPartition, ...]:
     try:
         partitions = {(topic, _index(index)) for topic, indexes in json.loads(text).items() for index in indexes}
-    except (ValueError, TypeError, AttributeError):
+    except _MALFORMED:
         partitions = set()
     if not partitions:
         raise ConfigError(f'option {option}={text}: expected like {{"topicA":[0,1],"topicB":[2,4]}}')

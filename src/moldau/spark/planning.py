@@ -28,8 +28,8 @@ from moldau.wire.constants import EARLIEST, LATEST
 # A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
 _FIRST_CONTACT_MS_MAX = 10_000
 _BACKOFF_MS_MAX = 1_000
-# Long enough for a new topic or a new leader to be known everywhere.
-_ASKED_AGAIN_MAX = 3
+# Long enough for a new topic or a new leader to be known everywhere, short enough for a name that is wrong.
+_ASKED_AGAIN_AFTER_MS = (200, 500, 1_000)
 
 _UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -58,9 +58,8 @@ class TopicOffsets:
         """
         subscription = self._options.subscription
         named = {*subscription.topics, *(topic for topic, _ in (*subscription.partitions, *known))}
-        for attempt in range(1 + _ASKED_AGAIN_MAX):
-            if attempt:
-                time.sleep(_BACKOFF_MS_MAX / 1000)
+        for pause_ms in (0, *_ASKED_AGAIN_AFTER_MS):
+            time.sleep(pause_ms / 1000)
             ends = self.list(dict.fromkeys(self.ask(self._partitions), LATEST))
             missing = named - {topic for topic, _ in ends}
             if missing <= self._missing and all(ends.get(tp, offset) >= offset for tp, offset in known.items()):

@@ -140,7 +140,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = ", ".join(f"{topic}-{index} (read up to offset {offset})" for (topic, index), offset in lost.items())
         message = f"deleted, created again or no longer subscribed to: {gone}; records may have been lost"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{message}: set the option failOnDataLoss=false to go on with what is there")
+            raise DataLossError(f"{message}. To go on with what is there, set option failOnDataLoss to false")
         _logger.warning("%s", message)
 
     def _should_wait(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> bool:

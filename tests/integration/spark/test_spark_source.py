@@ -14,6 +14,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 import moldau.spark
 from moldau import Broker
+from moldau.errors import ConfigError
 from moldau.spark.fetching import OffsetRange
 from tests.integration.conftest import NewTopic, make_topic
 from tests.integration.spark.topics import FLUSH_S, frame, last_line, numbered, produce, source, values
@@ -213,23 +214,33 @@ def test_what_compaction_took_is_no_loss(registered: SparkSession, eager_broker:
     ("given", "words"),
     [
         ({"startingOffset": "earliest"}, "unknown option 'startingoffset': did you mean 'startingOffsets'?"),
-        ({"startingOffsets": "latest"}, "a batch cannot start at the latest offset: use earliest, or readStream"),
-        ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset is not supported"),
-        ({"startingOffsets": '{"t":{"0":5}}'}, "must name exactly the partitions that are read: it names t-0"),
-        ({"startingTimestamp": AT_MS + 10**9}, "or start at the end there with startingOffsetsByTimestampStrategy"),
         ({"schema": "value string"}, "column value is binary, not string: use binary in the schema and cast it"),
-        ({"schema": "offset bigint not null"}, "leave NOT NULL out of the schema"),
         ({"subscribe": "no-such-topic"}, "create it with kafka-topics --create --topic no-such-topic"),
         (
             {"kafka.bootstrap.servers": "localhost:1", "kafka.default.api.timeout.ms": "100"},
             "Connection refused; check the option kafka.bootstrap.servers, and that the broker runs",
         ),
     ],
-    ids=lambda given: "+".join(given) if isinstance(given, dict) else "",
+    ids=["option", "schema", "topic", "address"],
 )
-def test_the_last_line_of_an_error_says_what_to_do(
+def test_the_last_line_of_an_error_in_spark_says_what_to_do(
     registered: SparkSession, bootstrap: str, topic: str, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(PySparkException) as raised:
         frame(registered, **({"bootstrap": bootstrap, "subscribe": topic} | given)).count()
     assert words in last_line(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"startingOffsets": '{"t":{"0":5}}'}, "must name exactly the partitions that are read: it names t-0"),
+        ({"startingTimestamp": AT_MS + 10**9}, "or start at the end there with startingOffsetsByTimestampStrategy"),
+        ({"startingTimestamp": AT_MS + 9, "endingTimestamp": AT_MS}, "lower its startingTimestamp or raise"),
+    ],
+    ids=["partitions", "no match", "order"],
+)
+def test_a_start_that_topics_do_not_have_is_told(bootstrap: str, topic: str, given: dict[str, Any], words: str) -> None:
+    wanted = source(bootstrap, subscribe=topic, **given)
+    with pytest.raises(ConfigError, match=words):
+        wanted.reader(wanted.schema()).partitions()

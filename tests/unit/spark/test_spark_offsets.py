@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.errors import ConfigError
 from moldau.spark.offsets import StreamOffset, limited, to_json
 from moldau.spark.query_progress import Progress, progress_of
 
@@ -29,6 +32,12 @@ def test_positions_survive_the_checkpoint(
 
 def test_a_query_that_started_without_partitions_is_not_one_that_did_not_start() -> None:
     assert StreamOffset({}, {}).to_json() != {}
+
+
+@pytest.mark.parametrize("value", [{"0": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"-1": 5}}, {"t": [5]}])
+def test_a_checkpoint_of_another_source_is_told(value: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the checkpoint has no offsets of topics"):
+        StreamOffset.from_json(value)
 
 
 def test_a_limit_is_shared_by_what_waits_and_none_starves() -> None:
