@@ -84,7 +84,7 @@ def index_batches(data: Bytes) -> Int64s:
 
 
 @helper
-def _varint(pos: int, end: int) -> tuple[int, int]:
+def varint(pos: int, end: int) -> tuple[int, int]:
     """A zigzag varint and the place behind it."""
     value = 0
     shift = 0
@@ -101,7 +101,7 @@ def _varint(pos: int, end: int) -> tuple[int, int]:
 @helper
 def _field(pos: int, end: int) -> tuple[int, int, int]:
     """Place and size of a nullable field, and the place behind it."""
-    size, pos = _varint(pos, end)
+    size, pos = varint(pos, end)
     if size > end - pos:
         return end, 0, end + 1
     return pos, max(size, -1), pos + max(size, 0)
@@ -143,11 +143,11 @@ def scan(  # noqa: PLR0917
                 state[BATCH], state[RECORD], state[PLACE] = batch, record, pos - address
                 return found
             pos, _, record_end = _field(pos, batch_end)
-            time_delta, pos = _varint(pos + 1, record_end)  # behind the attributes, which Kafka never uses
-            offset_delta, pos = _varint(pos, record_end)
+            time_delta, pos = varint(pos + 1, record_end)  # behind the attributes, which Kafka never uses
+            offset_delta, pos = varint(pos, record_end)
             key, key_size, pos = _field(pos, record_end)
             value, value_size, pos = _field(pos, record_end)
-            headers_count, pos = _varint(pos, record_end)
+            headers_count, pos = varint(pos, record_end)
             if not (_is_whole(pos, record_end, headers_count) and 0 <= offset_delta <= last_delta):
                 state[BATCH], state[RECORD] = batch, record
                 return MALFORMED
