@@ -202,3 +202,54 @@ def test_a_row_that_does_not_fit_is_an_error_not_a_loss() -> None:
     typed = pa.array([{"page": None, "user": 1}], arrow_type(parse_type("page string, user bigint")))
     with pytest.raises(RecordFormatError, match="does not fit the Avro schema"):
         AvroWriter(VIEW).encode(typed)
+
+
+FLAT = record(
+    ("a", "long"),
+    ("b", ["null", "int"]),
+    ("c", ["string", "null"]),
+    ("d", "double"),
+    ("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]}),
+    ("f", ["null", record(("x", "float"), ("y", "E")) | {"name": "Inner"}]),
+    ("g", {"type": "fixed", "name": "Two", "size": 2}),
+    ("h", "boolean"),
+    ("i", ["null", "bytes"]),
+)  # fmt: skip
+FLAT_ROWS = st.fixed_dictionaries(
+    {
+        "a": st.integers(-(2**63), 2**63 - 1),
+        "b": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "c": st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+        "d": st.floats(allow_nan=False),
+        "e": st.sampled_from("AB"),
+        "f": st.none() | st.fixed_dictionaries({"x": st.floats(width=32, allow_nan=False), "y": st.sampled_from("AB")}),
+        "g": st.binary(min_size=2, max_size=2),
+        "h": st.booleans(),
+        "i": st.none() | st.binary(max_size=6),
+    }
+)
+
+
+@given(st.lists(FLAT_ROWS, min_size=1, max_size=20), st.data())
+@settings(deadline=None, max_examples=150)
+def test_records_are_the_same_in_columns_and_one_by_one(rows: list[Any], data: st.DataObject) -> None:
+    values: list[Any] = [bytearray(value) for value in written(FLAT, *rows)]
+    for _ in range(data.draw(st.integers(0, 4))):
+        value = values[data.draw(st.integers(0, len(values) - 1))]
+        if value:
+            at = data.draw(st.integers(0, len(value) - 1))
+            value[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    values = [bytes(value) for value in values]
+    values.insert(data.draw(st.integers(0, len(values))), None)
+    in_columns = AvroReader(FLAT).decode(pa.array([b"before", *values], pa.binary())[1:])
+    one_by_one = AvroReader(FLAT, writers=FLAT).decode(pa.array(values, pa.binary()))
+    assert repr(in_columns.values.to_pylist()) == repr(one_by_one.values.to_pylist())  # NaN is not equal to itself
+    assert in_columns.values.type == one_by_one.values.type
+    assert set(in_columns.reasons) == set(one_by_one.reasons)
+
+
+def test_a_text_that_is_no_utf8_is_bad_alone() -> None:
+    good = written(VIEW, {"page": "/", "user": 1})[0]
+    rows, reasons = read(AvroReader(VIEW), good, good.replace(b"/", b"\xff"), good)
+    assert rows == [{"page": "/", "user": 1}, None, {"page": "/", "user": 1}]
+    assert set(reasons) == {1}

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from pyspark.sql.types import DataType
 
 from moldau.errors import ConfigError, RecordFormatError
+from moldau.spark.formats.avro_columns import flat_plan
 from moldau.spark.formats.avro_schema import Schema, avro_schema, load_schema, spark_type
 from moldau.spark.formats.avro_unions import shape_of
 from moldau.spark.formats.columns import (
@@ -75,6 +77,23 @@ class AvroReader:
         self.spark_type = spark_type(schema)
 
     def decode(self, raw: pa.Array) -> Decoded:
+        plan = flat_plan(self._schema) if self._writers is None and self._resolver is None else None
+        if plan is None:
+            return self._one_by_one(raw)
+        try:
+            values, bad = plan.read(raw)
+        except pa.ArrowInvalid:  # some text is no UTF-8
+            return self._one_by_one(raw)
+        if not bad.any():
+            return Decoded(values, {})
+        again = self._one_by_one(raw.filter(pa.array(bad)))
+        places = np.arange(len(raw))
+        places[bad] = len(raw) + np.arange(len(again.values))
+        rows = np.flatnonzero(bad)
+        reasons = {int(rows[index]): why for index, why in again.reasons.items()}
+        return Decoded(pa.concat_arrays([values, again.values]).take(pa.array(places)), reasons)
+
+    def _one_by_one(self, raw: pa.Array) -> Decoded:
         read = self._read_function()
         reasons: dict[int, str] = {}
         rows: list[Any] = []
