@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -194,7 +194,10 @@ def commit_tasks(
         _check_replay(done, messages, fail_on_doubt=options.fail_on_doubt)
         if first.transaction is not None:
             record = Record(batch_id + 1, first.rows, len(messages))
-            transactions.write_offset(first.transaction, options.topic or _RECORD_TOPIC, record.to_offset())
+            try:
+                transactions.write_offset(first.transaction, options.topic or _RECORD_TOPIC, record.to_offset())
+            except KafkaError as error:
+                raise _refusal({first.transaction: error}, options) from error
             _end(transactions, [first], options)
             rest.remove(first)
     _end(transactions, rest, options)
@@ -235,14 +238,18 @@ def _end(transactions: Transactions, messages: Sequence[TaskMessage], options: W
     opened = [message.transaction for message in messages if message.transaction is not None]
     refused = transactions.end(opened, commit=True)
     if refused:
-        transaction, error = next(iter(refused.items()))
-        raise KafkaError(
-            error.code,
-            f"{len(refused)} of {len(opened)} transactions could not be committed, among them "
-            f"'{transaction.transactional_id}' ({error.message}). If writing took longer than "
-            f"kafka.transaction.timeout.ms={options.transaction_timeout_ms}, raise it (and the broker's "
-            "transaction.max.timeout.ms) or write smaller batches. A query started again writes what is missing.",
-        )
+        raise _refusal(refused, options)
+
+
+def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions) -> KafkaError:
+    transaction, error = next(iter(refused.items()))
+    return KafkaError(
+        error.code,
+        f"{len(refused)} transactions could not be committed, among them '{transaction.transactional_id}' "
+        f"({error.message}). If it took longer than kafka.transaction.timeout.ms={options.transaction_timeout_ms}, "
+        "raise it (and the broker's transaction.max.timeout.ms) or write smaller batches. A query started again "
+        "writes what is missing.",
+    )
 
 
 def abort_tasks(cluster: Cluster, messages: Sequence[TaskMessage]) -> None:

@@ -265,6 +265,7 @@ class Producer:
         by_partition: dict[TopicPartition, list[_Failure]] = {}
         for failure in failures:
             by_partition.setdefault(failure.batch.partition, []).append(failure)
+        moved = set()
         for partition, failed in by_partition.items():
             # Sequences wrap around; those on their way at once lie close together.
             start = failed[0].batch.sequence
@@ -274,8 +275,10 @@ class Producer:
                 again[:1] = self._split(failed[0])
             else:
                 self._check(failed[0])
+                moved.add(partition[0])
             self._queues.setdefault(partition, deque()).extendleft(reversed(again))
-        self._wait_for_leaders({topic for topic, _ in by_partition})
+        if moved:
+            self._wait_for_leaders(moved)
 
     def _check(self, failure: _Failure) -> None:
         """Raise unless trying again may help. The first batch of a partition that failed counts, the others follow."""
