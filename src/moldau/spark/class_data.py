@@ -49,11 +49,12 @@ def archive_path(java: Java) -> Path:
 
 
 def archive_options(java: Java) -> list[str]:
-    """The flags to start a JVM with, once the archive is there; it is made when this process ends, until then."""
+    """The flags to start a JVM with. Where there is no archive and nobody makes one, we do when this process ends."""
     archive = archive_path(java)
     if archive.exists():
         return [*QUIET_OPTIONS, f"-XX:SharedArchiveFile={archive}"]
-    atexit.register(_make_in_background)
+    if not _lock_path(archive).exists():
+        atexit.register(_make_in_background)
     return []
 
 
@@ -90,10 +91,14 @@ def _make_in_background() -> None:
         )
 
 
+def _lock_path(archive: Path) -> Path:
+    return archive.with_suffix(".lock")
+
+
 @contextmanager
 def _lock(archive: Path) -> Iterator[bool]:
     """A file that only one process can create; left behind by a dead one, it counts no more after a while."""
-    lock = archive.with_suffix(".lock")
+    lock = _lock_path(archive)
     lock.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         if time.time() - lock.stat().st_mtime > MAKING_TIMEOUT_S:
@@ -117,6 +122,4 @@ def _remove_old_archives(folder: Path) -> None:
 
 if __name__ == "__main__":
     os.nice(10)  # nobody waits for it
-    with suppress(PermissionError):
-        make_archive(find_java())
-    atexit.unregister(_make_in_background)  # whatever came of it, once is enough
+    make_archive(find_java())

@@ -45,8 +45,8 @@ def run_jobs(spark: SparkSession) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="moldau-class-data-") as folder:
         for name, writer in (
-            ("sink", counts.writeStream.format(_NAME).outputMode("update")),
-            ("each", stream.writeStream.foreachBatch(_count)),
+            ("counts", counts.writeStream.foreachBatch(_count).outputMode("update")),
+            ("copy", stream.writeStream.format(_NAME)),
         ):
             query = writer.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True).start()
             query.awaitTermination()
