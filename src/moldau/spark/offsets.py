@@ -8,7 +8,8 @@ where that partition starts, under a key no topic can have:
 
     {"topic": {"0": 123}, "(startingOffsets)": {"topic": {"0": 100}}}
 
-A query starts with no partitions, `{}`: there, all of them join.
+A query starts with no partitions, `{}`: there, all of them join. Batches that none joins in look as those of Spark's
+source do, so that either can go on with the other's checkpoint.
 """
 
 from __future__ import annotations

@@ -85,6 +85,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         begins = {**begin.positions, **until.joined}
+        if not start and not until.positions.keys() <= begins.keys():
+            raise ConfigError(
+                "the first batch in this checkpoint is another source's, which alone knows where it starts:"
+                " finish it there, or use another checkpoint"
+            )
+        # Spark's Kafka source says of a partition that joins only where it ends, and reads it from its first offset.
         ranges = [OffsetRange(*tp, begins.get(tp, 0), offset) for tp, offset in until.positions.items()]
         tasks = split(ranges, self._options.partitions_min, self._options.partition_rows_max)
         return [InputPartition(part) for part in tasks]

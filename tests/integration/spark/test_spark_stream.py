@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 import moldau.spark
 from moldau.cli import consumer_groups
+from moldau.errors import ConfigError, MoldauError
 from moldau.spark.fetching import OffsetRange
 from moldau.spark.stream_reader import TopicStreamReader
 from tests.integration.conftest import NewTopic
@@ -124,6 +125,14 @@ def test_starts_are_looked_up_once_and_kept_with_the_batch(bootstrap: str, new_t
     again.stop()
 
 
+def test_a_checkpoint_of_sparks_kafka_source_is_gone_on_with(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    reader = reader_of(bootstrap, subscribe=topic)
+    assert ranges(reader, {topic: {"0": 5}}, {topic: {"0": 7, "1": 3}}) == [(0, 5, 7), (1, 0, 3)]
+    with pytest.raises(ConfigError, match="finish it there, or use another checkpoint"):
+        reader.partitions({}, {topic: {"0": 7, "1": 3}})
+
+
 def test_a_trigger_takes_its_share_of_each_partition(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     produce(bootstrap, topic, numbered(0, 90) + numbered(0, 10, partition=1))
@@ -180,7 +189,7 @@ def test_a_query_that_cannot_start_says_why(
     bootstrap: str, new_topic: NewTopic, given: Callable[[str], dict[str, str]], words: str
 ) -> None:
     topic = new_topic()
-    with pytest.raises(moldau.errors.MoldauError, match=words):
+    with pytest.raises(MoldauError, match=words):
         reader_of(bootstrap, **({"subscribe": topic} | given(topic))).latestOffset({}, ALL)
 
 

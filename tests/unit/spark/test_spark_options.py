@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from pyspark.sql.types import StructType
 
@@ -26,6 +29,11 @@ def batch(**given: object) -> ReadOptions:
 
 def stream(**given: object) -> ReadOptions:
     return ReadOptions.for_stream(options(**given))
+
+
+def test_importing_the_package_loads_neither_spark_nor_arrow() -> None:
+    code = "import sys, moldau.spark; print(*{'pyspark', 'pyarrow', 'numpy', 'numba'}.intersection(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_defaults_are_those_of_sparks_kafka_source_but_for_isolation() -> None:
