@@ -374,21 +374,24 @@ def test_an_attempt_that_was_given_up_cannot_write_any_more(bootstrap: str, topi
     assert values(bootstrap, topic) == list(range(2000))
 
 
-def test_a_batch_that_takes_too_long_fails_and_can_be_written_again(bootstrap: str, topic: str) -> None:
-    slow = Sink(bootstrap, topic, kafka__transaction__timeout__ms=100)
-    messages = [slow.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)]
+def test_a_batch_that_takes_too_long_fails_and_can_be_written_again() -> None:
+    with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50}) as broker:
+        bootstrap = broker.bootstrap_servers
+        topic = make_topic(bootstrap, 3)
+        slow = Sink(bootstrap, topic, kafka__transaction__timeout__ms=100)
+        messages = [slow.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)]
 
-    def is_over() -> bool:
-        with cluster_at(bootstrap) as cluster:
-            states = {found.transactional_id: found.state for found in list_transactions(cluster)}
-        return all(states[f"{slow.app}-{task}"] != "Ongoing" for task in range(2))
+        def is_over() -> bool:
+            with cluster_at(bootstrap) as cluster:
+                return all(found.state == "CompleteAbort" for found in list_transactions(cluster))
 
-    eventually(is_over, "the broker aborts what takes too long")
-    with pytest.raises(KafkaError, match=r"kafka\.transaction\.timeout\.ms=100, raise it"):
-        slow.commit(0, messages)
-    usual = Sink(bootstrap, topic)
-    usual.commit(0, [usual.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)])
-    assert values(bootstrap, topic) == list(range(200))
+        eventually(is_over, "the broker aborts what takes too long")
+        with pytest.raises(KafkaError, match=r"kafka\.transaction\.timeout\.ms=100, raise it"):
+            slow.commit(0, messages)
+        usual = Sink(bootstrap, topic)
+        usual.commit(0, [usual.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)])
+        assert values(bootstrap, topic) == list(range(200))
+        close_idle()
 
 
 def test_a_query_whose_record_was_deleted_does_not_guess(bootstrap: str, topic: str, sink: Sink) -> None:
