@@ -253,3 +253,29 @@ def test_a_text_that_is_no_utf8_is_bad_alone() -> None:
     rows, reasons = read(AvroReader(VIEW), good, good.replace(b"/", b"\xff"), good)
     assert rows == [{"page": "/", "user": 1}, None, {"page": "/", "user": 1}]
     assert set(reasons) == {1}
+
+
+@given(st.lists(st.none() | FLAT_ROWS, min_size=1, max_size=20))
+@settings(deadline=None, max_examples=100)
+def test_records_written_from_columns_are_the_bytes_of_any_avro_library(rows: list[Any]) -> None:
+    typed = pa.array([None, *rows], arrow_type(spark_type(FLAT)))[1:]
+    expected = [None if row is None else written(FLAT, row)[0] for row in rows]
+    assert AvroWriter(FLAT).encode(typed).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("ddl", "row", "kind"),
+    [
+        ("x bigint", {"x": 2**31}, "int"),
+        ("x string", {"x": "C"}, {"type": "enum", "name": "E", "symbols": ["A", "B"]}),
+        ("x binary", {"x": b"123"}, {"type": "fixed", "name": "F", "size": 2}),
+        ("x int", {"x": None}, "int"),
+        ("y int", {"y": 1}, "int"),
+        ("x string", {"x": "a"}, "long"),
+        ("x bigint", {"x": 2**31}, {"type": "array", "items": "int"}),
+        ("x array<bigint>", {"x": [2**31]}, {"type": "array", "items": "int"}),
+    ],
+)
+def test_no_row_is_written_that_could_not_be_read(ddl: str, row: dict[str, Any], kind: Any) -> None:
+    with pytest.raises(RecordFormatError, match="does not fit the Avro schema"):
+        AvroWriter(record(("x", kind))).encode(pa.array([row], arrow_type(parse_type(ddl))))

@@ -20,7 +20,9 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from pyspark.sql.types import DataType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.formats.avro_columns import flat_plan
+from moldau.spark.formats.avro_columns import read_flat
+from moldau.spark.formats.avro_plan import flat_plan
+from moldau.spark.formats.avro_records import write_flat
 from moldau.spark.formats.avro_schema import Schema, avro_schema, load_schema, spark_type
 from moldau.spark.formats.avro_unions import shape_of
 from moldau.spark.formats.columns import (
@@ -81,7 +83,7 @@ class AvroReader:
         if plan is None:
             return self._one_by_one(raw)
         try:
-            values, bad = plan.read(raw)
+            values, bad = read_flat(plan, raw)
         except pa.ArrowInvalid:  # some text is no UTF-8
             return self._one_by_one(raw)
         if not bad.any():
@@ -146,8 +148,23 @@ class AvroWriter:
         self._schema = schema
 
     def encode(self, typed: pa.Array) -> pa.Array:
+        plan = flat_plan(self._schema)
+        written = None if plan is None else write_flat(plan, typed)
+        if written is not None:
+            return written
+        _check_numbers(typed, self._schema)
         schema = parse_schema(self._schema)
         return pa.array([_written(schema, row) for row in typed.to_pylist(maps_as_pydicts="strict")], pa.binary())
+
+
+def _check_numbers(typed: pa.Array, schema: Schema) -> None:
+    """The library checks all but this: it would write a number that is too long for its type as it is."""
+    try:
+        typed.cast(arrow_type(spark_type(schema)))
+    except pa.ArrowInvalid as error:
+        raise RecordFormatError(f"a row does not fit the Avro schema: {reason(error)}") from error
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        pass  # another shape, which the library judges row by row
 
 
 def _written(schema: Any, row: Any) -> bytes | None:
