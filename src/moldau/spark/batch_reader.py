@@ -53,7 +53,7 @@ class TopicReader(DataSourceReader):
         timestamp_ms = self._pruning.timestamp_ms
         if timestamp_ms is None:
             return left
-        found = topics.list({(part.topic, part.partition): timestamp_ms for part in left})
+        found = topics.at({(part.topic, part.partition): timestamp_ms for part in left})
         # No record that late (-1): none before the end, which was asked for earlier.
         firsts = {tp: offset for tp, offset in found.items() if offset >= 0}
         return [

@@ -60,7 +60,7 @@ class TopicOffsets:
         named = {*subscription.topics, *(topic for topic, _ in (*subscription.partitions, *known))}
         for pause_ms in (0, *_ASKED_AGAIN_AFTER_MS):
             time.sleep(pause_ms / 1000)
-            ends = self.list(dict.fromkeys(self.ask(self._partitions), LATEST))
+            ends = self.at(dict.fromkeys(self.ask(self._partitions), LATEST))
             missing = named - {topic for topic, _ in ends}
             if missing <= self._missing and all(ends.get(tp, offset) >= offset for tp, offset in known.items()):
                 break
@@ -104,9 +104,9 @@ class TopicOffsets:
             raise ConfigError(_other_partitions(boundary, given, there))
         if boundary.offsets is not None:
             asked = {tp: offset for tp, offset in boundary.offsets.items() if offset < 0}
-            return dict(boundary.offsets) | self.list(asked)
+            return dict(boundary.offsets) | self.at(asked)
         times = boundary.times or dict.fromkeys(there, boundary.time or 0)
-        found = self.list(times)
+        found = self.at(times)
         later = {tp: times[tp] for tp, offset in found.items() if offset < 0}
         if later and without_match is None:
             (topic, index), timestamp = min(later.items())
@@ -114,12 +114,12 @@ class TopicOffsets:
                 f"option {boundary.option}: no record of {topic}-{index} is from {timestamp} or later: start earlier,"
                 " or start at the end there with startingOffsetsByTimestampStrategy=latest"
             )
-        return found | self.list(dict.fromkeys(later, without_match or LATEST))
+        return found | self.at(dict.fromkeys(later, without_match or LATEST))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self.list(dict.fromkeys(partitions, EARLIEST))
+        return self.at(dict.fromkeys(partitions, EARLIEST))
 
-    def list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The first offsets at or after these times, -1 where there is none. A partition that is gone is left out."""
         if not timestamps:
             return {}
@@ -136,12 +136,12 @@ class TopicOffsets:
         """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
         config = self._options.client
         patience_ms = config.api_timeout_ms if self._reached else min(config.api_timeout_ms, _FIRST_CONTACT_MS_MAX)
-        answer = ask_patiently(config, call, patience_ms)
+        answer = _ask_patiently(config, call, patience_ms)
         self._reached = True
         return answer
 
 
-def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_ms: int) -> R:
+def _ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_ms: int) -> R:
     deadline = time.monotonic() + patience_ms / 1000
     backoff_ms = config.retry_backoff_ms
     while True:
