@@ -7,6 +7,10 @@ missing ones are null.
 
 A block with a record that Arrow refuses is cut smaller, at that record where Arrow names it. The few that are left
 are read one by one (`json_records`), as is all of a type Arrow's parser does not know: maps.
+An inferred schema is found when the DataFrame is made and stays as it is for all of its queries: fields that come later
+are left out, those that go are null, and a value of another type makes a record bad. A query that is started again
+infers anew; one that should live for long has its schema given.
+
 Spark's `from_json` is the model; where it differs is said there. Also: text after the value makes the record bad,
 the bare value `null` is null, and an empty value is bad.
 """
