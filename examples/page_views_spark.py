@@ -6,7 +6,7 @@ Reads JSON with a `page` from the topic `page-views`, writes the counts to `page
 
 import sys
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
@@ -22,15 +22,10 @@ def count_page_views(spark: SparkSession, servers: str, checkpoint: str) -> Stre
     result = F.struct(F.unix_timestamp("window.start").alias("window"), "page", "count")
     counts = windows.count().select(F.col("page").alias("key"), F.to_json(result).alias("value"))
 
-    def write(rows: DataFrame, batch_id: int) -> None:
-        # Spark gives no Python sink its update mode; a batch write under the query's name and the batch's number
-        # changes nothing when it is repeated.
-        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        once = {"topic": "page-counts", "txnAppId": query_id, "txnVersion": str(batch_id)}
-        rows.write.format("moldau").mode("append").options(**kafka, **once).save()
-
+    # Spark gives no Python sink its update mode, but foreachBatch has it.
+    sink = moldau.spark.batch_sink(topic="page-counts", **kafka)
     updates = counts.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
-    return updates.foreachBatch(write).start()
+    return updates.foreachBatch(sink).start()
 
 
 if __name__ == "__main__":

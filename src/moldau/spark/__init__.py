@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from moldau.spark.foreach_batch import BatchSink
     from moldau.spark.query_progress import Progress
 
 
@@ -63,3 +64,10 @@ def progress(query: StreamingQuery) -> Progress:
     from moldau.spark.query_progress import progress_of_query
 
     return progress_of_query(query)
+
+
+def batch_sink(**options: object) -> BatchSink:
+    """For `foreachBatch`: writes each micro-batch to a topic, exactly once, in any output mode."""
+    from moldau.spark.foreach_batch import BatchSink
+
+    return BatchSink(options)
