@@ -16,7 +16,7 @@ def session(kind: str, jars: str) -> Any:
     if kind == "moldau":
         import moldau.spark
 
-        return moldau.spark.session(master="local[2]")
+        return moldau.spark.session(master="local[2]", short_job=True)
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -78,6 +78,12 @@ class Demo:
             self.first_result_s = self.elapsed_s
 
 
+def create_topics(servers: str) -> None:
+    admin = AdminClient({**QUIET, "bootstrap.servers": servers})
+    for created in admin.create_topics([NewTopic(name, PARTITIONS) for name in (VIEWS, COUNTS)]).values():
+        created.result(10)
+
+
 def produce(servers: str, demo: Demo) -> None:
     """Page views as a web site sends them: JSON, keyed by visitor, some pages more than others."""
     producer = Producer({**QUIET, "bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
@@ -125,49 +131,58 @@ def count_here(servers: str, demo: Demo) -> None:
 
 
 def count_in_spark(servers: str, demo: Demo, checkpoint: str, writer: threading.Thread) -> None:
-    """Start Spark, run the job until there is enough, let it finish what was sent, and stop it."""
+    """Start Spark and run the job in it; without Spark, count here."""
     try:
-        from page_views_spark import count_page_views
-
-        import moldau.spark
-
-        spark = moldau.spark.session()
+        spark = start_spark()
     except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        demo.spark = f"no Spark here ({reason}): the views are counted without it"
+        demo.spark = f"no Spark here ({first_line(error)}): the views are counted without it"
         count_here(servers, demo)
         return
-    with contextlib.closing(StoppedSpark(spark)):
-        demo.spark = f"Spark {spark.version} ready after {demo.elapsed_s:.1f} s, its first micro-batch runs …"
-        query = count_page_views(spark, servers, checkpoint)
-        while not demo.enough.wait(0.25) and query.isActive:
-            if (progress := query.lastProgress) and progress["numInputRows"]:
-                rate = progress["processedRowsPerSecond"]
-                demo.spark = (
-                    f"Spark {spark.version}: micro-batch {progress['batchId']}, "
-                    f"{progress['numInputRows']:,} rows at {rate:,.0f} a second, exactly once"
-                )
-        if (failure := query.exception()) is not None:
-            demo.spark = f"the query failed: {str(failure).splitlines()[0]}"
-            demo.failure.set()
-            return
-        writer.join()
-        query.processAllAvailable()
-        query.stop()
+    try:
+        run_query(spark, servers, demo, checkpoint, writer)
+    except Exception as error:
+        demo.spark = f"Spark failed: {first_line(error)}"
+        demo.failure.set()
+    finally:
+        stop_spark(spark)
 
 
-class StoppedSpark:
-    """Stops a session, and waits for its Java process to be gone."""
+def start_spark() -> Any:
+    import moldau.spark
 
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
+    spark = moldau.spark.session(short_job=True)
+    # Warnings would be written into the table.
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
-    def close(self) -> None:
-        gateway = self._spark.sparkContext._gateway
-        self._spark.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(SECONDS_TO_FINISH)
+
+def run_query(spark: Any, servers: str, demo: Demo, checkpoint: str, writer: threading.Thread) -> None:
+    """Until there is enough; then what was sent is counted to the end."""
+    from page_views_spark import count_page_views
+
+    name = f"Spark {spark.version}"
+    demo.spark = f"{name} ready after {demo.elapsed_s:.1f} s, its first micro-batch runs …"
+    query = count_page_views(spark, servers, checkpoint)
+    while not demo.enough.wait(0.25) and query.isActive:
+        if (progress := query.lastProgress) and progress["numInputRows"]:
+            batch, rows, rate = (progress[key] for key in ("batchId", "numInputRows", "processedRowsPerSecond"))
+            demo.spark = f"{name}: micro-batch {batch}, {rows:,} rows at {rate:,.0f} a second, exactly once"
+    writer.join()
+    query.processAllAvailable()
+    query.stop()
+
+
+def stop_spark(spark: Any) -> None:
+    """And wait for its Java process to be gone."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(SECONDS_TO_FINISH)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]
 
 
 def results(demo: Demo) -> Group:
@@ -220,9 +235,7 @@ def run(console: Console, seconds: float | None) -> int:
     with tempfile.TemporaryDirectory() as checkpoint, moldau.Broker() as broker:
         servers = broker.bootstrap_servers
         console.print(f"broker ready in {demo.elapsed_s * 1000:.0f} ms on {servers}: any Kafka client can connect")
-        admin = AdminClient({**QUIET, "bootstrap.servers": servers})
-        for created in admin.create_topics([NewTopic(name, PARTITIONS) for name in (VIEWS, COUNTS)]).values():
-            created.result(10)
+        create_topics(servers)
         writer = threading.Thread(target=produce, args=(servers, demo))
         reader = threading.Thread(target=read_counts, args=(servers, demo))
         spark = threading.Thread(target=count_in_spark, args=(servers, demo, checkpoint, writer))

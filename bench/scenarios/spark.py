@@ -75,7 +75,7 @@ class SparkScenario(Scenario):
 
 class SparkThroughput(SparkScenario):
     """100-byte records in two partitions, written by librdkafka; each job through each connector in turns in one
-    Spark session, after one pass of each that does not count. Reads end in Spark's `noop` sink with all columns; a
+    Spark session, after two passes of each that do not count. Reads end in Spark's `noop` sink with all columns; a
     stream is one `availableNow` trigger; a write has keys and generated values (ours exactly once, as is its
     default, the JVM connector's at least once, the best it has). That all connectors read the same is checked by a
     hash over all columns, what they wrote by the sum of its CRCs. CPU is that of the driver, the JVM and its Python
@@ -160,8 +160,8 @@ class SparkThroughput(SparkScenario):
 
 class SparkFirstResult(SparkScenario):
     """A small script from the start of its Python process to its printed result, over a topic of 1,000 records: with
-    `moldau.spark.session()` and our source, with a plain SparkSession and the connector's jars on disk. One run of
-    each does not count: it makes our class-data archive, and fills the page cache."""
+    `moldau.spark.session(short_job=True)` and our source, and with a plain SparkSession and the connector's jars on
+    disk. One run of each does not count: it makes our class-data archive, and fills the page cache."""
 
     name = "spark_first_result"
     repeats_itself = True
