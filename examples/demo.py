@@ -61,7 +61,8 @@ class Demo:
         # Views are sent until `enough`; counts are read until `done`.
         self.enough = threading.Event()
         self.done = threading.Event()
-        self.failure = threading.Event()
+        # There will be no more results: Spark failed, or the end came before the first one.
+        self.over = threading.Event()
 
     @property
     def elapsed_s(self) -> float:
@@ -142,7 +143,7 @@ def count_in_spark(servers: str, demo: Demo, checkpoint: str, writer: threading.
         run_query(spark, servers, demo, checkpoint, writer)
     except Exception as error:
         demo.spark = f"Spark failed: {first_line(error)}"
-        demo.failure.set()
+        demo.over.set()
     finally:
         stop_spark(spark)
 
@@ -160,6 +161,8 @@ def run_query(spark: Any, servers: str, demo: Demo, checkpoint: str, writer: thr
     """Until there is enough; then what was sent is counted to the end."""
     from page_views_spark import count_page_views
 
+    if demo.over.is_set():
+        return
     name = f"Spark {spark.version}"
     demo.spark = f"{name} ready after {demo.elapsed_s:.1f} s, its first micro-batch runs …"
     query = count_page_views(spark, servers, checkpoint)
@@ -168,7 +171,8 @@ def run_query(spark: Any, servers: str, demo: Demo, checkpoint: str, writer: thr
             batch, rows, rate = (progress[key] for key in ("batchId", "numInputRows", "processedRowsPerSecond"))
             demo.spark = f"{name}: micro-batch {batch}, {rows:,} rows at {rate:,.0f} a second, exactly once"
     writer.join()
-    query.processAllAvailable()
+    if not demo.over.is_set():
+        query.processAllAvailable()
     query.stop()
 
 
@@ -182,7 +186,9 @@ def stop_spark(spark: Any) -> None:
 
 
 def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]
+    """Of an error that comes from Java the second: the first one says where it was caught."""
+    lines = str(error).splitlines() or [repr(error)]
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
 
 
 def results(demo: Demo) -> Group:
@@ -223,8 +229,8 @@ def show(console: Console, demo: Demo, seconds: float | None) -> None:
 
 
 def is_over(demo: Demo, seconds: float | None) -> bool:
-    if seconds is None or demo.failure.is_set():
-        return demo.failure.is_set()
+    if seconds is None or demo.over.is_set():
+        return demo.over.is_set()
     if demo.first_result_s is None:
         return demo.elapsed_s > SECONDS_TO_FIRST_RESULT
     return demo.elapsed_s > demo.first_result_s + seconds
@@ -248,11 +254,13 @@ def run(console: Console, seconds: float | None) -> int:
             show(console, demo, seconds)
         # A second Ctrl-C ends at once what would end by itself soon.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        if demo.first_result_s is None:
+            demo.over.set()
         demo.enough.set()
         writer.join()
-        console.print("finishing: what was sent is counted to the end")
+        console.print("stopping Spark …" if demo.over.is_set() else "finishing: what was sent is counted to the end …")
         deadline = time.perf_counter() + SECONDS_TO_FINISH
-        while demo.counted < demo.acknowledged and time.perf_counter() < deadline and not demo.failure.is_set():
+        while demo.counted < demo.acknowledged and time.perf_counter() < deadline and not demo.over.is_set():
             time.sleep(0.05)
         demo.done.set()
         for thread in threads:
@@ -262,8 +270,10 @@ def run(console: Console, seconds: float | None) -> int:
 
 
 def verdict(console: Console, demo: Demo) -> int:
-    if demo.first_result_s is not None:
-        console.print(f"first result {demo.first_result_s:.1f} s after the start")
+    if demo.first_result_s is None:
+        console.print("ended before the first result")
+        return 1
+    console.print(f"first result {demo.first_result_s:.1f} s after the start")
     wrong = demo.acknowledged - demo.counted
     answer = "yes" if wrong == 0 else f"NO, {abs(wrong):,} {'are missing' if wrong > 0 else 'too many'}"
     console.print(f"every acknowledged view was counted once: {answer}")
