@@ -2,7 +2,9 @@
 
 A partition's batches have sequence numbers, given when they are queued, and the broker takes each number once, in
 turn (the idempotent producer). A request carries one batch per partition, and up to five requests wait for an answer on
-each connection, which is as many batches as a broker remembers. When one of them fails, everything after it in the
+each connection, which is as many batches as a broker remembers. Only a partition's first batch travels alone: a broker
+that has not heard of a producer begins with whatever number it sees first, and were the first batch refused (a new
+topic, say), it would take the second for it. When one of them fails, everything after it in the
 same partition fails too: then all answers are collected, the leaders looked up again, and what was not
 acknowledged is sent again in the order of its numbers. What had been written after all, the broker knows by its
 number.
@@ -119,6 +121,8 @@ class Producer:
         self._sequences: dict[TopicPartition, int] = {}
         self._queues: dict[TopicPartition, deque[_Outgoing]] = {}
         self._in_flight: dict[int, deque[_Request]] = {}
+        self._introduced: set[TopicPartition] = set()  # whose first batch is acknowledged
+        self._introducing: set[TopicPartition] = set()  # whose first batch is on its way
 
     def topic(self, name: str) -> TopicMetadata:
         """As it was when first asked for: a topic that grows meanwhile would split its keys within a batch of rows."""
@@ -173,12 +177,14 @@ class Producer:
         for partition in self._queues:
             by_leader.setdefault(self._leader(partition), []).append(partition)
         for leader, partitions in by_leader.items():
-            if len(self._in_flight.get(leader, ())) >= IN_FLIGHT_MAX:
+            ready = [partition for partition in partitions if partition not in self._introducing]
+            if not ready or len(self._in_flight.get(leader, ())) >= IN_FLIGHT_MAX:
                 failures = self._collect(leader)
-                if failures:
-                    self._settle(failures)
-                    return  # with other leaders, perhaps
-            self._settle(self._post(leader, partitions))
+            else:
+                failures = self._post(leader, ready)
+            if failures:
+                self._settle(failures)
+                return  # with other leaders, perhaps
 
     def _post(self, leader: int, partitions: Iterable[TopicPartition]) -> list[_Failure]:
         batches: dict[TopicPartition, _Outgoing] = {}
@@ -206,6 +212,7 @@ class Producer:
         except KafkaError as error:
             return self._lost(leader, error) + [_Failure(batch, error) for batch in batches.values()]
         self._in_flight.setdefault(leader, deque()).append(_Request(number, batches))
+        self._introducing |= batches.keys() - self._introduced
         return []
 
     def _request(self, batches: dict[TopicPartition, _Outgoing]) -> list[Buffer]:
@@ -233,12 +240,15 @@ class Producer:
         except KafkaError as error:
             return self._lost(leader, error)
         batches = requests.popleft().batches
-        return [
+        failures = [
             _Failure(batches[topic.name, result.index], to_error(result.error_code, _words(result)))
             for topic in answer.responses
             for result in topic.partition_responses
             if result.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         ]
+        self._introduced |= batches.keys() - {failure.batch.partition for failure in failures}
+        self._introducing -= batches.keys()
+        return failures
 
     def _collect_all(self) -> list[_Failure]:
         failures: list[_Failure] = []
@@ -262,6 +272,7 @@ class Producer:
         if not failures:
             return
         failures = failures + self._collect_all()
+        self._introducing.clear()
         by_partition: dict[TopicPartition, list[_Failure]] = {}
         for failure in failures:
             by_partition.setdefault(failure.batch.partition, []).append(failure)
