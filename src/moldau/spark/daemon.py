@@ -1,9 +1,9 @@
-"""The process that Spark forks its Python workers from: PySpark's own, with what a task needs imported before the fork.
+"""The process that Spark forks its Python workers from: PySpark's own, with what they need imported before the fork.
 
 Spark starts it as `python -m moldau.spark.daemon pyspark.worker` (`spark.python.daemon.module`), once on each executor.
 PySpark's daemon imports nothing before it forks, so each worker loads Arrow, the compiled kernels and this package for
-itself: half a second, and memory that is not shared. None of them starts a thread when it is imported: a fork
-would leave it behind.
+itself: half a second, and memory that is not shared. A fork leaves threads behind: Spark tells numpy's libraries to
+start none, and the one that Arrow's allocator keeps is its own to restart.
 
 Spark also puts a zip file with PySpark on the path, out of which Python compiles every module anew, in every process.
 Where the same version is installed, that is used instead.
@@ -12,13 +12,50 @@ Where the same version is installed, that is used instead.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-_PRELOADED = ("pyspark.worker", "moldau.spark.source", "moldau.spark.fetching", "moldau.spark.writers")
+_MODULES = (
+    "pyspark.daemon",
+    "pyspark.worker",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.worker.commit_data_source_write",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "moldau.spark.source",
+    "moldau.spark.projection",
+    "moldau.spark.batch_reader",
+    "moldau.spark.stream_reader",
+    "moldau.spark.fetching",
+    "moldau.spark.writers",
+    "moldau.spark.row_sink",
+    "kio.serial",
+    "encodings.idna",  # by which socket.connect() turns a host into bytes
+    "numpy.ma",
+)
+
+
+def preload() -> None:
+    """Imports what workers import. What cannot be is left to the worker that needs it: it fails with the reason."""
+    for module in _MODULES:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    os.register_at_fork(after_in_child=_reseed)
+
+
+def _reseed() -> None:
+    """Python's own random numbers differ after a fork; numpy's would be the same in every worker."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def prefer_installed_pyspark() -> None:
@@ -35,12 +72,9 @@ def prefer_installed_pyspark() -> None:
 
 def main() -> None:
     prefer_installed_pyspark()
+    preload()
     from pyspark.daemon import manager
 
-    for module in _PRELOADED:
-        # A worker that needs it fails with the reason; others have no use for it.
-        with suppress(Exception):
-            importlib.import_module(module)
     manager()
 
 

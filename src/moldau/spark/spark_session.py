@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from moldau.spark import register
 from moldau.spark.class_data import archive_options, cache_folder
 from moldau.spark.gateway import can_start_directly, start_gateway
 from moldau.spark.java import find_java, home_for_scripts
+from moldau.spark.warm_python import start_warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +123,7 @@ def _local_settings(master: str) -> dict[str, str]:
         # Its bar would be drawn over what the user prints.
         "spark.ui.showConsoleProgress": "false",
         # Spark's default is a folder in the current one. Tables end with the session, as its catalog does.
-        "spark.sql.warehouse.dir": _temporary_folder(),
+        "spark.sql.warehouse.dir": _temporary_folder("warehouse"),
     }
 
 
@@ -135,11 +137,16 @@ def _cores(master: str) -> int:
 
 def _set_python(is_local: bool) -> None:
     """Workers run this Python. On a cluster its path may be another, which the environment then says."""
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        if is_local:
-            os.environ[name] = sys.executable
-        else:
-            os.environ.setdefault(name, sys.executable)
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _warm_python()
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+@cache
+def _warm_python() -> str:
+    return sys.executable if sys.platform == "win32" else start_warm_python(Path(_temporary_folder("python")))
 
 
 def _running_session() -> SparkSession | None:
@@ -168,7 +175,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _temporary_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="moldau-warehouse-")
+def _temporary_folder(name: str) -> str:
+    folder = tempfile.mkdtemp(prefix=f"moldau-{name}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

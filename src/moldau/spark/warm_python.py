@@ -1,0 +1,105 @@
+"""One warm Python process that all Python processes of a local session are forked from.
+
+Spark starts a Python process for each step of a query that Python has a part in (find the data sources, ask for the
+columns, plan, read, write, commit), and each imports PySpark, Arrow and this package again: most of a second each, one
+after the other, before the first row. Here that is imported once, while the JVM starts. `PYSPARK_PYTHON` names a small
+script, which runs `warm_client` in the place of Python: it hands Spark's pipes to this process, and a fork of it
+becomes the daemon that Spark asked for.
+
+The process ends with the one that started it: it holds the other end of its standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from moldau.spark import warm_client
+from moldau.spark.daemon import preload
+
+# Requests of one query's start; each is accepted within milliseconds.
+_BACKLOG = 64
+# An environment larger than that could not have been passed to a process.
+_REQUEST_BYTES_MAX = 16 * 1024 * 1024
+_PID_BYTES = 8
+
+
+def start_warm_python(folder: Path) -> str:
+    """Starts the process and returns the path of what is to be `PYSPARK_PYTHON`; both live in this private folder."""
+    address = folder / "socket"
+    script = folder / "python"
+    client = shlex.join([sys.executable, "-I", "-S", str(warm_client.__file__), sys.executable, str(address)])
+    script.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
+    script.chmod(0o700)
+    # Numbers of threads: a library that starts some when it is imported would lose them in a fork.
+    environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.Popen(
+        [sys.executable, "-m", "moldau.spark.warm_python", str(address)],
+        stdin=subprocess.PIPE,
+        env=environment,
+        process_group=0,
+    )
+    return str(script)
+
+
+def serve(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        preload()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are Spark's: nobody asks how they ended
+        while True:
+            ready, _, _ = select.select([listener, sys.stdin], [], [])
+            if sys.stdin in ready:
+                return
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                _become_daemon(connection)
+            connection.close()
+
+
+def _become_daemon(connection: socket.socket) -> None:
+    """In the fork: all that `python -m pyspark.daemon <worker module>` would be."""
+    _, pipes, _, _ = socket.recv_fds(connection, 1, 3)
+    worker_module, folder, *variables = _read_all(connection).split(b"\0")
+    for descriptor, pipe in enumerate(pipes):
+        os.dup2(pipe, descriptor)
+        os.close(pipe)
+    os.chdir(folder)
+    os.environb.clear()
+    os.environb.update(dict(variable.split(b"=", 1) for variable in variables))
+    for place, entry in enumerate(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), start=1):
+        if entry not in sys.path:
+            sys.path.insert(place, entry)
+    sys.argv[1:] = [os.fsdecode(worker_module)]
+    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr] # as PYTHONUNBUFFERED does
+    connection.sendall(os.getpid().to_bytes(_PID_BYTES, "big"))
+    # The client waits for the daemon's end, not for that of its workers.
+    os.register_at_fork(after_in_child=connection.close)
+
+    from pyspark.daemon import manager
+
+    try:
+        manager()
+    finally:
+        os._exit(1)  # it never returns but by an exception; what is above in the stack is not the fork's
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    parts = bytearray()
+    while part := connection.recv(65536):
+        parts += part
+        if len(parts) > _REQUEST_BYTES_MAX:
+            raise ValueError("a request that is too long")
+    return bytes(parts)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
