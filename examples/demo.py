@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -245,28 +245,39 @@ def run(console: Console, seconds: float | None) -> int:
         writer = threading.Thread(target=produce, args=(servers, demo))
         reader = threading.Thread(target=read_counts, args=(servers, demo))
         spark = threading.Thread(target=count_in_spark, args=(servers, demo, checkpoint, writer))
-        threads = (writer, reader, spark)
-        for thread in threads:
-            thread.start()
-        with contextlib.suppress(KeyboardInterrupt):
-            if console.is_terminal:
-                console.print("Ctrl-C ends the demo")
-            show(console, demo, seconds)
-        # A second Ctrl-C ends at once what would end by itself soon.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-        if demo.first_result_s is None:
-            demo.over.set()
+        with running(demo, writer, reader, spark):
+            with contextlib.suppress(KeyboardInterrupt):
+                if console.is_terminal:
+                    console.print("Ctrl-C ends the demo")
+                show(console, demo, seconds)
+            # A second Ctrl-C ends at once what would end by itself soon.
+            signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+            if demo.first_result_s is None:
+                demo.over.set()
+            demo.enough.set()
+            writer.join()
+            console.print("finishing …")
+            deadline = time.perf_counter() + SECONDS_TO_FINISH
+            while demo.counted < demo.acknowledged and time.perf_counter() < deadline and not demo.over.is_set():
+                time.sleep(0.05)
+    console.print(results(demo))
+    return verdict(console, demo)
+
+
+@contextlib.contextmanager
+def running(demo: Demo, *threads: threading.Thread) -> Iterator[None]:
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    except BaseException:
+        demo.over.set()
+        raise
+    finally:
         demo.enough.set()
-        writer.join()
-        console.print("stopping Spark …" if demo.over.is_set() else "finishing: what was sent is counted to the end …")
-        deadline = time.perf_counter() + SECONDS_TO_FINISH
-        while demo.counted < demo.acknowledged and time.perf_counter() < deadline and not demo.over.is_set():
-            time.sleep(0.05)
         demo.done.set()
         for thread in threads:
             thread.join()
-    console.print(results(demo))
-    return verdict(console, demo)
 
 
 def verdict(console: Console, demo: Demo) -> int:
@@ -290,7 +301,11 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=110)
     if seconds is None and not console.is_terminal:
         seconds = SECONDS_OF_RESULTS
-    return run(console, seconds)
+    try:
+        return run(console, seconds)
+    except BrokenPipeError:  # as of `make demo | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Page views counted per page and window, exactly once: `python page_views_spark.py localhost:9092 ./checkpoint`.
 
 Reads JSON with a `page` from the topic `page-views`, writes the counts to `page-counts`, again and again as they grow;
-`make demo` shows the same job at work.
+both topics exist before. `make demo` shows the same job at work.
 """
 
 import sys

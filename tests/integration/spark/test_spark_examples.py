@@ -1,0 +1,90 @@
+"""The examples run as they are documented: the windowed count as a script of its own, and `make demo`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+
+from moldau import Broker
+from tests.integration.conftest import make_topic
+from tests.integration.waiting import eventually
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+PAGES = Counter({"/": 30, "/cart": 20, "/help": 10})
+
+
+def send_views(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for page, views in PAGES.items():
+        for _ in range(views):
+            producer.produce("page-views", json.dumps({"page": page}))
+    assert producer.flush(30) == 0
+
+
+class Counts:
+    """The latest count of each window and page."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "t", "auto.offset.reset": "earliest"})
+        self._consumer.subscribe(["page-counts"])
+        self._latest: dict[tuple[int, str], int] = {}
+
+    def by_page(self) -> Counter[str]:
+        for message in self._consumer.consume(100, timeout=0.5):
+            if message.error() is None:
+                row = json.loads(message.value())
+                assert message.key().decode() == row["page"]
+                self._latest[row["window"], row["page"]] = row["count"]
+        totals: Counter[str] = Counter()
+        for (_, page), count in self._latest.items():
+            totals[page] += count
+        return totals
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def test_the_script_counts_every_view_once(fresh_kafka_broker: Broker, tmp_path: Path) -> None:
+    bootstrap = fresh_kafka_broker.bootstrap_servers
+    for topic in ("page-views", "page-counts"):
+        make_topic(bootstrap, 2, name=topic)
+    send_views(bootstrap)
+    command = [sys.executable, str(EXAMPLES / "page_views_spark.py"), bootstrap, str(tmp_path / "checkpoint")]
+    counts = Counts(bootstrap)
+    with subprocess.Popen(command) as script:
+        eventually(lambda: counts.by_page() == PAGES, "the first views are counted", within_s=90)
+        send_views(bootstrap)
+        eventually(lambda: counts.by_page() == PAGES + PAGES, "the others are counted, too", within_s=20)
+        script.kill()
+    counts.close()
+
+
+def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=110, check=False, env={**os.environ, **environment}
+    )
+
+
+def test_the_demo_counts_in_spark_and_ends_by_itself() -> None:
+    ended = demo("--seconds", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "starting Spark" in ended.stdout
+    assert "exactly once" in ended.stdout
+    assert "every acknowledged view was counted once: yes" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_the_demo_shows_the_broker_where_spark_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None  # as if not installed")
+    ended = demo("--seconds", "1", PYTHONPATH=str(tmp_path))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "no Spark here" in ended.stdout
+    assert ended.stderr == ""
+    assert "every acknowledged view was counted once: yes" in ended.stdout
