@@ -47,15 +47,15 @@ def session(
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes `format("moldau")` of this session one whose batch reads push filters down to offsets.
+    """Makes `format("moldau")` known to a session, and lets its batch reads be asked to push filters down.
 
     Without it Spark finds the data source too, but gives it no filters. On Spark Connect, moldau has to be installed
     where the server is.
     """
-    from moldau.spark.source import PruningDataSource
+    from moldau.spark.source import MoldauDataSource
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(PruningDataSource)
+    spark.dataSource.register(MoldauDataSource)
     return spark
 
 

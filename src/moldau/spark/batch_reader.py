@@ -62,7 +62,12 @@ class TopicReader(DataSourceReader):
 
 
 class PruningTopicReader(TopicReader):
-    """Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set."""
+    """Reads only what the filters of one query leave, so it is for one query alone.
+
+    Spark keeps one plan for each `load()` of a Python source, the last one made: two filters on one DataFrame, or a
+    query without one after it, would get each other's rows. So it is the user who says that a `load()` is for one
+    query. Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         return self._pruning.take(filters)

@@ -1,8 +1,9 @@
 """What a source may be asked, under the names and with the defaults of Spark's Kafka source.
 
-Ours alone: `commitGroupId`, and those of typed topics (`moldau.spark.formats`). Two defaults differ, on purpose:
-`kafka.isolation.level` is read_committed, and `kafka.max.partition.fetch.bytes` is what reads fastest. Options
-that only matter to a Java consumer are taken and change nothing, so that existing code changes one word.
+Ours alone: `commitGroupId`, `pushDownPredicate` (the word of Spark's JDBC source), and those of typed topics
+(`moldau.spark.formats`). Two defaults differ, on purpose: `kafka.isolation.level` is read_committed, and
+`kafka.max.partition.fetch.bytes` is what reads fastest. Options that only matter to a Java consumer are taken and
+change nothing, so that existing code changes one word.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ OPTION_NAMES = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "commitGroupId",
+    "pushDownPredicate",
     *_NO_EFFECT,
     *FORMAT_OPTIONS,
 )
@@ -97,6 +99,7 @@ class ReadOptions(NamedTuple):
     trigger_rows_min: int | None
     trigger_delay_max_ms: float
     commit_group: str | None
+    push_down_predicate: bool  # only when asked for: see `batch_reader.PruningTopicReader`
 
     @classmethod
     def for_batch(cls, options: Options) -> ReadOptions:
@@ -142,6 +145,7 @@ class ReadOptions(NamedTuple):
             trigger_rows_min=rows_min,
             trigger_delay_max_ms=_delay_ms("maxTriggerDelay", options.text("maxTriggerDelay", "15m")),
             commit_group=_group(options),
+            push_down_predicate=options.flag("pushDownPredicate", False),
         )
 
 

@@ -7,8 +7,6 @@ whenever it looks for data sources.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -21,13 +19,8 @@ from pyspark.sql.types import StructType
 from moldau.errors import ConfigError
 from moldau.spark.options import Options
 
-if TYPE_CHECKING:
-    from moldau.spark.batch_reader import TopicReader
-
 
 class MoldauDataSource(DataSource):
-    """Found by Spark on its own (`pyspark_moldau`), in any session: its batch reads take no filters."""
-
     @classmethod
     def name(cls) -> str:
         return "moldau"
@@ -40,12 +33,14 @@ class MoldauDataSource(DataSource):
         return source_schema(options, ReadOptions.for_either(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from moldau.spark.batch_reader import PruningTopicReader, TopicReader
         from moldau.spark.projection import RowReader
         from moldau.spark.read_options import ReadOptions
 
         options = Options(self.options)
         read = ReadOptions.for_batch(options)
-        return self._reader_class()(read, RowReader.of(options, read, schema))
+        reader = PruningTopicReader if read.push_down_predicate else TopicReader
+        return reader(read, RowReader.of(options, read, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from moldau.spark.projection import RowReader
@@ -67,17 +62,3 @@ class MoldauDataSource(DataSource):
         from moldau.spark.writers import StreamWriter
 
         return StreamWriter(self.options, schema)
-
-    def _reader_class(self) -> type[TopicReader]:
-        from moldau.spark.batch_reader import TopicReader
-
-        return TopicReader
-
-
-class PruningDataSource(MoldauDataSource):
-    """The one `moldau.spark.register` gives a session, where filters reach Python sources."""
-
-    def _reader_class(self) -> type[TopicReader]:
-        from moldau.spark.batch_reader import PruningTopicReader
-
-        return PruningTopicReader

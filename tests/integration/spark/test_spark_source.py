@@ -142,14 +142,23 @@ def test_a_pattern_reads_all_topics_it_is_found_in(
 def test_filters_choose_partitions_and_offsets(
     registered: SparkSession, bootstrap: str, topic: str, condition: str, expected: tuple[int, int, bool]
 ) -> None:
-    df = frame(registered, bootstrap, subscribe=topic).where(condition)
+    df = frame(registered, bootstrap, subscribe=topic, pushDownPredicate=True).where(condition)
     plan = df._jdf.queryExecution().executedPlan().toString()
     still_filters = "Filter (" in plan or "Filter offset" in plan
     assert (df.count(), df.rdd.getNumPartitions(), still_filters) == expected
 
 
+def test_one_dataframe_answers_queries_with_different_filters(
+    registered: SparkSession, bootstrap: str, topic: str
+) -> None:
+    df = frame(registered, bootstrap, "partition int", subscribe=topic)
+    both = df.where("partition = 0").union(df.where("partition = 1")).groupBy("partition").count()
+    assert sorted(map(tuple, both.collect())) == [(0, 100), (1, 100)]
+    assert (df.where("partition = 2").count(), df.count()) == (100, 300)
+
+
 def test_filters_leave_ranges_of_what_has_to_be_fetched(bootstrap: str, topic: str) -> None:
-    wanted = source(bootstrap, subscribe=topic, pruning=True)
+    wanted = source(bootstrap, subscribe=topic, pushDownPredicate=True)
     reader = wanted.reader(wanted.schema())
     at = datetime.fromtimestamp(AT_MS / 1000 + 0.150, UTC)
     filters = [EqualTo(("partition",), 1), LessThan(("offset",), 80), GreaterThanOrEqual(("timestamp",), at)]

@@ -11,7 +11,7 @@ import confluent_kafka
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moldau.spark.source import MoldauDataSource, PruningDataSource
+from moldau.spark.source import MoldauDataSource
 
 FLUSH_S = 30
 STREAM_S = 60
@@ -45,9 +45,9 @@ def _options(bootstrap: str, options: dict[str, object]) -> dict[str, str]:
     return {"kafka.bootstrap.servers": bootstrap} | {name: str(value) for name, value in options.items()}
 
 
-def source(bootstrap: str, *, pruning: bool = False, **options: object) -> MoldauDataSource:
+def source(bootstrap: str, **options: object) -> MoldauDataSource:
     """As Spark's Python process makes it, without the process."""
-    return (PruningDataSource if pruning else MoldauDataSource)(_options(bootstrap, options))
+    return MoldauDataSource(_options(bootstrap, options))
 
 
 def values(df: DataFrame) -> list[bytes]:
