@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from moldau.errors import ConfigError
-from moldau.spark.fetching import OffsetRange
 from moldau.spark.planning import TopicOffsets, split
 from moldau.spark.projection import RowReader
 from moldau.spark.pushdown import Pruning
 from moldau.spark.read_options import ReadOptions
+from moldau.spark.read_plan import OffsetRange
 from moldau.wire.constants import LATEST
 
 

@@ -20,25 +20,20 @@ import pyarrow as pa
 
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster
-from moldau.client.config import ClientConfig
 from moldau.client.connection import Connection, raise_error
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.spark.columns import batches
-from moldau.spark.columns.decode import RAW_FIELDS, Decoder
+from moldau.spark.columns.decode import Decoder
 from moldau.spark.columns.kernels import BASE_OFFSET, END, LAST_OFFSET, Bytes, Int64s
 from moldau.spark.connections import borrowed
+from moldau.spark.read_plan import OffsetRange, ReadPlan
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 from moldau.wire.fetch import FetchPartitionResult, parse_fetch_response
 from moldau.wire.messages import Schema, ms
 from moldau.wire.uuids import ZERO_UUID
 
-__all__ = ["RAW_FIELDS", "OffsetRange", "ReadPlan", "read_range"]
-
 log = logging.getLogger(__name__)
-
-FETCH_BYTES_MAX = 8 * 1024 * 1024
-BATCH_ROWS_MAX = 10_000
 
 # Before the size of records is known: a small range should not cost a large answer.
 _FIRST_FETCH_BYTES = 1024 * 1024
@@ -67,27 +62,6 @@ _PASSING = frozenset(
     }
 )
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
-
-
-class OffsetRange(NamedTuple):
-    """The records of a partition from `start` up to but not including `end`."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
-class ReadPlan(NamedTuple):
-    """All that a task needs to read any range; small, since it travels with every task."""
-
-    client: ClientConfig
-    columns: tuple[str, ...] = tuple(RAW_FIELDS)  # what to read, in the order of the output
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    fail_on_data_loss: bool = True
-    fetch_bytes_max: int = FETCH_BYTES_MAX
-    batch_rows_max: int = BATCH_ROWS_MAX
-    check_crcs: bool = True
 
 
 def read_range(plan: ReadPlan, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:

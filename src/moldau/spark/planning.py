@@ -18,12 +18,14 @@ from uuid import UUID
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster, TopicPartition
 from moldau.client.config import ClientConfig
+from moldau.client.connection import to_error
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.spark.connections import borrowed
-from moldau.spark.fetching import OffsetRange
 from moldau.spark.offsets import Offsets
 from moldau.spark.read_options import Boundary, ReadOptions
-from moldau.wire.constants import EARLIEST, LATEST
+from moldau.spark.read_plan import OffsetRange
+from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
+from moldau.wire.uuids import ZERO_UUID
 
 # A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
 _FIRST_CONTACT_MS_MAX = 10_000
@@ -46,26 +48,33 @@ class TopicOffsets:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._reached = False
-        self._missing: set[str] = set()  # topics that were waited for in vain
+        self._missing: set[str | TopicPartition] = set()  # topics and partitions that were waited for in vain
         self._ids: dict[str, UUID] = {}
         self.recreated: set[str] = set()  # topics that are not the ones they were
 
     def ends_now(self, known: Offsets = MappingProxyType({})) -> dict[TopicPartition, int]:
         """The partitions to read and where their records end: with read_committed, the last stable offsets.
 
-        Asked for again where a topic is missing or ends before a position `known`: it may only look so while it is
-        created or its leader changes.
+        Asked for again where a topic or partition is missing or ends before a position `known`: it may only look so
+        while it is created or its leader changes.
         """
         subscription = self._options.subscription
-        named = {*subscription.topics, *(topic for topic, _ in (*subscription.partitions, *known))}
+        named = {*subscription.topics, *subscription.partitions, *known}
         for pause_ms in (0, *_ASKED_AGAIN_AFTER_MS):
             time.sleep(pause_ms / 1000)
-            ends = self.at(dict.fromkeys(self.ask(self._partitions), LATEST))
-            missing = named - {topic for topic, _ in ends}
+            ends = self.settled(self.at(dict.fromkeys(self.ask(self._partitions), LATEST)), known)
+            missing = named - ends.keys() - {topic for topic, _ in ends}
             if missing <= self._missing and all(ends.get(tp, offset) >= offset for tp, offset in known.items()):
                 break
         self._missing = missing
         return ends
+
+    def settled(self, ends: Offsets, known: Offsets) -> dict[TopicPartition, int]:
+        """The ends, but none before a position `known` that the log still has: a query that read uncommitted records
+        is ahead of the last stable offset. Nothing is lost there, and nothing to be read yet."""
+        ahead = [tp for tp, offset in known.items() if ends.get(tp, offset) < offset]
+        high_watermarks = self.at(dict.fromkeys(ahead, LATEST), IsolationLevel.READ_UNCOMMITTED)
+        return {**ends, **{tp: known[tp] for tp, offset in high_watermarks.items() if offset >= known[tp]}}
 
     def refuse_missing(self, ends: Offsets) -> None:
         subscription = self._options.subscription
@@ -76,6 +85,12 @@ class TopicOffsets:
                 f"no such topic: {', '.join(sorted(topics))}; check the name, or create it with"
                 f" kafka-topics --create --topic {min(topics)}",
             )
+        partitions = set(subscription.partitions) - ends.keys()
+        if partitions:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"no such partition: {_names(partitions)}; check the option assign",
+            )
 
     def _partitions(self, cluster: Cluster) -> set[TopicPartition]:
         subscription = self._options.subscription
@@ -83,13 +98,14 @@ class TopicOffsets:
         if subscription.pattern is None:
             names = sorted({*subscription.topics, *(topic for topic, _ in subscription.partitions)})
         topics = list(cluster.metadata(names).topics.values())
-        for topic in topics:
-            if topic.error and topic.error not in _PASSING:
-                raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {topic.error.name}")
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
             topics = [topic for topic in topics if not topic.is_internal and pattern.search(topic.name)]
-        for topic in (topic for topic in topics if topic.partitions):
+        for topic in topics:
+            if topic.error and topic.error not in _PASSING:
+                raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {to_error(topic.error).message}")
+            if not topic.partitions or topic.topic_id == ZERO_UUID:  # the broker is older than topic ids
+                continue
             if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
                 self._ids[topic.name] = topic.topic_id
                 self.recreated.add(topic.name)
@@ -119,12 +135,15 @@ class TopicOffsets:
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self.at(dict.fromkeys(partitions, EARLIEST))
 
-    def at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def at(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, int]:
         """The first offsets at or after these times, -1 where there is none. A partition that is gone is left out."""
         if not timestamps:
             return {}
+        level = self._options.isolation if isolation is None else isolation
         offsets: dict[TopicPartition, int] = {}
-        answers = self.ask(lambda cluster: list_offsets(cluster, timestamps, self._options.isolation))
+        answers = self.ask(lambda cluster: list_offsets(cluster, timestamps, level))
         for (topic, index), answer in answers.items():
             if not isinstance(answer, KafkaError):
                 offsets[topic, index] = answer.offset
@@ -192,10 +211,11 @@ def _pieces(part: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def _other_partitions(boundary: Boundary, given: Iterable[TopicPartition], there: Iterable[TopicPartition]) -> str:
-    def names(partitions: Iterable[TopicPartition]) -> str:
-        return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "none"
-
     return (
-        f"option {boundary.option} must name exactly the partitions that are read: it names {names(given)};"
-        f" there are {names(there)}"
+        f"option {boundary.option} must name exactly the partitions that are read: it names {_names(given)};"
+        f" there are {_names(there) or 'none'}"
     )
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions))

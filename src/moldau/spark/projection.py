@@ -23,11 +23,11 @@ from pyspark.sql.types import (
 )
 
 from moldau.errors import ConfigError
-from moldau.spark.fetching import OffsetRange, ReadPlan, read_range
 from moldau.spark.formats import TypedFields, typed_fields
 from moldau.spark.options import Options
 from moldau.spark.planning import TopicOffsets
 from moldau.spark.read_options import ReadOptions
+from moldau.spark.read_plan import OffsetRange, ReadPlan
 
 RAW_SCHEMA = StructType(
     [
@@ -68,6 +68,8 @@ class RowReader(NamedTuple):
     def read(self, wanted: OffsetRange | None) -> Iterator[pa.RecordBatch]:
         if wanted is None:  # Spark's only task where there is nothing to read
             return
+        from moldau.spark.fetching import read_range  # it loads compiled kernels, which only tasks should wait for
+
         batches = read_range(self.plan, wanted)
         if self.typed is None:
             yield from batches
@@ -106,9 +108,11 @@ def _check(schema: StructType, known: dict[str, StructField]) -> None:
 
 
 def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:
-    """Newest records first thing of each partition: what comes next is more likely to look like them."""
+    """The newest records of each partition: what comes next is more likely to look like them."""
 
     def sample(column: str, rows: int) -> list[bytes | None]:
+        from moldau.spark.fetching import read_range
+
         topics = TopicOffsets(read)
         ends = topics.ends_now()
         starts = topics.earliest(ends)
@@ -116,6 +120,8 @@ def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:
         plan = _plan(read, (column,))._replace(fail_on_data_loss=False)
         values: list[bytes | None] = []
         for (topic, index), end in sorted(ends.items()):
+            if len(values) >= rows:
+                break
             start = max(starts.get((topic, index), end), end - share)
             for batch in read_range(plan, OffsetRange(topic, index, start, end)):
                 values += batch.column(0).to_pylist()

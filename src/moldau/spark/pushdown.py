@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from moldau.spark.fetching import OffsetRange
+from moldau.spark.read_plan import OffsetRange
 
 _COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: eq,
@@ -103,4 +103,6 @@ class Pruning:
             aware = value if value.tzinfo else value.replace(tzinfo=UTC)
             # Rounded down to what Kafka counts in: Spark looks at the rows again.
             timestamp_ms = (aware - _EPOCH) // timedelta(milliseconds=1)
-            self.timestamp_ms = max(self.timestamp_ms or 0, timestamp_ms)
+            # Records without a timestamp have -1, and brokers take negative times for words.
+            if timestamp_ms > (self.timestamp_ms or 0):
+                self.timestamp_ms = timestamp_ms

@@ -16,6 +16,7 @@ from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
 from moldau.spark.options import FORMAT_OPTIONS, Options
+from moldau.spark.read_plan import FETCH_BYTES_DEFAULT
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
@@ -56,8 +57,7 @@ _REFUSED = {
     "interceptor.classes": "there is no Java consumer to intercept: use functions of the DataFrame",
 }
 
-# A fetch is held in memory once as it came and once decoded; more bytes make no faster reads.
-FETCH_BYTES_DEFAULT = 8 * 1024 * 1024
+# Two fetches are held in memory at a time.
 FETCH_BYTES_MAX = 256 * 1024 * 1024
 
 _DELAY = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?", re.ASCII)

@@ -6,7 +6,8 @@ two offsets (`moldau.spark.offsets`), and `initialOffset` resolves nothing: `sta
 a query's life, for the end of its first batch.
 
 Lost records (a topic deleted, or created again behind the query's back) fail the query, or with
-failOnDataLoss=false are a warning, and what is there now is read from its start. Records that retention took are
+failOnDataLoss=false are a warning, and what is there now is read from its start; a log that an unclean election cut
+short, from its end. Records that retention took are
 found by the task that misses them.
 """
 
@@ -31,11 +32,11 @@ from moldau.client.cluster import TopicPartition
 from moldau.client.groups import commit_offsets
 from moldau.errors import ConfigError, DataLossError, MoldauError
 from moldau.spark.connections import borrowed, close_idle
-from moldau.spark.fetching import OffsetRange
 from moldau.spark.offsets import Offsets, StreamOffset, limited, to_json
 from moldau.spark.planning import TopicOffsets, split
 from moldau.spark.projection import RowReader
 from moldau.spark.read_options import ReadOptions
+from moldau.spark.read_plan import OffsetRange
 from moldau.wire.constants import LATEST
 
 # A group that shows a query's positions must not hold the query up.
@@ -70,13 +71,20 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         positions = StreamOffset.from_json(start).positions
-        self.commit(start)  # the batch that ended there is done; Spark says so only when there is a next one
-        if not self._is_frozen:
-            self._ends = self._topics.ends_now(positions)
-        joined = self._joining(positions) if start else self._starting()
+        if self._is_frozen:
+            seen: Offsets = {}
+            self._ends = self._topics.settled(self._ends, positions)
+        else:
+            seen, self._ends = self._ends, self._topics.ends_now(positions)
+        # The batch that ended there is done; Spark says so only when there is a next one. A broker that was away has
+        # come back by now.
+        self.commit(start)
+        joined = self._joining(positions, seen) if start else self._starting()
         begins = {**positions, **joined}
         ends = {tp: end for tp, end in self._ends.items() if tp in begins}
-        if start and self._should_wait(begins, ends, limit):
+        # Which partitions there are is written down at once: it would be forgotten, or told again and again.
+        is_changed = bool(joined) or ends.keys() != positions.keys()
+        if not is_changed and self._should_wait(begins, ends, limit):
             return start
         if isinstance(limit, ReadMaxRows):
             ends = limited(begins, ends, limit.max_rows)
@@ -131,20 +139,28 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What was the latest offset when the ends were asked for may be less than it is now.
         return {tp: min(offset, self._ends[tp]) for tp, offset in starts.items()}
 
-    def _joining(self, positions: Offsets) -> Offsets:
-        """Where partitions start that the query did not know, or has to start again with."""
+    def _joining(self, positions: Offsets, seen: Offsets) -> Offsets:
+        """Where partitions start that the query did not know, or has to start again with.
+
+        A log that is shorter than it was when it was last `seen` was cut: from its start, all would come twice.
+        """
         lost = {tp: offset for tp, offset in positions.items() if self._is_lost(tp, offset)}
         if lost:
             self._report_loss(lost)
+        cut = {tp: self._ends[tp] for tp in lost if tp in seen and tp in self._ends and not self._is_recreated(tp)}
+        again = [tp for tp in self._ends if tp not in positions or (tp in lost and tp not in cut)]
         self._topics.recreated.clear()
-        return self._topics.earliest([tp for tp in self._ends if tp not in positions or tp in lost])
+        return {**self._topics.earliest(again), **cut}
 
     def _is_lost(self, tp: TopicPartition, offset: int) -> bool:
-        return tp not in self._ends or self._ends[tp] < offset or tp[0] in self._topics.recreated
+        return tp not in self._ends or self._ends[tp] < offset or self._is_recreated(tp)
+
+    def _is_recreated(self, tp: TopicPartition) -> bool:
+        return tp[0] in self._topics.recreated
 
     def _report_loss(self, lost: Offsets) -> None:
         gone = ", ".join(f"{topic}-{index} (read up to offset {offset})" for (topic, index), offset in lost.items())
-        message = f"deleted, created again or no longer subscribed to: {gone}; records may have been lost"
+        message = f"deleted, cut short, created again or no longer subscribed to: {gone}; records may have been lost"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{message}. To go on with what is there, set option failOnDataLoss to false")
         _logger.warning("%s", message)

@@ -22,7 +22,9 @@ from moldau.client.admin import delete_records, delete_topics
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.spark import connections, fetching
-from moldau.spark.fetching import RAW_FIELDS, OffsetRange, ReadPlan, read_range
+from moldau.spark.columns.decode import RAW_FIELDS
+from moldau.spark.fetching import read_range
+from moldau.spark.read_plan import OffsetRange, ReadPlan
 from moldau.wire.batch import assemble, encode_batch, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.constants import IsolationLevel

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 import moldau.spark
 from moldau import Broker
 from moldau.errors import ConfigError
-from moldau.spark.fetching import OffsetRange
+from moldau.spark.read_plan import OffsetRange
 from tests.integration.conftest import NewTopic, make_topic
 from tests.integration.spark.topics import FLUSH_S, frame, last_line, numbered, produce, source, values
 from tests.integration.waiting import eventually

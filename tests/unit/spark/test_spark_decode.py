@@ -20,6 +20,7 @@ from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.spark.columns import batches, decode
 from moldau.spark.columns.decode import RAW_FIELDS, Decoder
 from moldau.spark.columns.kernels import LAST_OFFSET
+from moldau.spark.read_plan import RAW_COLUMNS
 from moldau.wire.batch import (
     BatchHeader,
     ControlType,
@@ -141,6 +142,7 @@ def test_columns_are_typed_as_spark_types_them() -> None:
     struct.add("timestampType", "integer").add("headers", types.ArrayType(header))
     spark = to_arrow_schema(struct, timezone="UTC")
     assert pa.schema(list(RAW_FIELDS.values())) == spark
+    assert tuple(RAW_FIELDS) == RAW_COLUMNS
 
 
 @given(parts=record_batches, rows_max=st.integers(1, 40))

@@ -1,0 +1,36 @@
+"""What a task is told to read. Made on the driver, which need not load what reads it (`moldau.spark.fetching`):
+compiled kernels take a second, and each step of Spark's planning is a Python process of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moldau.client.config import ClientConfig
+from moldau.wire.constants import IsolationLevel
+
+RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+# As measured: neither larger fetches nor larger Arrow batches are read faster.
+FETCH_BYTES_DEFAULT = 8 * 1024 * 1024
+BATCH_ROWS_DEFAULT = 10_000
+
+
+class OffsetRange(NamedTuple):
+    """The records of a partition from `start` up to but not including `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class ReadPlan(NamedTuple):
+    """All that a task needs to read any range; small, since it travels with every task."""
+
+    client: ClientConfig
+    columns: tuple[str, ...] = RAW_COLUMNS  # what to read, in the order of the output
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    fail_on_data_loss: bool = True
+    fetch_bytes_max: int = FETCH_BYTES_DEFAULT
+    batch_rows_max: int = BATCH_ROWS_DEFAULT
+    check_crcs: bool = True
