@@ -2,12 +2,15 @@
 
 A partition's batches have sequence numbers, given when they are queued, and the broker takes each number once, in
 turn (the idempotent producer). A request carries one batch per partition, and up to five requests wait for an answer on
-each connection, which is as many batches as a broker remembers. Only a partition's first batch travels alone: a broker
-that has not heard of a producer begins with whatever number it sees first, and were the first batch refused (a new
-topic, say), it would take the second for it. When one of them fails, everything after it in the
+each connection, which is as many batches as a broker remembers. When one of them fails, everything after it in the
 same partition fails too: then all answers are collected, the leaders looked up again, and what was not
 acknowledged is sent again in the order of its numbers. What had been written after all, the broker knows by its
 number.
+
+The first batch of a partition travels alone, and so does one that is sent again. A broker that has not heard of a
+producer begins with whatever number it sees: had it refused the first batch (a new topic, say), it would take the
+second for it. And were a batch that is in the log refused for a moment, others behind it could make the broker
+forget it.
 
 A sender is one thread: while it encodes, the broker works on what lies in the sockets' buffers.
 """
@@ -121,8 +124,8 @@ class Producer:
         self._sequences: dict[TopicPartition, int] = {}
         self._queues: dict[TopicPartition, deque[_Outgoing]] = {}
         self._in_flight: dict[int, deque[_Request]] = {}
-        self._introduced: set[TopicPartition] = set()  # whose first batch is acknowledged
-        self._introducing: set[TopicPartition] = set()  # whose first batch is on its way
+        self._alone: dict[TopicPartition, int] = {}  # how many of its next batches have to travel alone
+        self._waiting: set[TopicPartition] = set()  # who have such a batch on its way
 
     def topic(self, name: str) -> TopicMetadata:
         """As it was when first asked for: a topic that grows meanwhile would split its keys within a batch of rows."""
@@ -137,6 +140,7 @@ class Producer:
         if new:
             self._enlist(new)
             self._sequences.update(dict.fromkeys(new, 0))
+            self._alone.update(dict.fromkeys(new, 1))
         deadline = time.monotonic() + self._options.delivery_timeout_ms / 1000
         for batch in batches:
             self._queue((topic, batch.partition), batch, deadline)
@@ -177,7 +181,7 @@ class Producer:
         for partition in self._queues:
             by_leader.setdefault(self._leader(partition), []).append(partition)
         for leader, partitions in by_leader.items():
-            ready = [partition for partition in partitions if partition not in self._introducing]
+            ready = [partition for partition in partitions if partition not in self._waiting]
             if not ready or len(self._in_flight.get(leader, ())) >= IN_FLIGHT_MAX:
                 failures = self._collect(leader)
             else:
@@ -212,7 +216,7 @@ class Producer:
         except KafkaError as error:
             return self._lost(leader, error) + [_Failure(batch, error) for batch in batches.values()]
         self._in_flight.setdefault(leader, deque()).append(_Request(number, batches))
-        self._introducing |= batches.keys() - self._introduced
+        self._waiting |= batches.keys() & self._alone.keys()
         return []
 
     def _request(self, batches: dict[TopicPartition, _Outgoing]) -> list[Buffer]:
@@ -246,8 +250,11 @@ class Producer:
             for result in topic.partition_responses
             if result.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         ]
-        self._introduced |= batches.keys() - {failure.batch.partition for failure in failures}
-        self._introducing -= batches.keys()
+        self._waiting -= batches.keys()
+        for partition in self._alone.keys() & batches.keys() - {failure.batch.partition for failure in failures}:
+            self._alone[partition] -= 1
+            if not self._alone[partition]:
+                del self._alone[partition]
         return failures
 
     def _collect_all(self) -> list[_Failure]:
@@ -272,7 +279,7 @@ class Producer:
         if not failures:
             return
         failures = failures + self._collect_all()
-        self._introducing.clear()
+        self._waiting.clear()
         by_partition: dict[TopicPartition, list[_Failure]] = {}
         for failure in failures:
             by_partition.setdefault(failure.batch.partition, []).append(failure)
@@ -282,8 +289,10 @@ class Producer:
             start = failed[0].batch.sequence
             failed.sort(key=lambda failure: (failure.batch.sequence - start + (1 << 30)) & _SEQUENCES)
             again = [failure.batch for failure in failed]
+            self._alone[partition] = max(self._alone.get(partition, 0), len(again))
             if failed[0].error.code is ErrorCode.MESSAGE_TOO_LARGE:
                 again[:1] = self._split(failed[0])
+                self._alone[partition] += 1
             else:
                 self._check(failed[0])
                 moved.add(partition[0])
