@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from moldau.spark.foreach_batch import BatchSink
+    from moldau.spark.jvm_connector import Builder
     from moldau.spark.query_progress import Progress
 
 
@@ -57,6 +58,17 @@ def register(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(MoldauDataSource)
     return spark
+
+
+def apply_options(builder: Builder, options: Mapping[str, object]) -> Builder:
+    """`spark.read`, `spark.readStream`, `frame.write` or `frame.writeStream` with our format and these options.
+
+    With `connector=jvm` among them, Spark's own Kafka connector is used behind the same options, for what takes no data
+    source in Python: real-time mode. Its jars have to be there.
+    """
+    from moldau.spark.jvm_connector import apply_options
+
+    return apply_options(builder, options)
 
 
 def progress(query: StreamingQuery) -> Progress:

@@ -1,0 +1,65 @@
+"""The same options through Spark's own Kafka connector, which is Java: `connector=jvm`.
+
+Some of Spark takes no data source in Python, its real-time mode above all. A Python source cannot hand a query to a
+Java one, but whoever builds the query can name another: `apply_options` gives any of Spark's four readers and writers
+its format and options, and one option more chooses the connector. Its jars have to be there (`spark.jars.packages`
+with org.apache.spark:spark-sql-kafka-0-10_2.13, or `spark.jars`).
+
+What only ours can do is refused, never ignored. Where defaults differ, ours are written out: reads see committed
+records only. Its sink may write a record twice when a task is repeated, so it has to be asked for by
+`processing.guarantee=at_least_once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.errors import ConfigError
+from moldau.spark.options import FORMAT_OPTIONS, Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader, DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+Builder = TypeVar("Builder", "DataFrameReader", "DataStreamReader", "DataFrameWriter", "DataStreamWriter")
+
+CONNECTORS = ("moldau", "jvm")
+_OURS_ALONE = ("commitGroupId", "txnAppId", "txnVersion", "transactionalIdPrefix", "failOnDoubt", *FORMAT_OPTIONS)
+
+
+def apply_options(builder: Builder, options: Mapping[str, object]) -> Builder:
+    """The builder (`spark.readStream`, `frame.write`, …) with the format and options of the connector chosen."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    connector = Options(texts).choice("connector", CONNECTORS, "moldau")
+    texts = {name: value for name, value in texts.items() if name.lower() != "connector"}
+    if connector == "moldau":
+        return builder.format("moldau").options(**texts)
+    translate = _for_writing if hasattr(builder, "outputMode") or hasattr(builder, "mode") else _for_reading
+    return builder.format("kafka").options(**translate(texts))
+
+
+def _for_reading(texts: dict[str, str]) -> dict[str, str]:
+    _refuse_ours(texts)
+    if Options(texts).get("kafka.isolation.level") is None:
+        texts["kafka.isolation.level"] = "read_committed"
+    return texts
+
+
+def _for_writing(texts: dict[str, str]) -> dict[str, str]:
+    _refuse_ours(texts)
+    if Options(texts).text("processing.guarantee", "exactly_once").strip().lower() != "at_least_once":
+        raise ConfigError(
+            "connector=jvm cannot write exactly once: add the option processing.guarantee=at_least_once, "
+            "or leave connector=jvm out"
+        )
+    return {name: value for name, value in texts.items() if name.lower() != "processing.guarantee"}
+
+
+def _refuse_ours(texts: Mapping[str, str]) -> None:
+    ours = {name.lower(): name for name in _OURS_ALONE}
+    for given in texts:
+        if given.lower() in ours:
+            raise ConfigError(
+                f"option {ours[given.lower()]} is unknown to connector=jvm, Spark's own: leave one of both"
+            )
