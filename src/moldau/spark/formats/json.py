@@ -1,9 +1,9 @@
 """JSON values, read in bulk by Arrow's parser.
 
 All values of a batch become one text, a line each, `{"_":[<value>]}`: so any JSON can be a value, not only an
-object, and one line can neither take part of the next nor give a row more than its own without being noticed
-(a closing bracket stands between them, and no JSON string holds a bare line break). Unknown fields are left out,
-missing ones are null.
+object, and no line can take part of the next (a closing bracket stands between them, and no JSON string holds a bare
+line break) or say more than its own: a value that closes a bracket it did not open is found before. Unknown fields are
+left out, missing ones are null.
 
 A block with a record that Arrow refuses is cut smaller, at that record where Arrow names it. The few that are left
 are read one by one (`json_records`), as is all of a type Arrow's parser does not know: maps.
@@ -29,8 +29,19 @@ import pyarrow.json as pj
 from pyspark.sql import types as t
 
 from moldau.errors import ConfigError
+from moldau.spark.columns.jit import byte_at, kernel
+from moldau.spark.columns.kernels import Bytes, Int32s
 from moldau.spark.formats import json_records
-from moldau.spark.formats.columns import ColumnOptions, ColumnReader, ColumnWriter, Decoded, Sample, arrow_type, reason
+from moldau.spark.formats.columns import (
+    ColumnOptions,
+    ColumnReader,
+    ColumnWriter,
+    Decoded,
+    Sample,
+    array_of,
+    arrow_type,
+    reason,
+)
 from moldau.spark.formats.ddl import schema_option
 from moldau.spark.formats.json_inference import infer_type
 from moldau.spark.formats.json_text import JsonWriter
@@ -47,7 +58,15 @@ _BLOCK_ROWS_AFTER_ERROR = 512
 _BAD_BLOCKS_MAX = 250
 
 _HEAD, _BETWEEN, _TAIL = b'{"_":[', b']}\n{"_":[', b"]}"
-_BAD_ROW = re.compile(r"in row (\d+)$")
+_BAD_ROW = re.compile(r"in row (\d{1,9})$")  # what a message quotes before may end in any digits
+# Decimals that Arrow would scale by more than its table of powers holds, behind the end of which it then reads; and
+# what may hide one: digits, signs and exponents spelt as escapes.
+_UNSCALABLE = (
+    r'(?:^|[:\[,\s"])[-+]?[\d.]+[eE][-+]?\d{2,}(?:$|[\s"\],}\\])'
+    r"|\.\d{39,}|\\u00(?:3\d|[46]5|2[bBdDeE])"
+)
+_QUOTE, _BACKSLASH, _OPENING, _CLOSING = b'"\\[]'
+_ANY_BRACKET = 0xDF  # without the bit in which "{" differs from "["
 
 
 def reader(options: ColumnOptions, sample: Sample, given: t.DataType | None) -> ColumnReader:
@@ -72,10 +91,11 @@ def writer(options: ColumnOptions, spark_type: t.DataType) -> ColumnWriter:
 
 class JsonReader:
     def __init__(self, spark_type: t.DataType) -> None:
-        json_records.converter(spark_type)  # refuses what JSON cannot hold, on the driver
+        json_records.reader(spark_type)  # refuses what JSON cannot hold, on the driver
         self.spark_type = spark_type
         self._arrow_type = arrow_type(spark_type)
         self._block_type = _block_type(self._arrow_type)
+        self._has_decimals = "decimal256" in str(self._block_type)
 
     def decode(self, raw: pa.Array) -> Decoded:
         good, reasons = without_bad_utf8(raw)
@@ -101,6 +121,9 @@ class JsonReader:
     def _block(self, values: pa.Array) -> pa.Array:
         if values.nbytes > _BLOCK_BYTES_MAX:
             raise pa.ArrowInvalid("a block too large")
+        _check_brackets(values)
+        if self._has_decimals:
+            _refuse(pc.index(pc.match_substring_regex(values, _UNSCALABLE), True).as_py(), "an unscalable decimal")
         whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), pc.fill_null(values, b"null"))
         text = b"".join((_HEAD, pc.binary_join(whole, _BETWEEN)[0].as_buffer(), _TAIL))
         table = pj.read_json(
@@ -117,15 +140,18 @@ class JsonReader:
         return _settled(lists.values, self._arrow_type)
 
     def _one_by_one(self, values: pa.Array, first: int, reasons: dict[int, str]) -> pa.Array:
-        convert = json_records.converter(self.spark_type)
+        read = json_records.reader(self.spark_type)
         rows = []
-        for row, value in enumerate(values.to_pylist(), first):
+        bad: dict[int, str] = {}
+        for row, value in enumerate(values.to_pylist()):
             try:
-                rows.append(None if value is None else convert(json_records.load(value)))
+                rows.append(None if value is None else read(value))
             except ValueError as error:
                 rows.append(None)
-                reasons[row] = reason(error)
-        return pa.array(rows, self._arrow_type)
+                bad[row] = reason(error)
+        array = array_of(rows, self._arrow_type, bad)
+        reasons.update({first + row: why for row, why in bad.items()})
+        return array
 
 
 def _cuts(start: int, end: int, error: str) -> tuple[int, ...]:
@@ -137,12 +163,41 @@ def _cuts(start: int, end: int, error: str) -> tuple[int, ...]:
     return (start, row, row + 1, end) if row < end else (start, (start + end) // 2, end)
 
 
+def _refuse(row: int, why: str) -> None:
+    """Say which row of a block is not for Arrow; -1 is none."""
+    if row >= 0:
+        raise pa.ArrowInvalid(f"{why} in row {row}")
+
+
+def _check_brackets(values: pa.Array) -> None:
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    _refuse(_first_unopened(np.frombuffer(data or b"", np.uint8), bounds), "a bracket closed that was not opened")
+
+
+@kernel("i8(Array(u1, 1, 'C', readonly=True), Array(i4, 1, 'C', readonly=True))")
+def _first_unopened(data: Bytes, bounds: Int32s) -> int:
+    """The first row that closes a bracket too many, which could end the line that it is in; -1 where none does."""
+    address = data.ctypes.data
+    for row in range(len(bounds) - 1):
+        depth = least = quoted = escaped = 0
+        # Without a branch per byte: it would be guessed wrong at every quote, and take twice as long.
+        for at in range(address + bounds[row], address + bounds[row + 1]):
+            byte = byte_at(at)
+            quoted ^= (byte == _QUOTE) & (1 - escaped)
+            escaped = (byte == _BACKSLASH) & (1 - escaped)
+            kind = byte & _ANY_BRACKET
+            depth += ((kind == _OPENING) * 1 - (kind == _CLOSING) * 1) * (1 - quoted)
+            least = min(least, depth)
+        if least < 0:
+            return row
+    return -1
+
+
 def _check_one_value_each(lists: pa.ListArray, rows: int) -> None:
     if len(lists) != rows:
         raise pa.ArrowInvalid("values of more than one line")
-    odd = np.flatnonzero(np.diff(lists.offsets.to_numpy()) != 1)
-    if len(odd):
-        raise pa.ArrowInvalid(f"no single value in row {odd[0]}")
+    _refuse(pc.index(pc.not_equal(lists.value_lengths(), 1), True).as_py(), "no single value")
 
 
 def _block_type(kind: pa.DataType) -> pa.DataType | None:

@@ -24,7 +24,7 @@ Convert = Callable[[Any], Any]
 
 _BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 _DATE = re.compile(r"\s*(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T].*)?\s*")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1)
 _SHOWN_CHARS = 60
 
 
@@ -37,15 +37,20 @@ class _Float(str):
 _decoder = json.JSONDecoder(parse_float=_Float)
 
 
-def load(value: bytes) -> Any:
-    try:
-        return _decoder.decode(value.decode())
-    except RecursionError:
-        raise ValueError("more objects and arrays inside one another than can be read") from None
+def reader(kind: t.DataType) -> Callable[[bytes], Any]:
+    """From a record to what `pyarrow.array` takes for this type; raises ValueError with the reason."""
+    convert = converter(kind)
+
+    def read(value: bytes) -> Any:
+        try:
+            return convert(_decoder.decode(value.decode()))
+        except RecursionError:
+            raise ValueError("more objects and arrays inside one another than can be read") from None
+
+    return read
 
 
 def converter(kind: t.DataType) -> Convert:
-    """From a loaded value to what `pyarrow.array` takes for this type; raises ValueError with the reason."""
     plain = _converter(kind)
     return lambda value: None if value is None else plain(value)
 
@@ -201,25 +206,21 @@ def _date(value: Any) -> date:
     raise _bad("a date like 2020-12-31", value)
 
 
-def _time(value: Any) -> datetime:
+def _timestamp_ntz(value: Any) -> datetime:
+    """In UTC."""
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return _EPOCH + timedelta(seconds=value)
         if isinstance(value, str):
-            return datetime.fromisoformat(value.strip())
+            time = datetime.fromisoformat(value.strip())
+            return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
         pass
     raise _bad("a timestamp like 2020-12-31T23:59:59Z", value)
 
 
 def _timestamp(value: Any) -> datetime:
-    time = _time(value)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _timestamp_ntz(value: Any) -> datetime:
-    time = _time(value)
-    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+    return _timestamp_ntz(value).replace(tzinfo=UTC)
 
 
 _ATOMS: dict[type[t.DataType], Convert] = {
