@@ -6,6 +6,7 @@ conversion with an error that says what to do, and the `kafka.*` properties of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -13,6 +14,9 @@ from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
+
+_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
+_NUMBER_MAX = 2**63 - 1  # what Spark and Kafka count in
 
 # Of typed topics (`formats`): here, where their names cost no import of a format's packages.
 TYPED_COLUMNS = ("key", "value")
@@ -54,7 +58,7 @@ class Options:
         if value is None:
             return default
         text = value.strip()
-        if not text.isascii() or not text.isdigit() or int(text) < least:
+        if not _NUMBER.fullmatch(text) or not least <= int(text) <= _NUMBER_MAX:
             raise ConfigError(f"option {name}={value}: expected a whole number, {least} or more")
         return int(text)
 

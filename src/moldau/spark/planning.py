@@ -59,7 +59,7 @@ class TopicOffsets:
         while it is created or its leader changes.
         """
         subscription = self._options.subscription
-        named = {*subscription.topics, *subscription.partitions, *known}
+        named: set[str | TopicPartition] = {*subscription.topics, *subscription.partitions, *known}
         for pause_ms in (0, *_ASKED_AGAIN_AFTER_MS):
             time.sleep(pause_ms / 1000)
             ends = self.settled(self.at(dict.fromkeys(self.ask(self._partitions), LATEST)), known)

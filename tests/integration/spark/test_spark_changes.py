@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
+import confluent_kafka
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -14,7 +16,7 @@ from moldau.client.admin import create_partitions, create_topic, delete_records,
 from moldau.errors import DataLossError
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
 from tests.integration.spark.test_spark_stream import numbers, ranges, reader_of, through_json
-from tests.integration.spark.topics import Copy, last_line, numbered, produce, stream
+from tests.integration.spark.topics import FLUSH_S, Copy, last_line, numbered, produce, stream
 from tests.integration.waiting import eventually
 
 ALL = ReadAllAvailable()
@@ -100,6 +102,76 @@ def test_a_topic_created_again_is_read_from_its_start(bootstrap: str, new_topic:
     end = lenient.latestOffset(start, ALL)
     assert ranges(lenient, start, end) == [(0, 0, 7)]
     assert lenient.latestOffset(through_json(end), ALL) == end
+
+
+def test_a_topic_created_again_is_read_from_its_start_by_a_query_that_waits_for_more(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    reader = reader_of(bootstrap, **options, minOffsetsPerTrigger=100)
+    limit = reader.getDefaultReadLimit()
+    produce(bootstrap, topic, numbered(0, 5))
+    start = through_json(reader.latestOffset({}, limit))
+    assert reader.latestOffset(start, limit) == start  # the delay begins
+    with cluster_at(bootstrap) as cluster:
+        delete_topics(cluster, [topic])
+        create_topic(cluster, topic, partitions=1)
+    produce(bootstrap, topic, numbered(0, 7))
+    assert ranges(reader, start, reader.latestOffset(start, limit)) == [(0, 0, 7)]
+
+
+def test_a_log_cut_short_is_gone_on_with_at_its_end(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    strict, lenient = reader_of(bootstrap, **options), reader_of(bootstrap, **options, failOnDataLoss="false")
+    produce(bootstrap, topic, numbered(0, 7))
+    assert lenient.latestOffset({}, ALL) == strict.latestOffset({}, ALL)
+    longer = {topic: {"0": 9}}  # what the same topic had before an unclean election
+    with pytest.raises(DataLossError, match="cut short"):
+        strict.latestOffset(longer, ALL)
+    end = lenient.latestOffset(longer, ALL)
+    assert ranges(lenient, longer, end) == []
+    produce(bootstrap, topic, numbered(7, 12))
+    assert ranges(lenient, end, lenient.latestOffset(through_json(end), ALL)) == [(0, 7, 12)]
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_query_that_read_uncommitted_records_goes_on_with_committed_ones(
+    bootstrap: str, new_topic: NewTopic, available_now: bool
+) -> None:
+    topic = new_topic()
+    produce(bootstrap, topic, numbered(0, 3))
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(FLUSH_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    producer.flush(FLUSH_S)
+    dirty = reader_of(
+        bootstrap, subscribe=topic, startingOffsets="earliest", **{"kafka.isolation.level": "read_uncommitted"}
+    )
+    start = through_json(dirty.latestOffset({}, ALL))
+    assert start[topic] == {"0": 4}
+    reader = reader_of(bootstrap, subscribe=topic)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, ALL) == start
+    producer.commit_transaction(FLUSH_S)
+
+
+def test_a_partition_that_not_every_broker_knows_yet_is_waited_for(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    reader = reader_of(bootstrap, subscribe=topic)
+
+    def grow() -> None:
+        with cluster_at(bootstrap) as cluster:
+            create_partitions(cluster, {topic: 2})
+
+    timer = Timer(0.3, grow)
+    timer.start()
+    start = {topic: {"0": 0, "1": 0}}
+    assert reader.latestOffset(start, ALL) == start
+    timer.join()
 
 
 @pytest.mark.parametrize("fails", [True, False])

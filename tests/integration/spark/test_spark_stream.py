@@ -180,17 +180,18 @@ def test_available_now_ends_where_the_records_ended_when_it_began(bootstrap: str
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda topic: {"subscribe": "no-such"}, "no such topic: no-such"),
-        (lambda topic: {"startingOffsets": json.dumps({topic: {"0": 7}})}, "has no offset 7 yet"),
-        (lambda topic: {"endingOffsets": "latest"}, "a stream has no end"),
+        (lambda _: {"subscribe": "no-such"}, "no such topic: no-such"),
+        (lambda topic: {"assign": json.dumps({topic: [0, 7]})}, "no such partition: .*-7; check the option assign"),
+        (lambda topic: {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 7}})}, "has no offset 7 yet"),
+        (lambda topic: {"subscribe": topic, "endingOffsets": "latest"}, "a stream has no end"),
     ],
 )
 def test_a_query_that_cannot_start_says_why(
     bootstrap: str, new_topic: NewTopic, given: Callable[[str], dict[str, str]], words: str
 ) -> None:
-    topic = new_topic()
+    options = given(new_topic())
     with pytest.raises(MoldauError, match=words):
-        reader_of(bootstrap, **({"subscribe": topic} | given(topic))).latestOffset({}, ALL)
+        reader_of(bootstrap, **options).latestOffset({}, ALL)
 
 
 def test_a_group_that_cannot_be_written_to_is_a_warning(

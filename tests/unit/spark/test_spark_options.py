@@ -96,6 +96,7 @@ def test_offsets_may_be_numbers_the_earliest_and_the_latest() -> None:
         ({"startingOffsetsByTimestampStrategy": "skip"}, "expected one of error, latest"),
         ({"subscribe": " , "}, "name at least one topic"),
         ({"minPartitions": "0"}, "minPartitions=0: expected a whole number, 1 or more"),
+        ({"maxOffsetsPerTrigger": 2**63}, "expected a whole number, 1 or more"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss=maybe: expected true or false"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay=soon: expected a time like 30s"),
         ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 8}, "more than maxOffsetsPerTrigger=8"),

@@ -142,3 +142,9 @@ def test_a_time_bounds_offsets_from_below_only() -> None:
     assert pruning.timestamp_ms == 1_767_225_600_001
     whole = OffsetRange("a", 0, 10, 100)
     assert pruning.cut(whole) == whole
+
+
+def test_records_without_a_timestamp_are_older_than_any_time_a_broker_can_be_asked_for() -> None:
+    pruning = Pruning()
+    pruning.take([GreaterThanOrEqual(TIMESTAMP, datetime(1960, 1, 1, tzinfo=UTC))])
+    assert pruning.timestamp_ms is None  # theirs is -1, a millisecond before 1970
