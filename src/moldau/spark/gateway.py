@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # A JVM that is up takes about a second to say so; a machine with that much load has other troubles.
 JVM_START_TIMEOUT_S = 120
 _POLL_S = 0.01
-_OWN_SETTINGS = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_DIST_CLASSPATH")
+OWN_SETTINGS = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_DIST_CLASSPATH")
 # Needs the environment of the process changed in a way that differs by platform: spark-submit knows how.
 _FOR_SPARK_SUBMIT = ("spark.driver.extraLibraryPath", "spark.submit.deployMode")
 
@@ -54,7 +54,7 @@ def can_start_directly(config: Mapping[str, str]) -> bool:
     package = spark_package()
     return not (
         sys.platform == "win32"
-        or any(os.environ.get(name) for name in _OWN_SETTINGS)
+        or any(os.environ.get(name) for name in OWN_SETTINGS)
         or any(name in config for name in _FOR_SPARK_SUBMIT)
         or (package / "conf").exists()
         or not module_options(package)

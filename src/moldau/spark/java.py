@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -104,7 +105,7 @@ for argument do
   shift
   [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"
 done
-exec '{java.home}/bin/java' "$@"
+exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"
 """,
         encoding="utf-8",
     )

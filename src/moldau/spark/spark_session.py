@@ -28,7 +28,7 @@ from moldau.spark import register
 from moldau.spark.class_data import archive_options, cache_folder
 from moldau.spark.gateway import can_start_directly, start_gateway
 from moldau.spark.java import find_java, home_for_scripts
-from moldau.spark.warm_python import start_warm_python
+from moldau.spark.warm_python import WarmPython, start_warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,15 +138,15 @@ def _cores(master: str) -> int:
 def _set_python(is_local: bool) -> None:
     """Workers run this Python. On a cluster its path may be another, which the environment then says."""
     if is_local:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _warm_python()
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _warm_python().script
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 @cache
-def _warm_python() -> str:
-    return sys.executable if sys.platform == "win32" else start_warm_python(Path(_temporary_folder("python")))
+def _warm_python() -> WarmPython:
+    return start_warm_python(Path(_temporary_folder("python")))
 
 
 def _running_session() -> SparkSession | None:

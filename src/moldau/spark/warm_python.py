@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from moldau.spark import warm_client
 from moldau.spark.daemon import preload
@@ -30,8 +31,13 @@ _REQUEST_BYTES_MAX = 16 * 1024 * 1024
 _PID_BYTES = 8
 
 
-def start_warm_python(folder: Path) -> str:
-    """Starts the process and returns the path of what is to be `PYSPARK_PYTHON`; both live in this private folder."""
+class WarmPython(NamedTuple):
+    script: str  # what is to be PYSPARK_PYTHON
+    process: subprocess.Popen[bytes]  # ends when its standard input is closed
+
+
+def start_warm_python(folder: Path) -> WarmPython:
+    """Script and socket live in this folder, which nobody else may enter."""
     address = folder / "socket"
     script = folder / "python"
     client = shlex.join([sys.executable, "-I", "-S", str(warm_client.__file__), sys.executable, str(address)])
@@ -39,13 +45,13 @@ def start_warm_python(folder: Path) -> str:
     script.chmod(0o700)
     # Numbers of threads: a library that starts some when it is imported would lose them in a fork.
     environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "moldau.spark.warm_python", str(address)],
         stdin=subprocess.PIPE,
         env=environment,
         process_group=0,
     )
-    return str(script)
+    return WarmPython(str(script), process)
 
 
 def serve(address: str) -> None:
