@@ -13,6 +13,8 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +22,15 @@ import pyarrow as pa
 
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster
-from moldau.client.connection import Connection, raise_error
-from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
+from moldau.client.connection import Connection, raise_error, to_error
+from moldau.errors import CorruptRecordError, DataLossError, ErrorCode, KafkaError
 from moldau.spark.columns import batches
 from moldau.spark.columns.decode import Decoder
 from moldau.spark.columns.kernels import BASE_OFFSET, END, LAST_OFFSET, Bytes, Int64s
 from moldau.spark.connections import borrowed
 from moldau.spark.read_plan import OffsetRange, ReadPlan
 from moldau.wire.apis import ApiKey
-from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
+from moldau.wire.constants import EARLIEST, EARLIEST_LOCAL, LATEST, IsolationLevel
 from moldau.wire.fetch import FetchPartitionResult, parse_fetch_response
 from moldau.wire.messages import Schema, ms
 from moldau.wire.uuids import ZERO_UUID
@@ -59,6 +61,7 @@ _PASSING = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,  # what remote storage had, say; Java's consumer asks again, too
     }
 )
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
@@ -69,8 +72,11 @@ def read_range(plan: ReadPlan, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     if wanted.start >= wanted.end:
         return
     decoder = Decoder(wanted.topic, wanted.partition, plan.columns, plan.batch_rows_max)
-    with borrowed(plan.client) as cluster, ThreadPoolExecutor(1, "moldau-fetch") as thread:
-        source = _Source(cluster, plan, wanted)
+    with (
+        borrowed(plan.client) as cluster,
+        ThreadPoolExecutor(1, "moldau-fetch") as thread,  # waits for its fetch at the end, which the source cuts short
+        closing(_Source(cluster, plan, wanted)) as source,
+    ):
         pending: Future[_Fetched | None] | None = thread.submit(source.fetch, wanted.start)
         while pending is not None:
             fetched = pending.result()
@@ -96,7 +102,8 @@ def _batches_from(fetched: _Fetched) -> Int64s:
     table = batches.index(fetched.records)
     if table.shape[1] == 0:
         raise CorruptRecordError(f"the broker answered with less than one batch at offset {fetched.position}")
-    if table[LAST_OFFSET, -1] < fetched.position or (table[BASE_OFFSET] > table[LAST_OFFSET]).any():
+    ends = table[LAST_OFFSET]
+    if ends[-1] < fetched.position or (table[BASE_OFFSET] > ends).any() or (table[BASE_OFFSET, 1:] <= ends[:-1]).any():
         raise CorruptRecordError(f"the batches at offset {fetched.position} do not go forward")
     return table
 
@@ -124,6 +131,11 @@ class _Source:
         # One answer is decoded while the next is received; both buffers serve for the whole range.
         self._buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
         self._turn = 0
+        self._closed = Event()
+
+    def close(self) -> None:
+        """Nobody waits for what is being fetched: not to ask again."""
+        self._closed.set()
 
     def learn(self, table: Int64s) -> None:
         """What records take, from batches that were fetched: the range's end needs no full answer."""
@@ -134,20 +146,22 @@ class _Source:
         """Records at `position` or the first that are left behind it; None if there are none below the end."""
         self._turn ^= 1
         asked_at = time.monotonic()
-        while position < self._wanted.end:
+        timeout_ms = self._plan.client.api_timeout_ms
+        while position < self._wanted.end and not self._closed.is_set():
             waited_ms = (time.monotonic() - asked_at) * 1000
             try:
                 result = self._ask(position)
-            except KafkaError as error:
-                position = self._after(error, position, waited_ms)
-            else:
                 if isinstance(result.records, memoryview) and result.records:
                     return _Fetched(position, np.frombuffer(result.records, np.uint8), result.aborted or ())
-                if self._readable(result) >= self._wanted.end:
+                if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    position = self._behind_loss(position)
+                elif self._readable(result) >= self._wanted.end and self._is_local(position):
                     return None
-                if waited_ms > self._plan.client.api_timeout_ms:
+                elif waited_ms > timeout_ms:
                     position = self._give_up(position, result)
-            time.sleep(self._plan.client.retry_backoff_ms / 1000)
+            except KafkaError as error:
+                position = self._after(error, position, waited_ms)
+            self._pause(self._plan.client.retry_backoff_ms)
         return None
 
     def _ask(self, position: int) -> FetchPartitionResult:
@@ -162,10 +176,13 @@ class _Source:
         raise_error(response.error_code)
         for _, _, results in response.topics:
             for result in results:
-                raise_error(result.error_code)
-                return result
+                if result.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise_error(result.error_code)
+                if result.preferred_read_replica < 0:
+                    return result
+                self._leader = result.preferred_read_replica  # which has the records; this broker left them out
         # A broker whose quota is used up leaves everything out.
-        time.sleep(response.throttle_ms / 1000)
+        self._pause(min(response.throttle_ms, self._plan.client.api_timeout_ms))
         return FetchPartitionResult(self._wanted.partition)
 
     def _request(self, schema: Schema, position: int) -> Any:
@@ -220,18 +237,21 @@ class _Source:
                 return partition.leader
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has no such partition")
 
+    def _pause(self, pause_ms: int) -> None:
+        self._closed.wait(pause_ms / 1000)
+
     def _readable(self, result: FetchPartitionResult) -> int:
         """Up to where the plan's reader sees anything."""
         committed = self._plan.isolation == IsolationLevel.READ_COMMITTED
         return result.last_stable_offset if committed else result.high_watermark
 
+    def _is_local(self, position: int) -> bool:
+        """Whether an empty answer is the truth: a broker that waits for remote storage in vain says nothing else."""
+        return self._offset_at(EARLIEST_LOCAL) <= position
+
     def _after(self, error: KafkaError, position: int, waited_ms: float) -> int:
         """Where to go on after an error, which is raised if that makes no sense."""
         timeout_ms = self._plan.client.api_timeout_ms
-        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            behind = self._behind_loss(position)
-            if behind > position:
-                return behind
         if error.code in _GONE and waited_ms > min(_GONE_AFTER_MS, timeout_ms):
             return self._lost(position, self._wanted.end, f"the topic is gone ({error.message})")
         if error.code not in _PASSING | _GONE or waited_ms > timeout_ms:
@@ -241,39 +261,39 @@ class _Source:
         return position
 
     def _behind_loss(self, position: int) -> int:
-        earliest, latest = self._log_ends()
+        earliest, latest = self._offset_at(EARLIEST), self._offset_at(LATEST)
         if position < earliest:
             return self._lost(position, min(earliest, self._wanted.end), f"the log starts at {earliest}")
         if position > latest:
             return self._lost(position, self._wanted.end, f"the log ends at {latest}")
-        return position
+        raise to_error(ErrorCode.OFFSET_OUT_OF_RANGE)
 
-    def _log_ends(self) -> tuple[int, int]:
+    def _offset_at(self, timestamp: int) -> int:
         partition = (self._wanted.topic, self._wanted.partition)
-        ends = []
-        for timestamp in (EARLIEST, LATEST):
-            found = list_offsets(self._cluster, {partition: timestamp})[partition]
-            if isinstance(found, KafkaError):
-                raise found
-            ends.append(found.offset)
-        return ends[0], ends[1]
+        found = list_offsets(self._cluster, {partition: timestamp})[partition]
+        if isinstance(found, KafkaError):
+            raise found
+        return found.offset
 
     def _give_up(self, position: int, result: FetchPartitionResult) -> int:
-        """Nothing came in all the time there was: the log is shorter than planned, or a transaction is open."""
-        if result.high_watermark >= self._wanted.end:
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._name}: nothing was committed at offset {position} within "
-                f"{self._plan.client.api_timeout_ms} ms: a transaction is open since {result.last_stable_offset}",
-            )
-        return self._lost(position, self._wanted.end, f"the log ends at {result.high_watermark}")
+        """Nothing came in all the time there was: the log is shorter than planned, or somebody has to be waited for."""
+        if 0 <= result.high_watermark < self._wanted.end:
+            return self._lost(position, self._wanted.end, f"the log ends at {result.high_watermark}")
+        if result.high_watermark < 0:
+            why = "the broker holds its answers back (quotas)"
+        elif self._readable(result) < self._wanted.end:
+            why = f"a transaction is open since {result.last_stable_offset}"
+        else:
+            why = "the broker waits for its remote storage"
+        timeout_ms = self._plan.client.api_timeout_ms
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, f"{self._name}: nothing came from offset {position} in {timeout_ms} ms: {why}"
+        )
 
     def _lost(self, first: int, end: int, why: str) -> int:
         message = f"{self._name}: offsets {first} to {end - 1} are lost: {why}"
         if self._plan.fail_on_data_loss:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{message}. To go on without them, set option failOnDataLoss to false"
-            )
+            raise DataLossError(f"{message}. To go on without them, set option failOnDataLoss to false")
         log.warning("%s", message)
         return end
 

@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +20,9 @@ from hypothesis import strategies as st
 
 from bench.apache import ApacheKafka
 from moldau import Broker
-from moldau.client.admin import delete_records, delete_topics
+from moldau.client.admin import delete_records, delete_topics, list_offsets
 from moldau.client.config import ClientConfig, parse_servers
-from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
+from moldau.errors import CorruptRecordError, DataLossError, ErrorCode, KafkaError
 from moldau.spark import connections, fetching
 from moldau.spark.columns.decode import RAW_FIELDS
 from moldau.spark.fetching import read_range
@@ -28,6 +30,7 @@ from moldau.spark.read_plan import OffsetRange, ReadPlan
 from moldau.wire.batch import assemble, encode_batch, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.constants import IsolationLevel
+from moldau.wire.fetch import FetchResponse, parse_fetch_response
 from tests.integration import test_apache as apache
 from tests.integration.clients import CODECS
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
@@ -211,6 +214,19 @@ def test_ranges_of_a_process_share_connections(bootstrap: str, new_topic: NewTop
     assert cluster._connections == before
 
 
+def test_a_reader_that_stops_early_does_not_wait_for_what_may_never_come(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with RawClient(bootstrap) as client:
+        client.produce(topic, batch_of(b"before"))
+        RawProducer(client).init().write(topic, b"open")
+        reading = read_range(plan(bootstrap), OffsetRange(topic, 0, 0, 2))
+        assert next(reading).num_rows == 1
+        began = time.monotonic()
+        reading.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - began < plan(bootstrap).client.api_timeout_ms / 1000 / 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("moldau-fetch")]
+
+
 # -- gaps that are no loss
 
 
@@ -232,13 +248,13 @@ def test_committed_readers_see_no_aborted_record_and_others_see_all(bootstrap: s
     everything = plan(bootstrap, isolation=IsolationLevel.READ_UNCOMMITTED)
     assert values(committed, topic, 0, end) == [b"kept 1", b"plain", b"kept 2"]
     assert values(everything, topic, 0, end) == [b"kept 1", b"gone 1", b"plain", b"gone 2", b"kept 2"]
-    # From the middle of an aborted transaction, and up to markers, which no reader sees.
-    for start in range(end):
-        for how, all_of_it in (
-            (committed, offsets(committed, topic, 0, end)),
-            (everything, offsets(everything, topic, 0, end)),
-        ):
-            assert offsets(how, topic, start, end) == [offset for offset in all_of_it if offset >= start]
+    # From the middle of an aborted transaction, and up to markers, which no reader sees; and each batch by itself.
+    for how in (committed, everything):
+        all_of_it = offsets(how, topic, 0, end)
+        for start in range(end):
+            left = [offset for offset in all_of_it if offset >= start]
+            assert offsets(how, topic, start, end) == left
+            assert offsets(how._replace(fetch_bytes_max=1), topic, start, end) == left
 
 
 def test_an_open_transaction_is_waited_for_and_named(bootstrap: str, new_topic: NewTopic) -> None:
@@ -287,7 +303,9 @@ def test_records_deleted_before_they_were_read_are_a_loss(
     produce(bootstrap, topic, [batch_of(*numbers(start, start + 10)) for start in range(0, 50, 10)])
     with cluster_at(bootstrap) as cluster:
         delete_records(cluster, {(topic, 0): 25})
-    with pytest.raises(KafkaError, match=f"{topic}-0: offsets 0 to 24 are lost: the log starts at 25.*failOnDataLoss"):
+    with pytest.raises(
+        DataLossError, match=f"{topic}-0: offsets 0 to 24 are lost: the log starts at 25.*failOnDataLoss"
+    ):
         values(plan(bootstrap), topic, 0, 50)
     lenient = plan(bootstrap, fail_on_data_loss=False)
     with caplog.at_level(logging.WARNING):
@@ -303,7 +321,7 @@ def test_a_log_shorter_than_planned_is_a_loss_and_no_wait_for_ever(
     topic = new_topic()
     produce(bootstrap, topic, [batch_of(*numbers(0, 10))])
     for start, lost in ((5, 10), (10, 10), (15, 15)):
-        with pytest.raises(KafkaError, match=f"offsets {lost} to 19 are lost: the log ends at 10"):
+        with pytest.raises(DataLossError, match=f"offsets {lost} to 19 are lost: the log ends at 10"):
             values(impatient(bootstrap), topic, start, 20)
     assert values(impatient(bootstrap, fail_on_data_loss=False), topic, 5, 20) == numbers(5, 10)
     assert "offsets 10 to 19 are lost" in caplog.text
@@ -322,7 +340,7 @@ def test_a_topic_deleted_while_it_is_read_is_a_loss(
         with cluster_at(bootstrap) as cluster:
             delete_topics(cluster, [topic])
         if fails:
-            with pytest.raises(KafkaError, match="to 49 are lost: the topic is gone"):
+            with pytest.raises(DataLossError, match="to 49 are lost: the topic is gone"):
                 list(reading)
         else:
             assert len(list(reading)) < 49
@@ -341,7 +359,7 @@ def test_a_topic_made_again_is_not_taken_for_the_one_that_was_planned(
         delete_topics(cluster, [topic])
     new_topic(name=topic)
     produce(bootstrap, topic, batches)
-    with pytest.raises(KafkaError, match="the topic was deleted and made again"):
+    with pytest.raises(DataLossError, match="the topic was deleted and made again"):
         list(reading)
 
 
@@ -382,3 +400,93 @@ def test_a_malformed_record_is_named_by_topic_partition_and_offset(bootstrap: st
     with pytest.raises(CorruptRecordError, match=f"{topic}-0: record 0 of the batch at offset 1 is malformed"):
         values(plan(bootstrap), topic, 0, 2)
     assert values(plan(bootstrap), topic, 0, 1) == [b"good"]
+
+
+# -- brokers that answer without records, though they have some
+
+
+def answer_first(
+    monkeypatch: pytest.MonkeyPatch, times: int, change: Callable[[FetchResponse], FetchResponse]
+) -> list[int]:
+    """Have the first answers changed on their way; returns a list that counts them."""
+    answers: list[int] = []
+
+    def parse(version: int, frame: memoryview) -> FetchResponse:
+        answers.append(version)
+        response = parse_fetch_response(version, frame)
+        return change(response) if len(answers) <= times else response
+
+    monkeypatch.setattr(fetching, "parse_fetch_response", parse)
+    return answers
+
+
+def without_records(response: FetchResponse, **changes: Any) -> FetchResponse:
+    ((name, topic_id, (result,)),) = response.topics
+    return response._replace(topics=[(name, topic_id, [result._replace(records=None, **changes)])])
+
+
+def throttled(response: FetchResponse) -> FetchResponse:
+    return response._replace(throttle_ms=50, topics=[])
+
+
+def sent_elsewhere(response: FetchResponse) -> FetchResponse:
+    return without_records(response, preferred_read_replica=1)
+
+
+@pytest.mark.parametrize("change", [throttled, sent_elsewhere, without_records])
+def test_an_answer_without_records_is_no_end_of_a_range(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, change: Callable[..., FetchResponse]
+) -> None:
+    topic = new_topic()
+    produce(bootstrap, topic, [batch_of(*numbers(0, 10))])
+    with cluster_at(bootstrap) as cluster:
+        assert list(cluster.brokers()) == [1]
+    if change is without_records:  # as a broker says it whose remote storage is slow
+        monkeypatch.setattr(fetching._Source, "_is_local", lambda source, position: False)
+    answers = answer_first(monkeypatch, 2, change)
+    assert values(plan(bootstrap), topic, 0, 10) == numbers(0, 10)
+    assert len(answers) == 3
+    answer_first(monkeypatch, 1_000_000, change)
+    with pytest.raises(KafkaError, match=f"{topic}-0: nothing came from offset 0 in 300 ms") as raised:
+        values(impatient(bootstrap, fail_on_data_loss=False), topic, 0, 10)
+    assert raised.value.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_gap_up_to_the_end_of_the_log_ends_a_range(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    produce(bootstrap, topic, [batch_of(*numbers(0, 10))])
+    answers = answer_first(monkeypatch, 1_000_000, without_records)
+    assert values(plan(bootstrap), topic, 3, 10) == []
+    assert len(answers) == 1
+
+
+def test_a_leader_that_goes_away_while_a_loss_is_looked_into_is_asked_again(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    produce(bootstrap, topic, [batch_of(*numbers(0, 10)), batch_of(*numbers(10, 20))])
+    with cluster_at(bootstrap) as cluster:
+        delete_records(cluster, {(topic, 0): 10})
+    asked = []
+
+    def flaky(*arguments: Any) -> Any:
+        asked.append(arguments)
+        if len(asked) == 1:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "connection lost")
+        return list_offsets(*arguments)
+
+    monkeypatch.setattr(fetching, "list_offsets", flaky)
+    assert values(plan(bootstrap, fail_on_data_loss=False), topic, 0, 20) == numbers(10, 20)
+
+
+def test_batches_that_do_not_go_forward_are_corrupt() -> None:
+    for offsets_ in ((10, 5), (5, 5), (5, 10)):
+        log = b"".join(encode_batch([(None, b"v", 0, ())] * 3, base_offset=offset) for offset in offsets_)
+        fetched = fetching._Fetched(7, np.frombuffer(log, np.uint8), ())
+        if offsets_ == (5, 10):
+            assert fetching._batches_from(fetched).shape[1] == 2
+        else:
+            with pytest.raises(CorruptRecordError, match="offset 7 do not go forward"):
+                fetching._batches_from(fetched)

@@ -176,6 +176,8 @@ def test_batches_have_no_more_rows_than_asked_for_and_large_records_make_them_sm
     assert [batch.num_rows for batch in read(data, rows_max=10)] == [10, 10, 5]
     monkeypatch.setattr(decode, "BATCH_BYTES_MAX", 350)
     assert [batch.num_rows for batch in read(data, rows_max=10)] == [4, 4, 4, 4, 4, 4, 1]
+    data = as_array(log_of(([(None, None, 0, (("name", bytes(100)),))] * 5, Codec.NONE)))
+    assert [batch.num_rows for batch in read(data, rows_max=10)] == [4, 1]
 
 
 def test_decompressed_batches_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +242,17 @@ def test_aborted_transactions_are_left_out_and_committed_ones_are_not() -> None:
     assert values(log, aborted=[(8, 8), (7, 2)]) == seen
     everything = [b"7 committed", b"7 aborted", b"8 committed", b"plain", b"7 committed again", b"8 aborted"]
     assert values(log) == everything
+
+
+def test_a_marker_that_compaction_took_out_of_its_batch_ends_nothing() -> None:
+    marker = encode_end_txn_marker(
+        ControlType.ABORT, coordinator_epoch=0, producer_id=7, producer_epoch=0, timestamp_ms=0, base_offset=1
+    )
+    emptied = assemble(read_header(marker)._replace(count=0), b"")
+    aborted = one(
+        b"a", offset=2, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    ) + marker.replace(marker[:8], (3).to_bytes(8, "big"), 1)
+    assert values(emptied + aborted + one(b"plain", offset=4), aborted=[(7, 0)]) == [b"plain"]
 
 
 def test_a_batch_that_fails_its_crc_is_refused_unless_crcs_are_not_looked_at() -> None:

@@ -44,7 +44,7 @@ _FIXED = {
 }
 _BYTES = {"key": (kernels.KEY, kernels.KEY_SIZE), "value": (kernels.VALUE, kernels.VALUE_SIZE)}
 
-# Keys and values of one Arrow batch, but for its last record: large records make batches of fewer rows.
+# Records of one Arrow batch, but for the last of them: large records make batches of fewer rows.
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 

@@ -123,7 +123,7 @@ def _micros(millis: int) -> int:
 def scan(  # noqa: PLR0917
     data: Bytes, table: Int64s, state: Int64s, first: int, end: int, bytes_max: int, records: Int64s
 ) -> int:
-    """Fill `records` with those at offsets in [`first`, `end`), until it or `bytes_max` of keys and values is full.
+    """Fill `records` with those at offsets in [`first`, `end`), until it is full or they take `bytes_max`.
 
     Returns their number; `state` then says where to go on, or which record is MALFORMED.
     """
@@ -142,6 +142,7 @@ def scan(  # noqa: PLR0917
             if found == records.shape[1] or size_found >= bytes_max:
                 state[BATCH], state[RECORD], state[PLACE] = batch, record, pos - address
                 return found
+            place = pos
             pos, _, record_end = _field(pos, batch_end)
             time_delta, pos = varint(pos + 1, record_end)  # behind the attributes, which Kafka never uses
             offset_delta, pos = varint(pos, record_end)
@@ -161,7 +162,7 @@ def scan(  # noqa: PLR0917
                 records[VALUE, found], records[VALUE_SIZE, found] = value - address, value_size
                 records[HEADERS, found], records[HEADERS_COUNT, found] = pos - address, headers_count
                 records[HEADERS_END, found] = record_end - address
-                size_found += max(key_size, 0) + max(value_size, 0)
+                size_found += record_end - place
                 found += 1
             pos = record_end
             record += 1
