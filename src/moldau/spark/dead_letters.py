@@ -23,8 +23,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from moldau.errors import RecordFormatError
+from moldau.client.security import Secret
+from moldau.errors import ConfigError, RecordFormatError
 from moldau.spark.options import KAFKA_PREFIX, Options
+from moldau.spark.read_plan import RAW_COLUMNS
 
 CORRUPT_TYPE = StructType().add("key", BinaryType()).add("value", BinaryType()).add("reason", StringType())
 _CORRUPT_ARROW_TYPE = to_arrow_type(CORRUPT_TYPE)
@@ -46,25 +48,27 @@ class ErrorPolicy(NamedTuple):
     tolerated: bool
     corrupt_column: str | None  # None where bad records are no rows
     topic: str | None
-    kafka: dict[str, str]  # properties to reach the dead-letter topic
+    kafka: dict[str, Secret]  # properties to reach the dead-letter topic, passwords among them
 
     @classmethod
     def from_options(cls, options: Options) -> ErrorPolicy:
         tolerated = options.choice("errors.tolerance", ("all", "none"), "all") == "all"
         topic = options.get("errors.deadletterqueue.topic.name") or None
         column = options.text("columnNameOfCorruptRecord", "_corrupt_record")
+        if column in RAW_COLUMNS:
+            raise ConfigError(f"option columnNameOfCorruptRecord={column}: a topic has that column: use another name")
         return cls(
             tolerated,
             column if tolerated and topic is None else None,
             topic if tolerated else None,
-            options.kafka_properties(),
+            {name: Secret(value) for name, value in options.kafka_properties().items()},
         )
 
     def sink_options(self) -> dict[str, str]:
         assert self.topic is not None
-        properties = {"max.request.size": str(_REQUEST_BYTES_MAX)} | self.kafka
-        given = {KAFKA_PREFIX + name: value for name, value in properties.items()}
-        return given | {"topic": self.topic, "processing.guarantee": "at_least_once"}
+        given = {KAFKA_PREFIX + name: secret.value for name, secret in self.kafka.items()}
+        request_size = {f"{KAFKA_PREFIX}max.request.size": str(_REQUEST_BYTES_MAX)}
+        return request_size | given | {"topic": self.topic, "processing.guarantee": "at_least_once"}
 
     @property
     def raw_columns(self) -> tuple[str, ...]:

@@ -180,6 +180,23 @@ def test_the_smaller_of_two_fetch_sizes_counts() -> None:
     assert batch(**sizes).fetch_bytes_max == 4000
 
 
+def test_what_travels_with_a_task_shows_no_password_when_it_is_printed() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="sesame";'
+    given = options(
+        value__format="string", kafka__security__protocol="SASL_SSL", kafka__sasl__mechanism="PLAIN",
+        kafka__sasl__jaas__config=jaas, kafka__ssl__key__password="sesame",
+    )  # fmt: skip
+    read = ReadOptions.for_batch(given)
+    rows = RowReader.of(given, read, source_schema(given, read))
+    assert rows.plan.client.security.password.value == "sesame"
+    assert "sesame" not in repr((read, rows))
+
+
+def test_corrupt_records_take_no_other_columns_place() -> None:
+    with pytest.raises(ConfigError, match="columnNameOfCorruptRecord=offset: a topic has that column"):
+        source_schema(options(value__format="string", columnNameOfCorruptRecord="offset"), batch())
+
+
 def test_columns_are_those_of_sparks_kafka_source() -> None:
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert source_schema(options(), batch()).names == names
