@@ -113,7 +113,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or not positions or positions == self._committed:
             return
         self._committed = positions
-        config = self._options.client._replace(request_timeout_ms=_COMMIT_TIMEOUT_MS, api_timeout_ms=_COMMIT_TIMEOUT_MS)
+        config = self._options.client._replace(
+            request_timeout_ms=_COMMIT_TIMEOUT_MS,
+            api_timeout_ms=_COMMIT_TIMEOUT_MS,
+            connection_timeout_ms=_COMMIT_TIMEOUT_MS,
+        )
         try:
             with borrowed(config) as cluster:
                 errors = {error.message for error in commit_offsets(cluster, group, positions).values() if error}
@@ -132,6 +136,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts: the one time that startingOffsets are looked at."""
         self._topics.refuse_missing(self._ends)
         options = self._options
+        self._ends = self._topics.settled(self._ends, options.start.offsets or {})
         starts = self._topics.resolve(options.start, self._ends, LATEST if options.latest_without_match else None)
         for (topic, index), offset in (options.start.offsets or {}).items():
             if offset > self._ends.get((topic, index), offset):
