@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 Builder = TypeVar("Builder", "DataFrameReader", "DataStreamReader", "DataFrameWriter", "DataStreamWriter")
 
 CONNECTORS = ("moldau", "jvm")
-_OURS_ALONE = ("commitGroupId", "txnAppId", "txnVersion", "transactionalIdPrefix", "failOnDoubt", *FORMAT_OPTIONS)
+_OURS_ALONE = (
+    "commitGroupId",
+    "pushDownPredicate",
+    "txnAppId",
+    "txnVersion",
+    "transactionalIdPrefix",
+    "failOnDoubt",
+    *FORMAT_OPTIONS,
+)
 
 
 def apply_options(builder: Builder, options: Mapping[str, object]) -> Builder:
