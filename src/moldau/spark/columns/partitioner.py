@@ -49,7 +49,7 @@ def _murmur2(data: Bytes, start: int, length: int) -> int:
     h ^= h >> np.uint32(13)
     h = np.uint32(h * m) & mask
     h ^= h >> np.uint32(15)
-    return np.uint32(h)
+    return int(h)
 
 
 @kernel("void(Array(u1, 1, 'C', True), i8[::1], i8[::1], i8[::1], i8, i4[::1], i8, i8[::1], i4[::1])")
@@ -71,7 +71,7 @@ def assign(  # noqa: PLR0917  # kernels have no keywords
             continue
         length = key_lengths[row]
         if length >= 0:
-            out[row] = np.int64(_murmur2(key_data, key_starts[row], length) & np.uint32(0x7FFFFFFF)) % partitions
+            out[row] = (_murmur2(key_data, key_starts[row], length) & 0x7FFFFFFF) % partitions
             continue
         if sticky[1] >= batch_bytes:
             sticky[0] += 1
