@@ -103,6 +103,7 @@ def test_a_record_with_changed_bytes_never_crashes(data: st.DataObject) -> None:
         ({"type": "fixed", "name": "F", "size": 4}, "binary"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
         ({"type": "string", "logicalType": "uuid"}, "string"),
+        ({"type": "string", "logicalType": "date"}, "string"),
         (["int", "long"], "bigint"),
         (["null", "float", "double"], "double"),
         (["null", "int", "string"], "struct<member0: int, member1: string>"),
@@ -127,12 +128,49 @@ def test_logical_types_are_sparks() -> None:
 def test_a_union_of_several_types_is_a_struct_of_members() -> None:
     event = {"type": "record", "name": "Event", "fields": [{"name": "id", "type": "int"}]}
     other = event | {"name": "Other"}
-    schema = record(("u", ["null", "long", "string", event, other]), ("e", "Event"))
-    values = [None, 3, "x", ("Event", {"id": 1}), ("Other", {"id": 2})]
-    rows, reasons = read(AvroReader(schema), *written(schema, *({"u": value, "e": {"id": 9}} for value in values)))
-    found = [row["u"] and {name: value for name, value in row["u"].items() if value is not None} for row in rows]
-    assert found == [None, {"member0": 3}, {"member1": "x"}, {"member2": {"id": 1}}, {"member3": {"id": 2}}]
-    assert reasons == {}
+    time = {"type": "long", "logicalType": "timestamp-millis"}
+    schema = record(("u", ["null", "int", "string", event, other, time]), ("e", "Event"))
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    values = [None, 3, "x", ("Event", {"id": 1}), ("Other", {"id": 2}), at]
+    texts = written(schema, *({"u": value, "e": {"id": 9}} for value in values))
+    for reader in (AvroReader(schema), AvroReader(schema, writers=schema)):
+        rows, reasons = read(reader, *texts)
+        found = [row["u"] and {name: value for name, value in row["u"].items() if value is not None} for row in rows]
+        members = [{"member0": 3}, {"member1": "x"}, {"member2": {"id": 1}}, {"member3": {"id": 2}}, {"member4": at}]
+        assert found == [None, *members]
+        assert reasons == {}
+        assert AvroWriter(schema).encode(pa.array(rows, arrow_type(reader.spark_type))).to_pylist() == texts
+
+
+def test_branches_of_equal_python_types_are_told_apart() -> None:
+    schema = record(("u", ["int", "long", "string"]))
+    rows, _ = read(AvroReader(schema), b"\x00\x02", b"\x02\x02")
+    assert [row["u"] for row in rows] == [
+        {"member0": 1, "member1": None, "member2": None},
+        {"member0": None, "member1": 1, "member2": None},
+    ]
+
+
+def test_equal_names_in_other_namespaces_are_other_types() -> None:
+    one, other = ({"type": "enum", "name": "E", "namespace": name, "symbols": [name]} for name in "ab")
+    schema = load_schema(json.dumps(record(("x", one), ("y", other), ("z", "a.E"))))
+    for reader in (AvroReader(schema), AvroReader(schema, writers=schema)):
+        assert read(reader, b"\0\0\0") == ([{"x": "a", "y": "b", "z": "a"}], {})
+
+
+@pytest.mark.parametrize("text", [b"\x01\0", b"\0\x01\x02", b"\x02\x04\x02", b"\x04\0"])
+def test_symbols_and_branches_outside_their_limits_are_bad(text: bytes) -> None:
+    schema = record(("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]}), ("u", ["null", "long"]))
+    rows, reasons = read(AvroReader(schema), text, None)
+    assert rows == [None, None]
+    assert set(reasons) == {0}
+
+
+def test_a_long_decimal_takes_no_time() -> None:
+    schema = record(("d", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}))
+    rows, reasons = read(AvroReader(schema), *written(record(("d", "bytes")), {"d": b"\x7f" * 1_000_000}))
+    assert rows == [None]
+    assert reasons[0].endswith("a decimal of 1000000 bytes")
 
 
 def test_fields_are_matched_by_name_where_the_writers_schema_is_given() -> None:
@@ -243,9 +281,11 @@ def test_records_are_the_same_in_columns_and_one_by_one(rows: list[Any], data: s
     values.insert(data.draw(st.integers(0, len(values))), None)
     in_columns = AvroReader(FLAT).decode(pa.array([b"before", *values], pa.binary())[1:])
     one_by_one = AvroReader(FLAT, writers=FLAT).decode(pa.array(values, pa.binary()))
-    assert repr(in_columns.values.to_pylist()) == repr(one_by_one.values.to_pylist())  # NaN is not equal to itself
     assert in_columns.values.type == one_by_one.values.type
-    assert set(in_columns.reasons) == set(one_by_one.reasons)
+    assert set(one_by_one.reasons) <= set(in_columns.reasons)  # fastavro takes some numbers below zero
+    for row, found in enumerate(in_columns.values.to_pylist()):
+        expected = None if row in in_columns.reasons else one_by_one.values[row].as_py()
+        assert repr(found) == repr(expected)  # NaN is not equal to itself
 
 
 def test_a_text_that_is_no_utf8_is_bad_alone() -> None:
@@ -271,6 +311,9 @@ def test_records_written_from_columns_are_the_bytes_of_any_avro_library(rows: li
         ("x binary", {"x": b"123"}, {"type": "fixed", "name": "F", "size": 2}),
         ("x int", {"x": None}, "int"),
         ("y int", {"y": 1}, "int"),
+        ("x int", {"x": 1}, {"type": "enum", "name": "E", "symbols": ["A", "B"]}),
+        ("x struct<y:int>", {"x": {"y": 1}}, {"type": "enum", "name": "E", "symbols": ["A", "B"]}),
+        ("x int", {"x": 1}, record(("y", "int")) | {"name": "Inner"}),
         ("x string", {"x": "a"}, "long"),
         ("x bigint", {"x": 2**31}, {"type": "array", "items": "int"}),
         ("x array<bigint>", {"x": [2**31]}, {"type": "array", "items": "int"}),

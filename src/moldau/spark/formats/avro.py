@@ -24,7 +24,7 @@ from moldau.spark.formats.avro_columns import read_flat
 from moldau.spark.formats.avro_plan import flat_plan
 from moldau.spark.formats.avro_records import write_flat
 from moldau.spark.formats.avro_schema import Schema, avro_schema, load_schema, spark_type
-from moldau.spark.formats.avro_unions import shape_of
+from moldau.spark.formats.avro_shapes import shaped
 from moldau.spark.formats.columns import (
     ColumnOptions,
     ColumnReader,
@@ -38,6 +38,7 @@ from moldau.spark.formats.columns import (
 
 _MAGIC = 0
 _HEADER_BYTES = 5
+_OUTSIDE = "no Avro of this schema: a symbol, a branch or a number outside its limits"
 _SCHEMA = "an Avro schema as JSON, or the path of an .avsc file"
 
 
@@ -86,14 +87,12 @@ class AvroReader:
             values, bad = read_flat(plan, raw)
         except pa.ArrowInvalid:  # some text is no UTF-8
             return self._one_by_one(raw)
-        if not bad.any():
+        rows = np.flatnonzero(bad & raw.is_valid().to_numpy(zero_copy_only=False))
+        if not len(rows):
             return Decoded(values, {})
-        again = self._one_by_one(raw.filter(pa.array(bad)))
-        places = np.arange(len(raw))
-        places[bad] = len(raw) + np.arange(len(again.values))
-        rows = np.flatnonzero(bad)
-        reasons = {int(rows[index]): why for index, why in again.reasons.items()}
-        return Decoded(pa.concat_arrays([values, again.values]).take(pa.array(places)), reasons)
+        # fastavro finds the words. It takes symbols and branches before the first for the last: these are bad, too.
+        reasons = self._one_by_one(raw.take(pa.array(rows))).reasons
+        return Decoded(values, {int(row): reasons.get(index, _OUTSIDE) for index, row in enumerate(rows)})
 
     def _one_by_one(self, raw: pa.Array) -> Decoded:
         read = self._read_function()
@@ -108,20 +107,20 @@ class AvroReader:
         return Decoded(array_of(rows, arrow_type(self.spark_type), reasons), reasons)
 
     def _read_function(self) -> Callable[[bytes], Any]:
-        readers = parse_schema(self._schema)
-        writers = readers if self._writers is None else parse_schema(self._writers)
-        wanted = None if writers is readers and self._resolver is None else readers
+        one_shape = parse_schema(shaped(self._schema))
+        if self._writers is None and self._resolver is None:
+            return lambda value: _whole(BytesIO(value), one_shape)
+        wanted = parse_schema(shaped(self._schema, unions=False))
+        writers = None if self._writers is None else parse_schema(shaped(self._writers, unions=False))
+        has_members = shaped(self._schema) != shaped(self._schema, unions=False)
+        names: dict[str, Any] = dict.fromkeys(("return_named_type", "return_named_type_override"), has_members)
         by_id: dict[int, Any] = {}
-        shape = shape_of(self._schema)
-        names: dict[str, Any] = {} if shape is None else {"return_named_type": True, "return_named_type_override": True}
 
         def read(value: bytes) -> Any:
             stream = BytesIO(value)
             written = writers if self._resolver is None else self._resolved(stream.read(_HEADER_BYTES), by_id)
-            datum = schemaless_reader(stream, written, wanted, **names)
-            if stream.tell() != len(value):
-                raise ValueError(f"{len(value) - stream.tell()} bytes left over: written with another schema")
-            return datum if shape is None else shape(datum)
+            datum = _whole(stream, written, wanted, **names)
+            return schemaless_reader(BytesIO(_bytes(wanted, datum)), one_shape, None) if has_members else datum
 
         return read
 
@@ -131,8 +130,17 @@ class AvroReader:
         schema_id = int.from_bytes(header[1:], "big")
         if schema_id not in by_id:
             assert self._resolver is not None
-            by_id[schema_id] = parse_schema(load_schema(self._resolver.writer_schema(schema_id)))
+            written = load_schema(self._resolver.writer_schema(schema_id))
+            by_id[schema_id] = parse_schema(shaped(written, unions=False))
         return by_id[schema_id]
+
+
+def _whole(stream: BytesIO, written: Any, wanted: Any = None, **names: Any) -> Any:
+    datum = schemaless_reader(stream, written, wanted, **names)
+    left = stream.getbuffer().nbytes - stream.tell()
+    if left:
+        raise ValueError(f"{left} bytes left over: written with another schema")
+    return datum
 
 
 def _reason(value: bytes, error: Exception, resolver: SchemaResolver | None) -> str:
@@ -153,7 +161,7 @@ class AvroWriter:
         if written is not None:
             return written
         _check_numbers(typed, self._schema)
-        schema = parse_schema(self._schema)
+        schema = parse_schema(shaped(self._schema))
         return pa.array([_written(schema, row) for row in typed.to_pylist(maps_as_pydicts="strict")], pa.binary())
 
 
@@ -168,11 +176,13 @@ def _check_numbers(typed: pa.Array, schema: Schema) -> None:
 
 
 def _written(schema: Any, row: Any) -> bytes | None:
-    if row is None:
-        return None
-    stream = BytesIO()
     try:
-        schemaless_writer(stream, schema, row)
+        return None if row is None else _bytes(schema, row)
     except Exception as error:
         raise RecordFormatError(f"a row does not fit the Avro schema: {reason(error)}") from error
+
+
+def _bytes(schema: Any, row: Any) -> bytes:
+    stream = BytesIO()
+    schemaless_writer(stream, schema, row)
     return stream.getvalue()

@@ -89,12 +89,12 @@ class _Planner:
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
-            schema = self._named.get(schema.rpartition(".")[2], {"type": schema})
+            schema = self._named.get(schema, {"type": schema})
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.plan(kind)
         if "name" in schema:
-            self._named[schema["name"].rpartition(".")[2]] = schema
+            self._named[schema["name"]] = schema
         if kind == "record":
             column = self._step(STRUCT, 0, 0, None)
             return column._replace(

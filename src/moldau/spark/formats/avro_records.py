@@ -21,7 +21,7 @@ def write_flat(plan: FlatPlan, typed: pa.Array) -> pa.Array | None:
     rows = Slots.empty(np.zeros(0, np.uint8), plan.slots, len(typed))
     try:
         _fill(rows, texts, plan.column, typed, np.ones(len(typed), np.bool_))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):
+    except (pa.ArrowException, KeyError):
         return None
     data = np.concatenate(texts) if texts else rows.data
     # Most of it is never touched, and so never there.
@@ -81,7 +81,7 @@ def _fill(rows: Slots, texts: list[Bytes], column: Column, array: pa.Array, insi
     valid = array.is_valid().to_numpy(zero_copy_only=False) & inside
     if column.op == STRUCT:
         rows.sizes[column.slot] = np.where(valid, 0, -1)
-        if {field.name for field in array.type} != {name for name, _ in column.fields}:
+        if not pa.types.is_struct(array.type) or set(array.type.names) != {name for name, _ in column.fields}:
             raise KeyError(column.fields)
         for name, inner in column.fields:
             _fill(rows, texts, inner, array.field(array.type.get_field_index(name)), valid)

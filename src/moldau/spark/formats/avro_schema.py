@@ -25,13 +25,14 @@ _ATOMS: dict[str, t.DataType] = {
     "fixed": t.BinaryType(),
     "enum": t.StringType(),
 }
-_LOGICAL: dict[str, t.DataType] = {
-    "date": t.DateType(),
-    "timestamp-millis": t.TimestampType(),
-    "timestamp-micros": t.TimestampType(),
-    "local-timestamp-millis": t.TimestampNTZType(),
-    "local-timestamp-micros": t.TimestampNTZType(),
+_LOGICAL: dict[tuple[str, str], t.DataType] = {
+    ("int", "date"): t.DateType(),
+    ("long", "timestamp-millis"): t.TimestampType(),
+    ("long", "timestamp-micros"): t.TimestampType(),
+    ("long", "local-timestamp-millis"): t.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): t.TimestampNTZType(),
 }
+_DECIMALS = (("bytes", "decimal"), ("fixed", "decimal"))
 _AVRO: dict[type[t.DataType], Schema] = {
     t.BooleanType: "boolean",
     t.ByteType: "int",
@@ -49,38 +50,35 @@ _AVRO: dict[type[t.DataType], Schema] = {
 
 
 def load_schema(text: str) -> Schema:
-    """The schema of a text, without the logical types that Spark has no type for; ValueError where it is none."""
+    """The schema of a text, all names in full, without the logical types that Spark has no type for; ValueError where
+    it is none."""
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
 
     try:
-        schema = json.loads(text)
-        parse_schema(schema)
+        schema = parse_schema(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, SchemaParseException, UnknownType) as error:
         raise ValueError(f"no Avro schema: {error!r}") from error
-    return _without_unknown_logical_types(schema)
+    return _plain(schema)
 
 
-def _without_unknown_logical_types(schema: Schema) -> Schema:
+def _plain(schema: Schema) -> Schema:
     if isinstance(schema, list):
-        return [_without_unknown_logical_types(branch) for branch in schema]
+        return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    known = schema.get("logicalType") in (*_LOGICAL, "decimal", None)
-    inner = {"type", "items", "values"}
-    kept = {
-        name: _without_unknown_logical_types(part) if name in inner else part
-        for name, part in schema.items()
-        if known or name != "logicalType"
-    }
-    if isinstance(schema.get("fields"), list):
-        kept["fields"] = [_without_unknown_logical_types(field) for field in schema["fields"]]
-    return kept
+    parts = {name: _plain(schema[name]) for name in ("type", "items", "values") if name in schema}
+    if "fields" in schema:
+        parts["fields"] = [_plain(field) for field in schema["fields"]]
+    known = (parts["type"], schema.get("logicalType")) in (*_LOGICAL, *_DECIMALS)
+    # With two underscores: what the library knows about a schema that it has read, all of it without this.
+    left_out = [name for name in schema if name.startswith("__") or (name == "logicalType" and not known)]
+    return {name: part for name, part in (schema | parts).items() if name not in left_out}
 
 
 def spark_type(schema: Schema) -> t.DataType:
     """ValueError where there is none."""
-    return _Types().of(schema, "")
+    return _Types().of(schema)
 
 
 def union_members(branches: list[Schema]) -> list[Schema]:
@@ -101,48 +99,45 @@ class _Types:
     def __init__(self) -> None:
         self._named: dict[str, t.DataType | None] = {}  # None while it is being told
 
-    def of(self, schema: Schema, namespace: str) -> t.DataType:
+    def of(self, schema: Schema) -> t.DataType:
         if isinstance(schema, list):
-            return self._union(schema, namespace)
+            return self._union(schema)
         if isinstance(schema, str):
-            return self._by_name(schema, namespace)
+            return self._by_name(schema)
         kind = schema["type"]
         if kind in ("record", "error", "enum", "fixed"):
-            return self._name_told(schema, namespace)
+            return self._name_told(schema)
         if kind == "array":
-            return t.ArrayType(self.of(schema["items"], namespace))
+            return t.ArrayType(self.of(schema["items"]))
         if kind == "map":
-            return t.MapType(t.StringType(), self.of(schema["values"], namespace))
-        return _logical(schema) or self.of(kind, namespace)
+            return t.MapType(t.StringType(), self.of(schema["values"]))
+        return _logical(schema) or self.of(kind)
 
-    def _by_name(self, name: str, namespace: str) -> t.DataType:
+    def _by_name(self, name: str) -> t.DataType:
         if name in _ATOMS:
             return _ATOMS[name]
         if name == "null":
             raise ValueError("type null alone has no Spark type")
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
-        found = self._named.get(full if full in self._named else name)
+        found = self._named[name]
         if found is None:
             raise ValueError(f"type {name} contains itself, which no Spark type does")
         return found
 
-    def _name_told(self, schema: Schema, namespace: str) -> t.DataType:
+    def _name_told(self, schema: Schema) -> t.DataType:
         name = schema["name"]
-        namespace = name.rpartition(".")[0] or schema.get("namespace", namespace)
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
-        self._named[full] = None
+        self._named[name] = None
         if schema["type"] in ("record", "error"):
-            fields = [t.StructField(field["name"], self.of(field["type"], namespace)) for field in schema["fields"]]
+            fields = [t.StructField(field["name"], self.of(field["type"])) for field in schema["fields"]]
             if not fields:
-                raise ValueError(f"record {full} has no fields")
+                raise ValueError(f"record {name} has no fields")
             kind: t.DataType = t.StructType(fields)
         else:
             kind = _logical(schema) or _ATOMS[schema["type"]]
-        self._named[full] = kind
+        self._named[name] = kind
         return kind
 
-    def _union(self, branches: list[Schema], namespace: str) -> t.DataType:
-        kinds = [self.of(branch, namespace) for branch in branches if branch != "null"]
+    def _union(self, branches: list[Schema]) -> t.DataType:
+        kinds = [self.of(branch) for branch in branches if branch != "null"]
         if union_members(branches):
             return t.StructType([t.StructField(f"member{index}", kind) for index, kind in enumerate(kinds)])
         if not kinds:
@@ -154,11 +149,11 @@ class _Types:
 def _logical(schema: Schema) -> t.DataType | None:
     logical = schema.get("logicalType")
     if logical == "decimal":
-        precision = schema["precision"]
+        precision = schema.get("precision", 0)
         if not 0 < precision <= 38:
             raise ValueError(f"a decimal of {precision} digits: Spark's have at most 38")
         return t.DecimalType(precision, schema.get("scale", 0))
-    return _LOGICAL.get(logical)
+    return _LOGICAL.get((schema["type"], logical))
 
 
 def avro_schema(kind: t.DataType, name: str) -> Schema:
