@@ -121,6 +121,21 @@ def test_a_topic_created_again_is_read_from_its_start_by_a_query_that_waits_for_
     assert ranges(reader, start, reader.latestOffset(start, limit)) == [(0, 0, 7)]
 
 
+def test_a_topic_created_again_with_as_many_records_is_read_again(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    reader = reader_of(bootstrap, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    produce(bootstrap, topic, numbered(0, 5))
+    start = through_json(reader.latestOffset({}, ALL))
+    with cluster_at(bootstrap) as cluster:
+        delete_topics(cluster, [topic])
+        create_topic(cluster, topic, partitions=1)
+    produce(bootstrap, topic, numbered(0, 5))
+    changed = reader.latestOffset(start, ALL)
+    assert changed != start  # Spark makes no batch of equal offsets
+    end = reader.latestOffset(through_json(changed), ALL)
+    assert ranges(reader, start, changed) + ranges(reader, changed, end) == [(0, 0, 5)]
+
+
 def test_a_log_cut_short_is_gone_on_with_at_its_end(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     options = {"subscribe": topic, "startingOffsets": "earliest"}
