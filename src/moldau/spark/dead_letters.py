@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from moldau.client.security import Secret
 from moldau.errors import ConfigError, RecordFormatError
 from moldau.spark.options import KAFKA_PREFIX, Options
 from moldau.spark.read_plan import RAW_COLUMNS
+from moldau.spark.write_options import WriteOptions
 
 CORRUPT_TYPE = StructType().add("key", BinaryType()).add("value", BinaryType()).add("reason", StringType())
 _CORRUPT_ARROW_TYPE = to_arrow_type(CORRUPT_TYPE)
@@ -47,8 +47,7 @@ class ErrorPolicy(NamedTuple):
 
     tolerated: bool
     corrupt_column: str | None  # None where bad records are no rows
-    topic: str | None
-    kafka: dict[str, Secret]  # properties to reach the dead-letter topic, passwords among them
+    letters: WriteOptions | None  # how to write to the dead-letter topic; None where there is none
 
     @classmethod
     def from_options(cls, options: Options) -> ErrorPolicy:
@@ -57,23 +56,13 @@ class ErrorPolicy(NamedTuple):
         column = options.text("columnNameOfCorruptRecord", "_corrupt_record")
         if column in RAW_COLUMNS:
             raise ConfigError(f"option columnNameOfCorruptRecord={column}: a topic has that column: use another name")
-        return cls(
-            tolerated,
-            column if tolerated and topic is None else None,
-            topic if tolerated else None,
-            {name: Secret(value) for name, value in options.kafka_properties().items()},
-        )
-
-    def sink_options(self) -> dict[str, str]:
-        assert self.topic is not None
-        given = {KAFKA_PREFIX + name: secret.value for name, secret in self.kafka.items()}
-        request_size = {f"{KAFKA_PREFIX}max.request.size": str(_REQUEST_BYTES_MAX)}
-        return request_size | given | {"topic": self.topic, "processing.guarantee": "at_least_once"}
+        letters = _write_options(options, topic) if tolerated and topic else None
+        return cls(tolerated, column if tolerated and letters is None else None, letters)
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
         """What of a bad record is told on."""
-        return (*_PLACE, "key", "value", "timestamp", "headers") if self.topic else _PLACE
+        return (*_PLACE, "key", "value", "timestamp", "headers") if self.letters else _PLACE
 
 
 class BadRows:
@@ -96,9 +85,9 @@ class BadRows:
                 f"record {self._first}; errors.tolerance=all keeps the query running and such records apart"
             )
         self._count += len(reasons)
-        if self._policy.topic is None:
+        if self._policy.letters is None:
             return None
-        _write(self._policy, batch, reasons)
+        _write(self._policy.letters, batch, reasons)
         return pa.array([row not in reasons for row in range(len(batch))])
 
     def column(self, batch: pa.RecordBatch, reasons: Reasons) -> pa.Array:
@@ -111,19 +100,24 @@ class BadRows:
 
     def finish(self) -> None:
         if self._count:
-            where = f"topic {self._policy.topic}" if self._policy.topic else f"column {self._policy.corrupt_column}"
+            letters, column = self._policy.letters, self._policy.corrupt_column
+            where = f"topic {letters.topic}" if letters else f"column {column}"
             _logger.warning("%d records could not be read, now in %s; the first: %s", self._count, where, self._first)
 
 
-def _write(policy: ErrorPolicy, batch: pa.RecordBatch, reasons: Reasons) -> None:
+def _write_options(options: Options, topic: str) -> WriteOptions:
+    properties = {"max.request.size": str(_REQUEST_BYTES_MAX)} | options.kafka_properties()
+    given = {KAFKA_PREFIX + name: value for name, value in properties.items()}
+    return WriteOptions.parse(given | {"topic": topic, "processing.guarantee": "at_least_once"})
+
+
+def _write(options: WriteOptions, batch: pa.RecordBatch, reasons: Reasons) -> None:
     """Return when the topic has the bad records."""
     # Loaded with the first bad record: most tasks have none.
     from moldau.spark.connections import borrowed
     from moldau.spark.producing import Producer, ProducerIdentity
     from moldau.spark.row_sink import RowSink
-    from moldau.spark.write_options import WriteOptions
 
-    options = WriteOptions.parse(policy.sink_options())
     records = batch.select(["key", "value", "timestamp"]).take(pa.array(list(reasons), pa.int64()))
     headers = [_headers(batch, row, why) for row, why in reasons.items()]
     with borrowed(options.client) as cluster:

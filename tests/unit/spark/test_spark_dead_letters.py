@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -106,6 +108,11 @@ def test_a_dead_letter_topic_needs_all_of_the_record_and_no_column() -> None:
     }
 
 
+def test_how_to_write_dead_letters_is_checked_before_there_is_one() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.acks=0"):
+        fields_of(errors_deadletterqueue_topic_name="dead", kafka_acks="0")
+
+
 def test_misspelt_formats_and_tolerances_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected one of binary, string, json, avro, protobuf"):
         typed_fields(Options({"value.format": "jsn"}), lambda column, rows: [])
@@ -115,3 +122,12 @@ def test_misspelt_formats_and_tolerances_are_refused() -> None:
 
 def test_raw_topics_need_no_format() -> None:
     assert typed_fields(Options({"value.format": "binary"}), lambda column, rows: []) is None
+
+
+def test_formats_that_are_not_used_are_not_loaded() -> None:
+    script = (
+        "import sys; from moldau.spark.formats import typed_fields; from moldau.spark.options import Options\n"
+        "typed_fields(Options({'value.format': 'string'}), lambda column, rows: [])\n"
+        "assert not {'fastavro', 'google.protobuf', 'pyarrow.json'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

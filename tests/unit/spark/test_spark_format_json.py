@@ -177,6 +177,7 @@ def test_many_bad_records_among_good_ones_are_all_found() -> None:
         ([b'{"a":[{"x":1},{"y":null}]}', b"no json", None], "a ARRAY<STRUCT<x: BIGINT, y: STRING>>"),
         ([b'{"a":1}', b'{"a":12345678901234567890}'], "a DECIMAL(38,0)"),
         ([b"1", b"2"], "BIGINT"),
+        ([b'{"\\ud800":1}', b'{"a":1}'], "a BIGINT"),
     ],
 )
 def test_a_schema_is_inferred_as_spark_would(values: list[bytes | None], ddl: str) -> None:

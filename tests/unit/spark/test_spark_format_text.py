@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import DataType, DayTimeIntervalType, StructType
 
+from moldau.errors import ConfigError, RecordFormatError
 from moldau.spark.formats import encoder, typed_fields
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
@@ -32,3 +35,22 @@ def test_numbers_are_written_as_text_where_the_format_is_string() -> None:
     batch = typed.apply(pa.record_batch({"key": pa.array([7, None], pa.int32()), "value": [b"\xff", None]}))
     assert batch.to_pylist() == [{"key": b"7", "value": b"\xff"}, {"key": None, "value": None}]
     assert typed.schema == parse_type("key binary, value binary")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "why"),
+    [
+        ("string", parse_type("a int"), "column value is struct<a:int>, which is no text: use value.format=json"),
+        ("json", DayTimeIntervalType(), "column value: type duration.* cannot be written as JSON"),
+    ],
+)
+def test_types_that_cannot_be_written_are_refused_on_the_driver(kind: str, value: DataType, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        encoder(Options({"value.format": kind}), StructType().add("value", value))
+
+
+def test_bytes_that_are_no_text_are_an_error_not_a_loss() -> None:
+    typed = encoder(Options({"value.format": "string"}), parse_type("value binary"))
+    assert typed is not None
+    with pytest.raises(RecordFormatError, match="a row is no text"):
+        typed.apply(pa.record_batch({"value": [b"\xff"]}))

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from pyspark.sql import types as t
 
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, RecordFormatError
 from moldau.spark.columns.jit import byte_at, kernel
 from moldau.spark.columns.kernels import Bytes, Int32s
 from moldau.spark.formats import json_records
@@ -86,7 +86,12 @@ def reader(options: ColumnOptions, sample: Sample, given: t.DataType | None) -> 
 
 
 def writer(options: ColumnOptions, spark_type: t.DataType) -> ColumnWriter:
-    return JsonWriter()
+    written = JsonWriter()
+    try:
+        written.encode(pa.array([], arrow_type(spark_type)))
+    except RecordFormatError as error:
+        raise ConfigError(f"column {options.column}: {error}") from error
+    return written
 
 
 class JsonReader:

@@ -42,6 +42,7 @@ def _type_of(value: Any, depth: int) -> t.DataType:
     if isinstance(value, dict):
         if len(value) > _FIELDS_MAX:
             raise ValueError("too many fields")
+        "".join(value).encode()  # a name with half of a surrogate pair is none
         fields = [t.StructField(name, _type_of(item, depth + 1)) for name, item in sorted(value.items())]
         return t.StructType(fields)
     if isinstance(value, list):

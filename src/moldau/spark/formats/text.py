@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import DataType, StringType
 
-from moldau.spark.formats.columns import ColumnOptions, ColumnReader, ColumnWriter, Decoded, Sample
+from moldau.errors import ConfigError, RecordFormatError
+from moldau.spark.formats.columns import ColumnOptions, ColumnReader, ColumnWriter, Decoded, Sample, arrow_type
 
 
 def reader(options: ColumnOptions, sample: Sample, given: DataType | None) -> ColumnReader:
@@ -13,6 +14,13 @@ def reader(options: ColumnOptions, sample: Sample, given: DataType | None) -> Co
 
 
 def writer(options: ColumnOptions, spark_type: DataType) -> ColumnWriter:
+    try:
+        pa.array([], arrow_type(spark_type)).cast(pa.string())
+    except pa.ArrowNotImplementedError:
+        kind = spark_type.simpleString()
+        raise ConfigError(
+            f"column {options.column} is {kind}, which is no text: use {options.named('format')}=json"
+        ) from None
     return _TextWriter()
 
 
@@ -26,7 +34,10 @@ class _TextReader:
 
 class _TextWriter:
     def encode(self, typed: pa.Array) -> pa.Array:
-        return typed.cast(pa.string()).cast(pa.binary())
+        try:
+            return typed.cast(pa.string()).cast(pa.binary())
+        except pa.ArrowInvalid as error:
+            raise RecordFormatError(f"a row is no text: {error}") from error
 
 
 def without_bad_utf8(raw: pa.Array) -> tuple[pa.Array, dict[int, str]]:
