@@ -8,7 +8,8 @@ a minute, once, and can be run by hand (in the build of an image, say).
 
 An archive belongs to one Java and one set of jars, so both are in its name; Java itself checks that it fits, and does
 without where it does not. It is renamed into place when it is whole. A cache folder that cannot be written to
-is no error: there is no archive then.
+is no error: there is no archive then. Nor is there one where the environment says `MOLDAU_CLASS_DATA=off`; with
+`MOLDAU_CLASS_DATA=use` none is made.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from moldau.spark.gateway import spark_package
 from moldau.spark.java import Java, find_java
 
-ARCHIVES_MAX = 2  # of about 150 MB each: the newest stay
+ARCHIVES_MAX = 3  # of about 160 MB each
 MAKING_TIMEOUT_S = 600  # a lock that is older was left behind by a process that died
 # What a JVM has to say about an archive goes to standard output, which is the user's.
 QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
@@ -50,10 +51,13 @@ def archive_path(java: Java) -> Path:
 
 def archive_options(java: Java) -> list[str]:
     """The flags to start a JVM with. Where there is no archive and nobody makes one, we do when this process ends."""
+    wish = os.environ.get("MOLDAU_CLASS_DATA", "make")
     archive = archive_path(java)
-    if archive.exists():
+    if archive.exists() and wish != "off":
+        with suppress(OSError):
+            os.utime(archive)  # those not used for the longest time make room
         return [*QUIET_OPTIONS, f"-XX:SharedArchiveFile={archive}"]
-    if not _lock_path(archive).exists():
+    if wish == "make" and not _lock_path(archive).exists():
         atexit.register(_make_in_background)
     return []
 

