@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, MoldauError
 from moldau.spark.options import Options
 
 
@@ -45,11 +45,14 @@ class MoldauDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from moldau.spark.projection import RowReader
         from moldau.spark.read_options import ReadOptions
-        from moldau.spark.stream_reader import TopicStreamReader
+        from moldau.spark.stream_reader import RefusedStreamReader, TopicStreamReader
 
         options = Options(self.options)
-        read = ReadOptions.for_stream(options)
-        return TopicStreamReader(read, RowReader.of(options, read, schema))
+        try:
+            read = ReadOptions.for_stream(options)
+            return TopicStreamReader(read, RowReader.of(options, read, schema))
+        except MoldauError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from moldau.spark.writers import BatchWriter

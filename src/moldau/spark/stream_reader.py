@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -185,3 +185,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         self._last_trigger = now
         return False
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Says why there is no reader when Spark first looks at it.
+
+    Raised where readers are made, the reason would not be the last line of the error: Spark then stops the reader it
+    did not get, and that fails, too.
+    """
+
+    def __init__(self, reason: MoldauError) -> None:
+        self._reason = reason
+
+    @property
+    def latestOffset(self) -> NoReturn:  # noqa: N802
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._reason

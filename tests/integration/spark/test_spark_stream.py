@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
@@ -33,6 +34,7 @@ def reader_of(bootstrap: str, **options: object) -> TopicStreamReader:
     """What Spark's Python process talks to, without the process."""
     wanted = source(bootstrap, **options)
     reader = wanted.streamReader(wanted.schema())
+    assert callable(reader.latestOffset)
     assert isinstance(reader, TopicStreamReader)
     return reader
 
@@ -175,6 +177,17 @@ def test_available_now_ends_where_the_records_ended_when_it_began(bootstrap: str
     latest.prepareForTriggerAvailableNow()
     produce(bootstrap, topic, numbered(20, 30))
     assert ranges(latest, {}, latest.latestOffset({}, ALL)) == []
+
+
+@pytest.mark.parametrize("given", [{"endingOffsets": "latest"}, {"schema": "value string"}], ids=["option", "schema"])
+def test_the_last_line_of_a_streams_error_says_what_to_do(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, copy: Copy, given: dict[str, str]
+) -> None:
+    df = stream(spark, bootstrap, **({"subscribe": new_topic()} | given))
+    with copy.of(df) as query, pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination(60)
+    trace = str(raised.value).partition("SQLSTATE")[0]
+    assert re.match(r"moldau.errors.ConfigError: .*(drop the option|cast it in the query)", trace.splitlines()[-2])
 
 
 @pytest.mark.parametrize(
