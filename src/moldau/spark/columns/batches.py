@@ -25,6 +25,7 @@ from moldau.spark.columns.kernels import (
     PRODUCER_ID,
     SIZE,
     START,
+    TABLE_ROWS,
     Bytes,
     Int64s,
     index_batches,
@@ -36,6 +37,7 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _CRC_POS = 17
 _CRC_FROM = 21
+_NO_TABLE = np.empty((TABLE_ROWS, 0), np.int64)
 
 # Decompressed batches are decoded together, since each round has its price, but no more than this at once: what
 # a few megabytes of well compressed records swell to need not fit into a worker's memory.
@@ -51,7 +53,8 @@ class Plain(NamedTuple):
 
 def index(data: Bytes) -> Int64s:
     """The table of the whole batches, one column each; an answer may end within a batch."""
-    table = index_batches(data)
+    table = np.empty((TABLE_ROWS, index_batches(data, _NO_TABLE)), np.int64)
+    index_batches(data, table)
     if table.shape[1]:
         magic, size, offset = (int(table[row, -1]) for row in (MAGIC, SIZE, BASE_OFFSET))
         if magic in (0, 1):

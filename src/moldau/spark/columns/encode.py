@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from moldau.errors import ErrorCode, KafkaError
-from moldau.spark.columns.jit import helper, kernel
+from moldau.spark.columns.jit import address_of, copy, helper, kernel, put_byte
 from moldau.spark.columns.kernels import Bytes, Int32s, Int64s
 from moldau.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
 from moldau.wire.compression import Codec, compress
@@ -33,11 +33,16 @@ _ATTRIBUTES_POS = 21
 _BEFORE_CRC = struct.Struct(">qiibI")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 
+# Rows of the tables of records and of headers, as `Rows.tables` makes them.
+_KEY, _KEY_LENGTH, _VALUE, _VALUE_LENGTH, _FIRST_HEADER, _HEADER_COUNT, _TIMESTAMP = range(7)
+_NAME, _NAME_LENGTH, _CONTENT, _CONTENT_LENGTH = range(4)
+
 # Rows of the table of batches: one column per batch.
 _PARTITION, _START, _END, _COUNT, _BASE_TIMESTAMP, _MAX_TIMESTAMP = range(6)
 _TABLE_ROWS = 6
 
 _TOO_LARGE = -1  # instead of a number of batches
+_SHIFTED_BY_7 = 0x01FF_FFFF_FFFF_FFFF  # makes an arithmetic shift by 7 a logical one
 
 
 class Texts(NamedTuple):
@@ -46,6 +51,11 @@ class Texts(NamedTuple):
     data: Bytes
     starts: Int64s
     lengths: Int64s
+
+    @property
+    def addresses(self) -> Int64s:
+        """In memory, as long as `data` is there."""
+        return self.starts + self.data.ctypes.data
 
 
 class Headers(NamedTuple):
@@ -63,10 +73,11 @@ class Rows(NamedTuple):
     headers: Headers
     timestamps_ms: Int64s
 
-    def plain(self) -> tuple[Any, ...]:
-        """As tuples, which is how kernels are told of them."""
-        starts, counts, names, contents = self.headers
-        return tuple(self.keys), tuple(self.values), (starts, counts, tuple(names), tuple(contents)), self.timestamps_ms
+    def tables(self) -> tuple[Int64s, Int64s]:
+        """Of records and of headers, a column for each: how kernels are told of them, with addresses for starts."""
+        keys, values, (starts, counts, names, contents), timestamps = self
+        records = np.stack((keys.addresses, keys.lengths, values.addresses, values.lengths, starts, counts, timestamps))
+        return records, np.stack((names.addresses, names.lengths, contents.addresses, contents.lengths))
 
     @property
     def bytes_max(self) -> int:
@@ -147,12 +158,12 @@ def encode(
 ) -> list[Batch]:
     """The rows as batches of about `batch_bytes`, those of a partition in the order of its rows."""
     order, bounds = _sort(partition_of_row, partitions)
-    used = np.flatnonzero(np.diff(bounds))
+    used = np.count_nonzero(np.diff(bounds))
     bytes_max = rows.bytes_max
     # Of two batches that follow each other in a partition, together they are larger than one may be.
-    table = np.empty((_TABLE_ROWS, len(used) + 2 * bytes_max // batch_bytes + 2), np.int64)
+    table = np.empty((_TABLE_ROWS, used + 2 * bytes_max // batch_bytes + 2), np.int64)
     out = np.empty(bytes_max + table.shape[1] * HEADER_SIZE, np.uint8)
-    count = _write_batches(rows.plain(), order, bounds, used, (batch_bytes, record_bytes_max), out, table)
+    count = _write_batches(*rows.tables(), order, bounds, batch_bytes, record_bytes_max, out, table)
     if count == _TOO_LARGE:
         size = int(table[_END, 0])
         raise KafkaError(
@@ -197,119 +208,109 @@ def _is_null(array: Any) -> Any:
     return array.is_null().to_numpy(zero_copy_only=False)
 
 
-@kernel("Tuple((i8[::1], i8[::1]))(i4[::1], i8)")
 def _sort(partition_of_row: Int32s, partitions: int) -> tuple[Int64s, Int64s]:
     """Row numbers by partition, in their order; those of partition p lie at `bounds[p] : bounds[p + 1]`."""
     bounds = np.zeros(partitions + 1, np.int64)
-    for partition in partition_of_row:
-        bounds[partition + 1] += 1
-    for partition in range(partitions):
-        bounds[partition + 1] += bounds[partition]
+    np.cumsum(np.bincount(partition_of_row, minlength=partitions), out=bounds[1:])
     order = np.empty(len(partition_of_row), np.int64)
-    place = bounds.copy()
-    for row in range(len(partition_of_row)):
-        partition = partition_of_row[row]
-        order[place[partition]] = row
-        place[partition] += 1
+    _place_rows(partition_of_row, bounds[:-1].copy(), order)
     return order, bounds
+
+
+@kernel("void(i4[::1], i8[::1], i8[::1])")
+def _place_rows(partition_of_row: Int32s, places: Int64s, order: Int64s) -> None:
+    """`places` are those of each partition's next row."""
+    for row in range(len(order)):
+        partition = partition_of_row[row]
+        order[places[partition]] = row
+        places[partition] += 1
 
 
 @helper
 def _size(value: int) -> int:
     """Of a zigzag varint."""
-    rest = np.uint64((value << 1) ^ (value >> 63))
+    left = (value << 1) ^ (value >> 63)
     size = 1
-    while rest >= np.uint64(0x80):
-        rest >>= np.uint64(7)
+    while left & ~0x7F:
+        left = (left >> 7) & _SHIFTED_BY_7
         size += 1
     return size
 
 
 @helper
-def _put(out: Bytes, pos: int, value: int) -> int:
-    """A zigzag varint at `pos`; where it ends."""
-    rest = np.uint64((value << 1) ^ (value >> 63))
-    while rest >= np.uint64(0x80):
-        out[pos] = np.uint8(rest & np.uint64(0x7F)) | np.uint8(0x80)
-        rest >>= np.uint64(7)
-        pos += 1
-    out[pos] = np.uint8(rest)
-    return pos + 1
+def _put(at: int, value: int) -> int:
+    """A zigzag varint; where it ends."""
+    left = (value << 1) ^ (value >> 63)
+    while left & ~0x7F:
+        put_byte(at, left | 0x80)
+        left = (left >> 7) & _SHIFTED_BY_7
+        at += 1
+    put_byte(at, left)
+    return at + 1
 
 
 @helper
-def _put_text(out: Bytes, pos: int, data: Bytes, start: int, length: int) -> int:
-    pos = _put(out, pos, length)
-    if length > 0:
-        # As slices, whose index cannot be negative, LLVM copies many bytes at once.
-        target = out[pos : pos + length]
-        source = data[start : start + length]
-        for at in range(length):
-            target[at] = source[at]
-        pos += length
-    return pos
+def _put_field(at: int, address: int, length: int) -> int:
+    at = _put(at, length)
+    if length <= 0:
+        return at
+    copy(at, address, length)
+    return at + length
 
 
-_TEXTS = "Tuple((Array(u1, 1, 'C', True), i8[::1], i8[::1]))"
-_ROWS = f"Tuple(({_TEXTS}, {_TEXTS}, Tuple((i8[::1], i8[::1], {_TEXTS}, {_TEXTS})), i8[::1]))"
+@helper
+def _field_size(length: int) -> int:
+    return _size(length) + (length if length > 0 else 0)
 
 
-@kernel(f"i8({_ROWS}, i8[::1], i8[::1], i8[::1], UniTuple(i8, 2), u1[::1], i8[:,::1])")
+@kernel("i8(i8[:,::1], i8[:,::1], i8[::1], i8[::1], i8, i8, u1[::1], i8[:,::1])")
 def _write_batches(  # noqa: PLR0917  # kernels have no keywords
-    rows: Any,
+    rows: Int64s,
+    headers: Int64s,
     order: Int64s,
     bounds: Int64s,
-    used: Int64s,
-    limits: tuple[int, int],
+    batch_bytes: int,
+    record_bytes_max: int,
     out: Bytes,
     table: Int64s,
 ) -> int:
     """The number of batches in `table`; _TOO_LARGE with the size of the record that is."""
-    (key_data, key_starts, key_lengths), (value_data, value_starts, value_lengths), headers, timestamps = rows
-    header_starts, header_counts, (name_data, name_starts, name_lengths), contents = headers
-    content_data, content_starts, content_lengths = contents
-    batch_bytes, record_bytes_max = limits
-    batches = 0
-    pos = 0
-    for partition in used:
+    batch = -1
+    start = pos = address_of(out)
+    for partition in range(len(bounds) - 1):
         records = 0
-        start = pos
-        base = latest = np.int64(0)
         for place in range(bounds[partition], bounds[partition + 1]):
             row = order[place]
-            timestamp = timestamps[row]
-            first_header = header_starts[row]
-            last_header = first_header + header_counts[row]
-            fields = 1 + _size(key_lengths[row]) + max(key_lengths[row], 0)
-            fields += _size(value_lengths[row]) + max(value_lengths[row], 0) + _size(header_counts[row])
-            for header in range(first_header, last_header):
-                fields += _size(name_lengths[header]) + name_lengths[header]
-                fields += _size(content_lengths[header]) + max(content_lengths[header], 0)
-            if fields + _RECORD_OVERHEAD + HEADER_SIZE > record_bytes_max:
-                table[2, 0] = fields
+            key_length, value_length, timestamp = (
+                rows[_KEY_LENGTH, row],
+                rows[_VALUE_LENGTH, row],
+                rows[_TIMESTAMP, row],
+            )
+            header_count, first_header = rows[_HEADER_COUNT, row], rows[_FIRST_HEADER, row]
+            size = 1 + _field_size(key_length) + _field_size(value_length) + _size(header_count)
+            for header in range(first_header, first_header + header_count):
+                size += _field_size(headers[_NAME_LENGTH, header]) + _field_size(headers[_CONTENT_LENGTH, header])
+            if size + _RECORD_OVERHEAD + HEADER_SIZE > record_bytes_max:
+                table[_END, 0] = size
                 return _TOO_LARGE
-            if records and pos - start + fields + _RECORD_OVERHEAD > batch_bytes:
-                table[0, batches], table[1, batches], table[2, batches] = partition, start, pos
-                table[3, batches], table[4, batches], table[5, batches] = records, base, latest
-                batches += 1
+            if records == 0 or pos - start + size + _RECORD_OVERHEAD > batch_bytes:
+                batch += 1
                 records = 0
-            if not records:
                 start = pos
                 pos += HEADER_SIZE
-                base = latest = timestamp
-            pos = _put(out, pos, fields + _size(timestamp - base) + _size(records))
-            out[pos] = 0  # attributes, which Kafka never uses
-            pos = _put(out, pos + 1, timestamp - base)
-            pos = _put(out, pos, records)
-            pos = _put_text(out, pos, key_data, key_starts[row], key_lengths[row])
-            pos = _put_text(out, pos, value_data, value_starts[row], value_lengths[row])
-            pos = _put(out, pos, header_counts[row])
-            for header in range(first_header, last_header):
-                pos = _put_text(out, pos, name_data, name_starts[header], name_lengths[header])
-                pos = _put_text(out, pos, content_data, content_starts[header], content_lengths[header])
-            latest = max(latest, timestamp)
+                table[_PARTITION, batch], table[_START, batch] = partition, start - address_of(out)
+                table[_BASE_TIMESTAMP, batch] = table[_MAX_TIMESTAMP, batch] = timestamp
+            delta = timestamp - table[_BASE_TIMESTAMP, batch]
+            pos = _put(pos, size + _size(delta) + _size(records))
+            put_byte(pos, 0)  # attributes, which Kafka never uses
+            pos = _put(_put(pos + 1, delta), records)
+            pos = _put_field(pos, rows[_KEY, row], key_length)
+            pos = _put_field(pos, rows[_VALUE, row], value_length)
+            pos = _put(pos, header_count)
+            for header in range(first_header, first_header + header_count):
+                pos = _put_field(pos, headers[_NAME, header], headers[_NAME_LENGTH, header])
+                pos = _put_field(pos, headers[_CONTENT, header], headers[_CONTENT_LENGTH, header])
             records += 1
-        table[0, batches], table[1, batches], table[2, batches] = partition, start, pos
-        table[3, batches], table[4, batches], table[5, batches] = records, base, latest
-        batches += 1
-    return batches
+            table[_END, batch], table[_COUNT, batch] = pos - address_of(out), records
+            table[_MAX_TIMESTAMP, batch] = max(table[_MAX_TIMESTAMP, batch], timestamp)
+    return batch + 1

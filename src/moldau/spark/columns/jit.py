@@ -31,34 +31,51 @@ def kernel(signature: str) -> Callable[[F], F]:
 
 
 def helper(function: F) -> F:
-    """A part of kernels, compiled into each of them."""
-    return cast(F, numba.njit(nogil=True, inline="always")(function))
+    """A part of kernels, which LLVM puts into each of them: Numba's own inlining makes the compiler twice as slow."""
+    return cast(F, numba.njit(nogil=True)(function))
 
 
-def _copy(typing: Any, target: Any, at: Any, source: Any, start: Any, size: Any) -> Any:  # noqa: PLR0917
+def _address_of(typing: Any, array: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target_type, _, source_type, _, _ = signature.args
-        to = context.make_array(target_type)(context, builder, arguments[0]).data
-        origin = context.make_array(source_type)(context, builder, arguments[2]).data
-        memcpy: Any = cgutils.raw_memcpy
-        memcpy(builder, builder.gep(to, [arguments[1]]), builder.gep(origin, [arguments[3]]), arguments[4], 1)
-        return context.get_dummy_value()
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
 
-    return types.void(target, types.int64, source, types.int64, types.int64), generate
+    return types.int64(array), generate
 
 
 def _byte_at(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-        return builder.zext(builder.load(pointer), ir.IntType(64))
+        return builder.zext(builder.load(_pointer(builder, arguments[0])), ir.IntType(64))
 
     return types.int64(types.int64), generate
 
 
-# `target[at:at + size] = source[start:start + size]` of bytes, as one memcpy without checks: Numba's own copies a
-# byte at a time, ten times slower for fields of a hundred bytes.
-copy = cast(Callable[[Any, int, Any, int, int], None], intrinsic(_copy))
+def _put_byte(typing: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(builder.trunc(arguments[1], ir.IntType(8)), _pointer(builder, arguments[0]))
+        return context.get_dummy_value()
 
-# The byte at an address. A helper that is given the array instead counts a reference to it at every call, which
-# takes five times as long as all that it does.
+    return types.void(types.int64, types.int64), generate
+
+
+def _copy(typing: Any, target: Any, source: Any, size: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, origin = _pointer(builder, arguments[0]), _pointer(builder, arguments[1])
+        memcpy: Any = cgutils.raw_memcpy
+        memcpy(builder, to, origin, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, ir.IntType(8).as_pointer())
+
+
+# Bytes by their address, without checks. A helper that is given an array instead counts a reference to it at every
+# call, which takes five times as long as all that it does; and Numba copies a byte at a time, where `copy` is one
+# memcpy, ten times faster for fields of a hundred bytes.
+address_of = cast(Callable[[Any], int], intrinsic(_address_of))
 byte_at = cast(Callable[[int], int], intrinsic(_byte_at))
+put_byte = cast(Callable[[int, int], None], intrinsic(_put_byte))
+copy = cast(Callable[[int, int, int], None], intrinsic(_copy))

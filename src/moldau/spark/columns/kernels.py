@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from moldau.spark.columns.jit import byte_at, copy, helper, kernel
+from moldau.spark.columns.jit import address_of, byte_at, copy, helper, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
@@ -22,7 +22,7 @@ _DATA = "Array(u1, 1, 'C', readonly=True)"
 # The table of batches has a column per batch, and these rows. Records lie between START and END.
 POSITION, SIZE, MAGIC, BASE_OFFSET, LAST_OFFSET, ATTRIBUTES = 0, 1, 2, 3, 4, 5
 BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, COUNT, START, END = 6, 7, 8, 9, 10, 11
-_TABLE_ROWS = 12
+TABLE_ROWS = 12
 
 # The table of records has a column per record, and these rows. Places are positions in the data, sizes of null -1.
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, KEY_SIZE, VALUE, VALUE_SIZE = 0, 1, 2, 3, 4, 5, 6
@@ -38,6 +38,7 @@ MALFORMED = -1  # instead of a number of records
 HEADER_SIZE = 61
 _LOG_OVERHEAD = 12
 _MAGIC_POS = 16
+_MAGIC = 2
 _LOG_APPEND_TIME = 0x08
 _WITHOUT_SIGN = 0x7FFF_FFFF_FFFF_FFFF  # makes an arithmetic shift a logical one
 _MICROS = 1000
@@ -45,42 +46,44 @@ _MILLIS_MAX = 0x7FFF_FFFF_FFFF_FFFF // _MICROS
 
 
 @helper
-def _big_endian(data: Bytes, pos: int, size: int) -> int:
-    value = int(np.int8(data[pos]))
-    for at in range(pos + 1, pos + size):
-        value = (value << 8) | int(data[at])
-    return value
+def _int32(at: int) -> int:
+    return ((byte_at(at) << 24 | byte_at(at + 1) << 16 | byte_at(at + 2) << 8 | byte_at(at + 3)) << 32) >> 32
 
 
-@kernel(f"i8[:,::1]({_DATA})")
-def index_batches(data: Bytes) -> Int64s:
-    """The table of the whole batches in `data`; the walk ends with a batch that makes no sense."""
-    count = pos = 0
-    while pos + HEADER_SIZE <= len(data):
-        size = _big_endian(data, pos + 8, 4) + _LOG_OVERHEAD
-        if pos + size > len(data):
+@helper
+def _int64(at: int) -> int:
+    return _int32(at) << 32 | _int32(at + 4) & 0xFFFF_FFFF
+
+
+@kernel(f"i8({_DATA}, i8[:,::1])")
+def index_batches(data: Bytes, table: Int64s) -> int:
+    """The number of whole batches in `data`, of which `table` is told as many as it has columns for.
+
+    The walk ends with a batch that makes no sense.
+    """
+    pos, end = address_of(data), address_of(data) + len(data)
+    count = 0
+    while pos + HEADER_SIZE <= end:
+        size = _int32(pos + 8) + _LOG_OVERHEAD
+        if size > end - pos:
             break
+        magic = byte_at(pos + _MAGIC_POS)
+        if count < table.shape[1]:
+            place = pos - address_of(data)
+            table[POSITION, count], table[SIZE, count], table[MAGIC, count] = place, size, magic
+            table[BASE_OFFSET, count] = _int64(pos)
+            table[LAST_OFFSET, count] = _int64(pos) + _int32(pos + 23)
+            table[ATTRIBUTES, count] = _int32(pos + 21) >> 16
+            table[BASE_TIMESTAMP, count] = _int64(pos + 27)
+            table[MAX_TIMESTAMP, count] = _int64(pos + 35)
+            table[PRODUCER_ID, count] = _int64(pos + 43)
+            table[COUNT, count] = _int32(pos + 57)
+            table[START, count], table[END, count] = place + HEADER_SIZE, place + size
         count += 1
-        if data[pos + _MAGIC_POS] != 2 or size < HEADER_SIZE:
+        if magic != _MAGIC or size < HEADER_SIZE:
             break
         pos += size
-    table = np.empty((_TABLE_ROWS, count), np.int64)
-    pos = 0
-    for batch in range(count):
-        table[POSITION, batch] = pos
-        table[SIZE, batch] = _big_endian(data, pos + 8, 4) + _LOG_OVERHEAD
-        table[MAGIC, batch] = data[pos + _MAGIC_POS]
-        table[BASE_OFFSET, batch] = _big_endian(data, pos, 8)
-        table[ATTRIBUTES, batch] = _big_endian(data, pos + 21, 2)
-        table[LAST_OFFSET, batch] = table[BASE_OFFSET, batch] + _big_endian(data, pos + 23, 4)
-        table[BASE_TIMESTAMP, batch] = _big_endian(data, pos + 27, 8)
-        table[MAX_TIMESTAMP, batch] = _big_endian(data, pos + 35, 8)
-        table[PRODUCER_ID, batch] = _big_endian(data, pos + 43, 8)
-        table[COUNT, batch] = _big_endian(data, pos + 57, 4)
-        table[START, batch] = pos + HEADER_SIZE
-        pos += table[SIZE, batch]
-        table[END, batch] = pos
-    return table
+    return count
 
 
 @helper
@@ -104,7 +107,7 @@ def _field(pos: int, end: int) -> tuple[int, int, int]:
     size, pos = varint(pos, end)
     if size > end - pos:
         return end, 0, end + 1
-    return pos, max(size, -1), pos + max(size, 0)
+    return (pos, -1, pos) if size < 0 else (pos, size, pos + size)
 
 
 @helper
@@ -116,7 +119,11 @@ def _is_whole(pos: int, end: int, headers_count: int) -> bool:
 @helper
 def _micros(millis: int) -> int:
     """Timestamps may be any 64-bit number; those that microseconds cannot say become the nearest that they can."""
-    return min(max(millis, -_MILLIS_MAX), _MILLIS_MAX) * _MICROS
+    if millis > _MILLIS_MAX:
+        millis = _MILLIS_MAX
+    elif millis < -_MILLIS_MAX:
+        millis = -_MILLIS_MAX
+    return millis * _MICROS
 
 
 @kernel(f"i8({_DATA}, i8[:,::1], i8[::1], i8, i8, i8, i8[:,::1])")
@@ -127,7 +134,7 @@ def scan(  # noqa: PLR0917
 
     Returns their number; `state` then says where to go on, or which record is MALFORMED.
     """
-    address = data.ctypes.data
+    address = address_of(data)
     found = size_found = 0
     batch, record, pos = state[BATCH], state[RECORD], address + state[PLACE]
     while batch < table.shape[1]:
@@ -180,7 +187,7 @@ def scan_headers(data: Bytes, records: Int64s, count: int, ends: Int32s, fields:
 
     Returns the number of the first record that is malformed, `count` if there is none.
     """
-    address = data.ctypes.data
+    address = address_of(data)
     found = 0
     for record in range(count):
         pos, end = address + records[HEADERS, record], address + records[HEADERS_END, record]
@@ -205,8 +212,10 @@ def lay_out(sizes: Int64s, offsets: Int32s) -> int:
     end = 0
     offsets[0] = 0
     for row in range(len(sizes)):
-        nulls += sizes[row] < 0
-        end += max(sizes[row], 0)
+        if sizes[row] < 0:
+            nulls += 1
+        else:
+            end += sizes[row]
         offsets[row + 1] = end
     return nulls
 
@@ -215,7 +224,8 @@ def lay_out(sizes: Int64s, offsets: Int32s) -> int:
 def gather(data: Bytes, places: Int64s, offsets: Int32s, out: Bytes) -> None:
     """Copy fields to where their `offsets` want them."""
     for row in range(len(places)):
-        copy(out, offsets[row], data, places[row], offsets[row + 1] - offsets[row])
+        size = offsets[row + 1] - offsets[row]
+        copy(address_of(out) + offsets[row], address_of(data) + places[row], size)
 
 
 @kernel("void(i8[::1], u1[::1])")

@@ -7,49 +7,36 @@ until a batch of it is full, then to the next (KIP-480, KIP-794): few large batc
 
 from __future__ import annotations
 
-import numpy as np
-
-from moldau.spark.columns.jit import helper, kernel
+from moldau.spark.columns.jit import address_of, byte_at, helper, kernel
 from moldau.spark.columns.kernels import Bytes, Int32s, Int64s
 
 NO_PARTITION = -1  # of a row that leaves the choice to its key
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFF_FFFF
 
 
 @helper
-def _murmur2(data: Bytes, start: int, length: int) -> int:
-    """Of `data[start : start + length]`: 32 bits, unsigned."""
-    mask = np.uint32(0xFFFFFFFF)
-    m = np.uint32(_MULTIPLIER)
-    h = np.uint32(_SEED) ^ np.uint32(length)
-    whole = length & ~3
-    for at in range(start, start + whole, 4):
-        k = (
-            np.uint32(data[at])
-            | (np.uint32(data[at + 1]) << np.uint32(8))
-            | (np.uint32(data[at + 2]) << np.uint32(16))
-            | (np.uint32(data[at + 3]) << np.uint32(24))
-        )
-        k = np.uint32(k * m) & mask
-        k ^= k >> np.uint32(24)
-        k = np.uint32(k * m) & mask
-        h = np.uint32(h * m) & mask
-        h ^= k
-    rest = start + whole
-    left = length - whole
+def _murmur2(at: int, length: int) -> int:
+    """Of `length` bytes: 32 bits, unsigned. Products fit into 64 bits, so numbers need no other type."""
+    whole_end = at + (length & ~3)
+    h = _SEED ^ length
+    while at < whole_end:
+        k = byte_at(at) | byte_at(at + 1) << 8 | byte_at(at + 2) << 16 | byte_at(at + 3) << 24
+        k = k * _MULTIPLIER & _MASK
+        k = (k ^ k >> 24) * _MULTIPLIER & _MASK
+        h = h * _MULTIPLIER & _MASK ^ k
+        at += 4
+    left = length & 3
     if left == 3:
-        h ^= np.uint32(data[rest + 2]) << np.uint32(16)
+        h ^= byte_at(at + 2) << 16
     if left >= 2:
-        h ^= np.uint32(data[rest + 1]) << np.uint32(8)
+        h ^= byte_at(at + 1) << 8
     if left >= 1:
-        h ^= np.uint32(data[rest])
-        h = np.uint32(h * m) & mask
-    h ^= h >> np.uint32(13)
-    h = np.uint32(h * m) & mask
-    h ^= h >> np.uint32(15)
-    return int(h)
+        h = (h ^ byte_at(at)) * _MULTIPLIER & _MASK
+    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
+    return h ^ h >> 15
 
 
 @kernel("void(Array(u1, 1, 'C', True), i8[::1], i8[::1], i8[::1], i8, i4[::1], i8, i8[::1], i4[::1])")
@@ -71,10 +58,11 @@ def assign(  # noqa: PLR0917  # kernels have no keywords
             continue
         length = key_lengths[row]
         if length >= 0:
-            out[row] = (_murmur2(key_data, key_starts[row], length) & 0x7FFFFFFF) % partitions
+            out[row] = (_murmur2(address_of(key_data) + key_starts[row], length) & 0x7FFFFFFF) % partitions
             continue
         if sticky[1] >= batch_bytes:
             sticky[0] += 1
             sticky[1] = 0
         out[row] = available[sticky[0] % len(available)]
-        sticky[1] += max(value_lengths[row], 0)
+        if value_lengths[row] > 0:
+            sticky[1] += value_lengths[row]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from moldau.spark.columns import kernels
-from moldau.spark.columns.jit import byte_at, helper, kernel
+from moldau.spark.columns.jit import address_of, byte_at, helper, kernel
 from moldau.spark.columns.kernels import Bytes, Int64s, varint
 from moldau.spark.formats.avro_plan import BITS, BYTES, FIXED, LONG, MILLIS, NULLABLE, Column, FlatPlan, Slots
 
@@ -35,7 +35,7 @@ def _bits(pos: int, size: int) -> int:
 @kernel("void(Array(u1, 1, 'C', readonly=True), i8[::1], i8[:,::1], i8[:,::1], i8[:,::1], b1[::1])")
 def _read(data: Bytes, bounds: Int64s, steps: Int64s, values: Int64s, sizes: Int64s, bad: Any) -> None:  # noqa: PLR0917
     """Row r lies between `bounds[r]` and `bounds[r + 1]`; it is bad unless its last step ends where it ends."""
-    address = data.ctypes.data
+    address = address_of(data)
     for row in range(len(bounds) - 1):
         pos, end = address + bounds[row], address + bounds[row + 1]
         at = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from moldau.spark.columns.jit import copy, kernel
+from moldau.spark.columns.jit import address_of, copy, kernel
 from moldau.spark.columns.kernels import Bytes, Int32s, Int64s
 from moldau.spark.formats.avro_plan import BITS, BYTES, FIXED, LONG, MILLIS, NULLABLE, STRUCT, Column, FlatPlan, Slots
 
@@ -66,7 +66,7 @@ def _write(  # noqa: PLR0917
                 out[pos] = np.uint8(left)
                 pos += 1
             if op in (BYTES, FIXED):
-                copy(out, pos, data, value, size)
+                copy(address_of(out) + pos, address_of(data) + value, size)
                 pos += size
             elif op == BITS:
                 for index in range(least):

@@ -29,7 +29,7 @@ import pyarrow.json as pj
 from pyspark.sql import types as t
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.columns.jit import byte_at, kernel
+from moldau.spark.columns.jit import address_of, byte_at, kernel
 from moldau.spark.columns.kernels import Bytes, Int32s
 from moldau.spark.formats import json_records
 from moldau.spark.formats.columns import (
@@ -183,7 +183,7 @@ def _check_brackets(values: pa.Array) -> None:
 @kernel("i8(Array(u1, 1, 'C', readonly=True), Array(i4, 1, 'C', readonly=True))")
 def _first_unopened(data: Bytes, bounds: Int32s) -> int:
     """The first row that closes a bracket too many, which could end the line that it is in; -1 where none does."""
-    address = data.ctypes.data
+    address = address_of(data)
     for row in range(len(bounds) - 1):
         depth = least = quoted = escaped = 0
         # Without a branch per byte: it would be guessed wrong at every quote, and take twice as long.
