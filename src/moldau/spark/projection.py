@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from moldau.errors import ConfigError
 from moldau.spark.formats import TypedFields, typed_fields
+from moldau.spark.formats.ddl import nullable
 from moldau.spark.options import Options
 from moldau.spark.planning import TopicOffsets
 from moldau.spark.read_options import ReadOptions
@@ -103,7 +104,7 @@ def _check(schema: StructType, known: dict[str, StructField]) -> None:
                 f"column {field.name} is {expected}, not {field.dataType.simpleString()}:"
                 f" use {expected} in the schema and cast it in the query"
             )
-        if not field.nullable:
+        if not field.nullable or field.dataType != nullable(field.dataType):
             raise ConfigError(f"column {field.name} may hold nulls: leave NOT NULL out of the schema")
 
 
@@ -115,6 +116,7 @@ def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:
 
         topics = TopicOffsets(read)
         ends = topics.ends_now()
+        topics.refuse_missing(ends)
         starts = topics.earliest(ends)
         share = -(-rows // max(len(ends), 1))
         plan = _plan(read, (column,))._replace(fail_on_data_loss=False)

@@ -225,12 +225,13 @@ def test_what_compaction_took_is_no_loss(registered: SparkSession, eager_broker:
         ({"startingOffset": "earliest"}, "unknown option 'startingoffset': did you mean 'startingOffsets'?"),
         ({"schema": "value string"}, "column value is binary, not string: use binary in the schema and cast it"),
         ({"subscribe": "no-such-topic"}, "create it with kafka-topics --create --topic no-such-topic"),
+        ({"subscribe": "no-such-topic", "value.format": "json"}, "create it with kafka-topics --create"),
         (
             {"kafka.bootstrap.servers": "localhost:1", "kafka.default.api.timeout.ms": "100"},
             "Connection refused; check the option kafka.bootstrap.servers, and that the broker runs",
         ),
     ],
-    ids=["option", "schema", "topic", "address"],
+    ids=["option", "schema", "topic", "sample", "address"],
 )
 def test_the_last_line_of_an_error_in_spark_says_what_to_do(
     registered: SparkSession, bootstrap: str, topic: str, given: dict[str, Any], words: str

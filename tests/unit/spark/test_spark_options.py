@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 
 from moldau.errors import ConfigError
 from moldau.spark.options import Options
@@ -222,3 +222,16 @@ def test_a_schema_chooses_columns_in_its_own_order() -> None:
 def test_a_schema_that_is_no_choice_of_columns_is_told_why(name: str, kind: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         RowReader.of(options(), batch(), StructType().add(name, kind))
+
+
+HEADER = StructType().add("key", "string", nullable=False).add("value", "binary")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [StructType().add("offset", "long", nullable=False), StructType().add("headers", ArrayType(HEADER))],
+    ids=["column", "inside"],
+)
+def test_a_schema_promises_no_values_where_records_may_have_none(schema: StructType) -> None:
+    with pytest.raises(ConfigError, match="may hold nulls: leave NOT NULL out of the schema"):
+        RowReader.of(options(), batch(), schema)
