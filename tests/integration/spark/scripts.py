@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -24,7 +22,7 @@ def start_script(code: str, folder: Path, *arguments: str, **environment: str) -
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
         env=kept | {"MOLDAU_CLASS_DATA": "use"} | environment,  # no archives made while tests run
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,12 +41,15 @@ def run_script(code: str, folder: Path, *arguments: str, **environment: str) -> 
     return output, complaints
 
 
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "not so in time"
-        time.sleep(0.05)
-
-
 def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """Of its standard output; where it ended instead, its complaints are the failure."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        assert process.stderr is not None
+        raise AssertionError(process.stderr.read())
+    return line.strip()

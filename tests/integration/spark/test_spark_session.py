@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 import moldau.spark
 from moldau.spark.gateway import spark_package
 from tests.integration.conftest import NewTopic
-from tests.integration.spark.scripts import is_gone, run_script, start_script, wait_until
+from tests.integration.spark.scripts import is_gone, next_line, run_script, start_script
 from tests.integration.spark.topics import produce
+from tests.integration.waiting import eventually
 
 EVERYTHING = """
 import json, sys, tempfile
@@ -94,12 +95,11 @@ def test_a_spark_home_is_started_by_its_own_scripts(
 
 def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
     with start_script(WAITS, tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert next_line(process) == "ready"
         started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert len(started) >= 4  # the JVM, the warm Python, Spark's daemon and a worker
         process.kill()
-        wait_until(lambda: all(map(is_gone, started)))
+        eventually(lambda: all(map(is_gone, started)), "the end of all processes")
 
 
 def test_a_running_session_is_returned_with_a_word_about_what_it_cannot_take(
