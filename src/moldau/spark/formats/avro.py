@@ -20,9 +20,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from pyspark.sql.types import DataType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.formats.avro_columns import read_flat
 from moldau.spark.formats.avro_plan import flat_plan
-from moldau.spark.formats.avro_records import write_flat
 from moldau.spark.formats.avro_schema import Schema, avro_schema, load_schema, spark_type
 from moldau.spark.formats.avro_shapes import shaped
 from moldau.spark.formats.columns import (
@@ -80,6 +78,8 @@ class AvroReader:
         self.spark_type = spark_type(schema)
 
     def decode(self, raw: pa.Array) -> Decoded:
+        from moldau.spark.formats.avro_columns import read_flat  # compiled: the driver need not wait for it
+
         plan = flat_plan(self._schema) if self._writers is None and self._resolver is None else None
         if plan is None:
             return self._one_by_one(raw)
@@ -156,6 +156,8 @@ class AvroWriter:
         self._schema = schema
 
     def encode(self, typed: pa.Array) -> pa.Array:
+        from moldau.spark.formats.avro_records import write_flat
+
         plan = flat_plan(self._schema)
         written = None if plan is None else write_flat(plan, typed)
         if written is not None:

@@ -10,13 +10,15 @@ is no text 0); what is null has a size of -1.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from moldau.spark.columns.kernels import Bytes, Int64s
 from moldau.spark.formats.avro_schema import Schema
+
+if TYPE_CHECKING:
+    from moldau.spark.columns.kernels import Bytes, Int64s
 
 # A step: what to do, for which slot, and two numbers: the least and the largest value of a number; the size of what
 # has a fixed one; of a nullable field the number of the branch that is null, and how many steps to leave out then.

@@ -29,8 +29,6 @@ import pyarrow.json as pj
 from pyspark.sql import types as t
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.columns.jit import address_of, byte_at, kernel
-from moldau.spark.columns.kernels import Bytes, Int32s
 from moldau.spark.formats import json_records
 from moldau.spark.formats.columns import (
     ColumnOptions,
@@ -65,8 +63,6 @@ _UNSCALABLE = (
     r'(?:^|[:\[,\s"])[-+]?[\d.]+[eE][-+]?\d{2,}(?:$|[\s"\],}\\])'
     r"|\.\d{39,}|\\u00(?:3\d|[46]5|2[bBdDeE])"
 )
-_QUOTE, _BACKSLASH, _OPENING, _CLOSING = b'"\\[]'
-_ANY_BRACKET = 0xDF  # without the bit in which "{" differs from "["
 
 
 def reader(options: ColumnOptions, sample: Sample, given: t.DataType | None) -> ColumnReader:
@@ -175,28 +171,11 @@ def _refuse(row: int, why: str) -> None:
 
 
 def _check_brackets(values: pa.Array) -> None:
+    from moldau.spark.formats.json_brackets import first_unopened  # compiled: the driver need not wait for it
+
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    _refuse(_first_unopened(np.frombuffer(data or b"", np.uint8), bounds), "a bracket closed that was not opened")
-
-
-@kernel("i8(Array(u1, 1, 'C', readonly=True), Array(i4, 1, 'C', readonly=True))")
-def _first_unopened(data: Bytes, bounds: Int32s) -> int:
-    """The first row that closes a bracket too many, which could end the line that it is in; -1 where none does."""
-    address = address_of(data)
-    for row in range(len(bounds) - 1):
-        depth = least = quoted = escaped = 0
-        # Without a branch per byte: it would be guessed wrong at every quote, and take twice as long.
-        for at in range(address + bounds[row], address + bounds[row + 1]):
-            byte = byte_at(at)
-            quoted ^= (byte == _QUOTE) & (1 - escaped)
-            escaped = (byte == _BACKSLASH) & (1 - escaped)
-            kind = byte & _ANY_BRACKET
-            depth += ((kind == _OPENING) * 1 - (kind == _CLOSING) * 1) * (1 - quoted)
-            least = min(least, depth)
-        if least < 0:
-            return row
-    return -1
+    _refuse(first_unopened(np.frombuffer(data or b"", np.uint8), bounds), "a bracket closed that was not opened")
 
 
 def _check_one_value_each(lists: pa.ListArray, rows: int) -> None:
