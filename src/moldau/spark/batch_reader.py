@@ -37,8 +37,8 @@ class TopicReader(DataSourceReader):
         options = self._options
         now = topics.ends_now()
         topics.refuse_missing(now)
-        starts = topics.resolve(options.start, now, LATEST if options.latest_without_match else None)
-        ends = now if options.end.time == LATEST else topics.resolve(options.end, now, LATEST)
+        starts = topics.resolve(options.start, now, options.latest_without_match)
+        ends = now if options.end.time == LATEST else topics.resolve(options.end, now, latest_without_match=True)
         ranges = [OffsetRange(*tp, start, ends[tp]) for tp, start in starts.items() if tp in ends]
         for topic, index, start, end in ranges:
             if start > end:

@@ -112,9 +112,8 @@ class TopicOffsets:
         found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
         return found.intersection(subscription.partitions) if subscription.partitions else found
 
-    def resolve(self, boundary: Boundary, there: Collection[TopicPartition], without_match: int | None) -> Offsets:
-        """The offset of a boundary in each partition; `without_match` (EARLIEST, LATEST) is used where no record is
-        as late as the boundary's time, None makes that an error."""
+    def resolve(self, boundary: Boundary, there: Collection[TopicPartition], latest_without_match: bool) -> Offsets:
+        """The offset of a boundary in each partition: where no record is as late as its time, the latest or an error."""
         given = boundary.offsets if boundary.offsets is not None else boundary.times
         if given is not None and given.keys() != set(there):
             raise ConfigError(_other_partitions(boundary, given, there))
@@ -124,13 +123,13 @@ class TopicOffsets:
         times = boundary.times or dict.fromkeys(there, boundary.time or 0)
         found = self.at(times)
         later = {tp: times[tp] for tp, offset in found.items() if offset < 0}
-        if later and without_match is None:
+        if later and not latest_without_match:
             (topic, index), timestamp = min(later.items())
             raise ConfigError(
                 f"option {boundary.option}: no record of {topic}-{index} is from {timestamp} or later: start earlier,"
                 " or start at the end there with startingOffsetsByTimestampStrategy=latest"
             )
-        return found | self.at(dict.fromkeys(later, without_match or LATEST))
+        return found | self.at(dict.fromkeys(later, LATEST))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self.at(dict.fromkeys(partitions, EARLIEST))

@@ -37,7 +37,6 @@ from moldau.spark.planning import TopicOffsets, split
 from moldau.spark.projection import RowReader
 from moldau.spark.read_options import ReadOptions
 from moldau.spark.read_plan import OffsetRange
-from moldau.wire.constants import LATEST
 
 # A group that shows a query's positions must not hold the query up.
 _COMMIT_TIMEOUT_MS = 5_000
@@ -141,7 +140,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics.refuse_missing(self._ends)
         options = self._options
         self._ends = self._topics.settled(self._ends, options.start.offsets or {})
-        starts = self._topics.resolve(options.start, self._ends, LATEST if options.latest_without_match else None)
+        starts = self._topics.resolve(options.start, self._ends, options.latest_without_match)
         for (topic, index), offset in (options.start.offsets or {}).items():
             if offset > self._ends.get((topic, index), offset):
                 raise ConfigError(f"option {options.start.option}: {topic}-{index} has no offset {offset} yet")
