@@ -1,0 +1,67 @@
+"""`connector=jvm`: Spark's own connector behind our options, and through it Spark's real-time mode on our broker."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from bench.jvm_connector import JARS, jar_paths
+from tests.integration.conftest import NewTopic
+from tests.integration.spark.scripts import next_line, start_script
+from tests.integration.spark.topics import numbered, produce
+
+pytestmark = [
+    pytest.mark.apache,
+    pytest.mark.skipif(not JARS.are_here, reason=f"no jars in {JARS.directory}; `make bench-quick` fetches them"),
+]
+
+RECORDS = 200
+
+REAL_TIME = """
+import sys
+from moldau.spark import apply_options, session
+
+bootstrap, topic, copy, folder, jars = sys.argv[1:]
+spark = session(master="local[4]", short_job=True, config={"spark.jars": jars})
+options = {"kafka.bootstrap.servers": bootstrap, "connector": "jvm"}
+source = options | {"subscribe": topic, "startingOffsets": "earliest"}
+print(apply_options(spark.read, source).load().count(), flush=True)
+rows = apply_options(spark.readStream, source).load().select("key", "value")
+sink = options | {"topic": copy, "processing.guarantee": "at_least_once", "checkpointLocation": folder}
+query = apply_options(rows.writeStream, sink).outputMode("update").trigger(realTime="1 minute").start()
+sys.stdin.readline()
+query.stop()
+"""
+
+
+def consume(bootstrap: str, topic: str, records: int, within_s: float = 60) -> set[bytes]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: set[bytes] = set()
+    deadline = time.monotonic() + within_s
+    try:
+        while len(found) < records and time.monotonic() < deadline:
+            found |= {message.value() for message in consumer.consume(records, 0.2) if message.error() is None}
+    finally:
+        consumer.close()
+    return found
+
+
+def test_real_time_mode_runs_on_our_broker(bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:
+    """Its one batch lasts a minute, so what arrives sooner arrived in real time."""
+    topic, copy = new_topic(2), new_topic(2)
+    produce(bootstrap, topic, numbered(0, RECORDS))
+    arguments = (bootstrap, topic, copy, str(tmp_path / "checkpoint"), ",".join(jar_paths()))
+    with start_script(REAL_TIME, tmp_path, *arguments) as process:
+        try:
+            assert next_line(process) == str(RECORDS)
+            assert consume(bootstrap, copy, RECORDS) == {b"%d" % number for number in range(RECORDS)}
+            assert process.poll() is None
+        finally:
+            process.communicate("\n", timeout=60)
+    assert process.returncode == 0
