@@ -113,7 +113,7 @@ class TopicOffsets:
         return found.intersection(subscription.partitions) if subscription.partitions else found
 
     def resolve(self, boundary: Boundary, there: Collection[TopicPartition], latest_without_match: bool) -> Offsets:
-        """The offset of a boundary in each partition: where no record is as late as its time, the latest or an error."""
+        """A boundary's offset in each partition. Where no record is as late as its time: the latest or an error."""
         given = boundary.offsets if boundary.offsets is not None else boundary.times
         if given is not None and given.keys() != set(there):
             raise ConfigError(_other_partitions(boundary, given, there))
