@@ -134,14 +134,14 @@ class Cluster:
     def brokers(self) -> dict[int, Broker]:
         return (self._metadata or self.metadata(topics=())).brokers
 
-    def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
-        """The cluster as the broker sees it now; `topics=None` asks for all of them, none is ever created."""
+    def metadata(self, topics: Sequence[str] | None = None, *, allow_auto_topic_creation: bool = False) -> Metadata:
+        """The cluster as the broker sees it now; `topics=None` asks for all of them."""
 
         def build(schema: Schema) -> Any:
             wanted = None
             if topics is not None:
                 wanted = tuple(schema.MetadataRequestTopic(name=name, topic_id=None) for name in topics)
-            fields = {"topics": wanted, "allow_auto_topic_creation": False}
+            fields = {"topics": wanted, "allow_auto_topic_creation": allow_auto_topic_creation}
             if version is not None and version >= 8:
                 fields["include_topic_authorized_operations"] = False
             if version is not None and 8 <= version <= 10:

@@ -130,7 +130,7 @@ class Producer:
     def topic(self, name: str) -> TopicMetadata:
         """As it was when first asked for: a topic that grows meanwhile would split its keys within a batch of rows."""
         if name not in self._topics:
-            self._topics[name] = self._look_up(name)
+            self._topics[name] = self._find(name)
         return self._topics[name]
 
     def send(self, topic: str, batches: Sequence[Batch]) -> None:
@@ -353,8 +353,19 @@ class Producer:
                 continue  # until the deadline, with the leaders we knew
             self._topics[name] = now._replace(partitions=now.partitions[: len(self._topics[name].partitions)])
 
-    def _look_up(self, name: str) -> TopicMetadata:
-        found = self._cluster.metadata([name]).topics.get(name)
+    def _find(self, name: str) -> TopicMetadata:
+        """Brokers may create a topic that is not there (auto.create.topics.enable), which takes them a moment."""
+        deadline = time.monotonic() + self._options.max_block_ms / 1000
+        while True:
+            try:
+                return self._look_up(name, may_create=True)
+            except KafkaError as error:
+                if error.code not in _RETRIABLE or time.monotonic() >= deadline:
+                    raise
+            time.sleep(self._options.client.retry_backoff_ms / 1000)
+
+    def _look_up(self, name: str, *, may_create: bool = False) -> TopicMetadata:
+        found = self._cluster.metadata([name], allow_auto_topic_creation=may_create).topics.get(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise KafkaError(

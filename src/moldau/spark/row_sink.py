@@ -49,6 +49,8 @@ def _send(options: WriteOptions, producer: Producer, rows: RowIterator) -> int:
     sink = RowSink(options, producer)
     count = 0
     try:
+        if options.topic is not None:
+            producer.topic(options.topic)  # even without rows: the record of the batch is kept under its name
         for batch in rows:
             sink.write(batch)
             count += batch.num_rows

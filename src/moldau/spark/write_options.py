@@ -52,6 +52,8 @@ _REQUEST_BYTES_MAX = 100 * 1024 * 1024
 # committed records wait for so long at its open transactions.
 _TRANSACTION_TIMEOUT_MS_DEFAULT = 600_000
 _DELIVERY_TIMEOUT_MS_DEFAULT = 120_000
+# How long a topic may take to appear. Kafka's 60 s is long to wait for being told that there is none.
+_MAX_BLOCK_MS_DEFAULT = 10_000
 
 
 class WriteOptions(NamedTuple):
@@ -65,6 +67,7 @@ class WriteOptions(NamedTuple):
     request_bytes_max: int
     delivery_timeout_ms: int
     transaction_timeout_ms: int
+    max_block_ms: int
     id_prefix: str
     app_id: str | None
     version: int | None
@@ -93,6 +96,7 @@ class WriteOptions(NamedTuple):
             request_bytes_max=request_bytes_max,
             delivery_timeout_ms=_number(options, "kafka.delivery.timeout.ms", _DELIVERY_TIMEOUT_MS_DEFAULT),
             transaction_timeout_ms=_number(options, "kafka.transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS_DEFAULT),
+            max_block_ms=_number(options, "kafka.max.block.ms", _MAX_BLOCK_MS_DEFAULT),
             id_prefix=options.text("transactionalIdPrefix", "moldau"),
             app_id=app_id,
             version=version,

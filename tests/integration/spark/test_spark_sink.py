@@ -189,7 +189,6 @@ def test_a_version_of_an_app_is_written_once(registered: SparkSession, bootstrap
 @pytest.mark.parametrize(
     ("columns", "given", "words"),
     [
-        (["value"], {}, "does not exist: create it first"),
         (["value", "CAST(7 AS INT) AS partition"], {"topic": "here"}, "has partitions 0 to 2"),
         (["value", "CAST(NULL AS STRING) AS topic"], {"topic": None}, "a row has no topic"),
         (["REPEAT(value, 2000000) AS value"], {"topic": "here"}, "raise it"),
@@ -200,7 +199,7 @@ def test_a_version_of_an_app_is_written_once(registered: SparkSession, bootstrap
 def test_rows_that_cannot_be_written_are_told_with_what_to_do(
     registered: SparkSession, bootstrap: str, topic: str, *, columns: list[str], given: dict[str, Any], words: str
 ) -> None:
-    where = topic if given.get("topic") == "here" else given.get("topic", "not-there")
+    where = topic if given["topic"] == "here" else None
     df = registered.range(0, 2, 1, 1).selectExpr("id", "CAST(id AS STRING) AS value").selectExpr(*columns)
     with pytest.raises(PySparkException) as failure:
         write(df, bootstrap, where, **{name: value for name, value in given.items() if name != "topic"})
@@ -418,6 +417,22 @@ def test_a_topic_that_takes_only_small_batches_gets_small_batches(bootstrap: str
     sink = Sink(bootstrap, topic)
     sink.commit(0, [sink.write(0, 0, range(20_000))])
     assert values(bootstrap, topic) == list(range(20_000))
+
+
+@pytest.mark.parametrize("rows", [range(100), range(0)])
+def test_a_topic_that_is_not_there_is_created(bootstrap: str, rows: range) -> None:
+    topic = f"made-by-the-sink-{len(rows)}"
+    sink = Sink(bootstrap, topic)
+    sink.commit(0, [sink.write(0, 0, rows)])
+    sink.commit(1, [sink.write(1, 0, range(100, 200))])
+    assert values(bootstrap, topic) == [*rows, *range(100, 200)]
+
+
+def test_a_topic_that_brokers_do_not_create_is_told() -> None:
+    with Broker({"auto.create.topics.enable": "false"}) as broker:
+        sink = Sink(broker.bootstrap_servers, "not-there", kafka__max__block__ms=100)
+        with pytest.raises(KafkaError, match="'not-there' does not exist: create it first"):
+            sink.write(0, 0, range(10))
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])

@@ -64,7 +64,7 @@ class Network:
     def leader(self, partition: int) -> int:
         return (partition + self.swapped) % LEADERS
 
-    def metadata(self, topics: list[str]) -> Metadata:
+    def metadata(self, topics: list[str], *, allow_auto_topic_creation: bool = False) -> Metadata:
         partitions = tuple(PartitionMetadata(p, self.leader(p), 0, (0,), (0,)) for p in range(len(self.logs)))
         return Metadata(None, 0, {}, {TOPIC: TopicMetadata(TOPIC, ZERO_UUID, False, partitions)})
 
