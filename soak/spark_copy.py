@@ -31,6 +31,9 @@ from soak.copies import Reader, fill, problems, read_again, wait
 from soak.programs import ROOT
 
 DEADLINE_S = 900.0
+PATIENCE_S = 60.0  # until a driver that was started shows progress, on a busy machine
+EARLY = 0.2  # so many kills do not wait for progress
+BATCH_S = 0.5  # about as long as a batch takes: a kill comes in any phase of one
 UNKILLED = "killed in vain"
 
 
@@ -103,9 +106,11 @@ def run_spark_copy(
             if kills.total() - kills[UNKILLED] >= kills_min:
                 wait(0.5, partial(reader.has, records))
                 continue
-            # By progress, but not only: a driver is also killed before it has done anything.
+            # By progress, whatever the machine is busy with; but now and then before the query has done anything.
             enough = len(reader.seen) + rng.randrange(1, max(2, 2 * (records - len(reader.seen)) // kills_min))
-            wait(rng.uniform(1.0, 15.0), partial(reader.has, min(enough, records)))
+            patience_s = rng.uniform(0.0, 10.0) if rng.random() < EARLY else PATIENCE_S
+            wait(patience_s, partial(reader.has, min(enough, records)))
+            wait(rng.uniform(0.0, BATCH_S), partial(reader.has, records))
             kills[_kill(broker, driver, rng)] += 1
             report(f"{len(reader.seen):>8,} of {records:,}; kills: {dict(kills)}")
         fresh = read_again(broker.bootstrap, records)

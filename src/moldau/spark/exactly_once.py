@@ -19,6 +19,7 @@ offset only for a partition that exists, and there may be more tasks than partit
 Transactions end one by one, so the driver may die having ended some. Task 0 goes first: if any rows of a batch are
 committed, those of task 0 are, and its record says how many tasks the batch had. Only the driver knows that number,
 therefore it writes this record. A task other than 0 without rows does nothing: it has nothing to lose or to double.
+There is always a task 0: to a batch without any, Spark gives one without rows.
 
 **Where it can end**, and what becomes of the same batch when the query is started again:
 

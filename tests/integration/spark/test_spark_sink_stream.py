@@ -1,0 +1,74 @@
+"""Queries through source and sink: whatever their first batches hold, what comes later is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import moldau.spark
+from tests.integration.conftest import NewTopic
+from tests.integration.spark.test_spark_sink import values
+from tests.integration.spark.topics import numbered, produce, stream
+from tests.integration.waiting import eventually
+
+START_MS = 1_700_000_000_000
+WAIT_S = 60
+
+Sink = Callable[[DataFrame, str, str], DataStreamWriter]
+
+
+def sink(df: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
+    return df.writeStream.format("moldau").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
+
+
+def batch_sink(df: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
+    return df.writeStream.foreachBatch(moldau.spark.batch_sink(topic=topic, **{"kafka.bootstrap.servers": bootstrap}))
+
+
+@pytest.mark.parametrize("into", [sink, batch_sink])
+def test_a_query_started_on_an_empty_topic_writes_what_comes_later_once(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, into: Sink
+) -> None:
+    topic, copy = new_topic(2), new_topic(2)
+    rows = stream(spark, bootstrap, subscribe=topic, startingOffsets="latest").select("key", "value")
+    writer = into(rows, bootstrap, copy).option("checkpointLocation", str(tmp_path))
+    for start in (0, 100):  # the second time, the query is started again
+        query = writer.start()
+        try:
+            eventually(lambda query=query: query.lastProgress is not None, "the query looked at its topic", WAIT_S)
+            assert not values(bootstrap, copy)[start:]
+            produce(bootstrap, topic, numbered(start, start + 100))
+            eventually(partial(_is_there, bootstrap, copy, range(start + 100)), "rows arrive", WAIT_S)
+        finally:
+            query.stop()
+
+
+def _is_there(bootstrap: str, topic: str, numbers: range) -> bool:
+    return values(bootstrap, topic) == list(numbers)
+
+
+def test_a_query_whose_first_batches_give_no_rows_writes_those_of_later_ones_once(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, copy = new_topic(), new_topic()
+    produce(bootstrap, topic, [{"value": b"%d" % n, "timestamp": START_MS + 1000 * n} for n in range(6)])
+    counted = (
+        stream(spark, bootstrap, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1)
+        .withWatermark("timestamp", "2 seconds")
+        .groupBy(F.window("timestamp", "1 second"))
+        .agg(F.max("value").alias("value"))
+        .coalesce(1)
+    )
+    writer = sink(counted.select("value"), bootstrap, copy).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    assert values(bootstrap, copy) == [0, 1, 2]
