@@ -112,6 +112,11 @@ class TaskMessage(WriterCommitMessage):
     transaction: Transaction | None = None  # left open for the driver to end
     done: Record | None = None  # the batch was there already: nothing was written
 
+    @property
+    def app(self) -> str | None:
+        """Whose task it is, as far as its transaction tells."""
+        return None if self.transaction is None else self.transaction.transactional_id.removesuffix(f"-{self.task}")
+
 
 class Job(NamedTuple):
     """A batch of a query, or a write. `batch_id` is None where it is never written again: then there are no records."""
@@ -121,7 +126,11 @@ class Job(NamedTuple):
     is_stream: bool = False
 
     def transactional_id(self, task: int) -> str:
-        return f"{self.app}-{task}"
+        return _transactional_id(self.app, task)
+
+
+def _transactional_id(app: str, task: int) -> str:
+    return f"{app}-{task}"
 
 
 def write_task(
@@ -248,8 +257,8 @@ def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions) -
         error.code,
         f"{len(refused)} transactions could not be committed, among them '{transaction.transactional_id}' "
         f"({error.message}). If it took longer than kafka.transaction.timeout.ms={options.transaction_timeout_ms}, "
-        "raise it (and the broker's transaction.max.timeout.ms) or write smaller batches. A query started again "
-        "writes what is missing.",
+        "raise it (and the broker's transaction.max.timeout.ms) or write smaller batches; if a second attempt of the "
+        "task took its place, set spark.speculation=false. A query started again writes what is missing.",
     )
 
 
@@ -259,9 +268,9 @@ def abort_tasks(cluster: Cluster, messages: Sequence[TaskMessage]) -> None:
     Transactions(cluster).end(opened, commit=False)
 
 
-def abort_unfinished(cluster: Cluster, job: Job, tasks: Sequence[int]) -> None:
+def abort_unfinished(cluster: Cluster, app: str, tasks: Sequence[int]) -> None:
     """Tasks that were killed could not abort theirs: without this, readers would wait until it times out."""
-    ids = [job.transactional_id(task) for task in tasks]
+    ids = [_transactional_id(app, task) for task in tasks]
     try:
         described = describe_transactions(cluster, ids)
     except KafkaError as error:

@@ -162,16 +162,21 @@ class Transactions:
         return max(found, default=None)
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> dict[Transaction, KafkaError]:
-        """End them all; returns those that were refused, with the reason."""
-        refused = {}
-        for transaction in self._end_at_once(transactions, commit=commit):
+        """End them all; returns those that were refused, with the reason. Hundreds have no more time than one."""
+        refused: dict[Transaction, KafkaError] = {}
+        deadline = self._deadline()
+        left = self._end_at_once(transactions, commit=commit)
+        for place, transaction in enumerate(left):
             try:
                 self._ask(
                     (CoordinatorType.TRANSACTION, transaction.transactional_id),
                     ApiKey.END_TXN,
                     partial(_end_txn, transaction=transaction, commit=commit),
+                    deadline=deadline,
                 )
             except KafkaError as error:
+                if time.monotonic() >= deadline:
+                    return refused | dict.fromkeys(left[place:], error)
                 refused[transaction] = error
         return refused
 
@@ -210,10 +215,11 @@ class Transactions:
         api_key: ApiKey,
         build: Callable[[Schema], Any],
         codes: Callable[[Any], Iterable[int]] = lambda answer: (answer.error_code,),
+        deadline: float | None = None,
     ) -> Any:
         """The coordinator's answer, once it has no error; all these requests may be sent twice."""
         kind, key = coordinator
-        deadline = time.monotonic() + self._cluster.config.api_timeout_ms / 1000
+        deadline = self._deadline() if deadline is None else deadline
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -234,6 +240,9 @@ class Transactions:
                 self._coordinators.clear()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, self._cluster.config.retry_backoff_ms / 1000)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._cluster.config.api_timeout_ms / 1000
 
     def _find(self, kind: CoordinatorType, keys: Sequence[str]) -> dict[str, Broker]:
         unknown = [key for key in keys if (kind, key) not in self._coordinators]

@@ -82,7 +82,7 @@ class BatchWriter(DataSourceArrowWriter):
         if self._sink.options.exactly_once:
             with borrowed(self._sink.options.client) as cluster:
                 abort_tasks(cluster, _ours(messages))
-                abort_unfinished(cluster, self._job, [task for task, said in enumerate(messages) if said is None])
+                abort_unfinished(cluster, self._job.app, _unfinished(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -107,16 +107,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 commit_tasks(cluster, batchId, self._sink.options, _ours(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Tasks that were killed leave theirs to the query's next start, which knows its id."""
-        if self._sink.options.exactly_once:
+        """The query's id is known from those tasks that were done. Where none was, those that were killed leave their
+        transactions to the query's next start."""
+        ours = _ours(messages)
+        app = next((message.app for message in ours if message.app is not None), None)
+        if self._sink.options.exactly_once and app is not None:
             with borrowed(self._sink.options.client) as cluster:
-                abort_tasks(cluster, _ours(messages))
+                abort_tasks(cluster, ours)
+                abort_unfinished(cluster, app, _unfinished(messages))
 
 
 def _context() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "Spark calls write in a task"
     return context
+
+
+def _unfinished(messages: Iterable[WriterCommitMessage | None]) -> list[int]:
+    return [task for task, message in enumerate(messages) if message is None]
 
 
 def _ours(messages: Iterable[WriterCommitMessage | None]) -> list[TaskMessage]:
