@@ -91,6 +91,13 @@ def test_rows_of_a_partition_keep_their_order_in_batches_within_the_limit(
         assert all(len(batch.data) <= batch_bytes or batch.records == 1 for batch in mine)
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 61, 62, 80, 100, 120, 127, 130, 200, 300])
+def test_many_small_batches_have_room(batch_bytes: int) -> None:
+    expected = [b"%07d" % number for number in range(2000)]
+    batches = encoded(rows_of([plain(value) for value in expected]), [0] * 2000, batch_bytes=batch_bytes)
+    assert [value for batch in batches for value in values(batch)] == expected
+
+
 @pytest.mark.parametrize("codec", Codec)
 def test_every_codec_can_be_read_back(codec: Codec) -> None:
     records = [plain(b"value %d" % number, b"key") for number in range(1000)]

@@ -160,8 +160,9 @@ def encode(
     order, bounds = _sort(partition_of_row, partitions)
     used = np.count_nonzero(np.diff(bounds))
     bytes_max = rows.bytes_max
-    # Of two batches that follow each other in a partition, together they are larger than one may be.
-    table = np.empty((_TABLE_ROWS, used + 2 * bytes_max // batch_bytes + 2), np.int64)
+    # A batch and the next one's first record are larger than one may be, and every batch has a record.
+    batches_max = used + 2 * bytes_max // max(1, batch_bytes - HEADER_SIZE) + 2
+    table = np.empty((_TABLE_ROWS, min(batches_max, len(order))), np.int64)
     out = np.empty(bytes_max + table.shape[1] * HEADER_SIZE, np.uint8)
     count = _write_batches(*rows.tables(), order, bounds, batch_bytes, record_bytes_max, out, table)
     if count == _TOO_LARGE:
