@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STREAM_TIMEOUT_S = 300
-# A JVM compiles for long: the third pass is the first that costs what the next ones do, through any connector.
-WARM_UP_PASSES = 2
 # Digests of rows are added up; so many bits each that the sum of some billions stays a bigint.
 EVERY_COLUMN = "xxhash64(key, value, topic, partition, offset, timestamp, timestampType)"
 DIGEST = f"sum({EVERY_COLUMN} & {2**30 - 1})"
@@ -119,7 +117,7 @@ def spark_passes(parameters: Parameters, ready: Ready) -> dict[str, Any]:
         cores = spark.sparkContext.defaultParallelism
         where = (parameters["bootstrap"], parameters["topic"])
         work = Work(spark, *where, parameters["write_rows"], cores, Path(directory))
-        for workload in parameters["workloads"] * WARM_UP_PASSES:
+        for workload in parameters["workloads"] * parameters["warm_up_passes"]:
             for connector in connectors:
                 WORKLOADS[workload](work, connector)
         ready()
@@ -135,7 +133,7 @@ def spark_passes(parameters: Parameters, ready: Ready) -> dict[str, Any]:
         digests = {connector.name: digest(work, connector) for connector in connectors}
         if "write" in parameters["workloads"]:
             for connector in connectors:
-                expect_written(work, connector, WARM_UP_PASSES + parameters["rounds"])
+                expect_written(work, connector, parameters["warm_up_passes"] + parameters["rounds"])
         spark.stop()
     return {"seconds": seconds, "passes": passes, "digests": digests}
 
