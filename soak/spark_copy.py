@@ -8,16 +8,16 @@ holds when   every record of the source is in the target once, to a reader of co
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ DEADLINE_S = 900.0
 PATIENCE_S = 60.0  # until a driver that was started shows progress, on a busy machine
 EARLY = 0.2  # so many kills do not wait for progress
 BATCH_S = 0.5  # about as long as a batch takes: a kill comes in any phase of one
+VICTIMS = ("driver", "worker", "broker", "worker", "driver")
 UNKILLED = "killed in vain"
 
 
@@ -71,17 +72,19 @@ class Driver:
         if self.process is None:
             return
         for victim in _family(self.process.pid):
-            victim.kill()
+            with suppress(psutil.NoSuchProcess):  # some end by themselves when others do
+                victim.kill()
         self.process.wait()
 
     def kill_worker(self, rng: random.Random) -> bool:
         """One Python process under the JVM: a task, the source's planner, or the daemon that forks them."""
         assert self.process is not None
         workers = [one for one in _family(self.process.pid) if one.pid != self.process.pid and _is_python(one)]
-        if not workers:
-            return False
-        os.kill(rng.choice(workers).pid, signal.SIGKILL)
-        return True
+        with suppress(psutil.NoSuchProcess):
+            if workers:
+                rng.choice(workers).kill()
+                return True
+        return False
 
 
 def run_spark_copy(
@@ -94,6 +97,7 @@ def run_spark_copy(
 ) -> Outcome:
     """`broker` is running. After `kills_min` kills the query is left alone until the target is whole."""
     rng = random.Random(seed)
+    victims = cycle(rng.sample(VICTIMS, len(VICTIMS)))
     expected = fill(broker.bootstrap, records)
     reader = Reader(broker.bootstrap)
     driver = Driver(broker.bootstrap, broker.folder)
@@ -111,7 +115,8 @@ def run_spark_copy(
             patience_s = rng.uniform(0.0, 10.0) if rng.random() < EARLY else PATIENCE_S
             wait(patience_s, partial(reader.has, min(enough, records)))
             wait(rng.uniform(0.0, BATCH_S), partial(reader.has, records))
-            kills[_kill(broker, driver, rng)] += 1
+            victim = next(victims)
+            kills[victim if _kill(victim, broker, driver, rng) else UNKILLED] += 1
             report(f"{len(reader.seen):>8,} of {records:,}; kills: {dict(kills)}")
         fresh = read_again(broker.bootstrap, records)
     finally:
@@ -122,16 +127,15 @@ def run_spark_copy(
     return Outcome(sum(reader.seen.values()), found, kills, time.monotonic() - started)
 
 
-def _kill(broker: BrokerProcess, driver: Driver, rng: random.Random) -> str:
-    victim = rng.choice(("driver", "driver", "worker", "worker", "broker"))
+def _kill(victim: str, broker: BrokerProcess, driver: Driver, rng: random.Random) -> bool:
+    if victim == "worker":
+        return driver.kill_worker(rng)
     if victim == "driver":
         driver.kill()
-    elif victim == "broker":
+    else:
         broker.kill()
         broker.start()
-    elif not driver.kill_worker(rng):
-        return UNKILLED
-    return victim
+    return True
 
 
 def _left_open(bootstrap: str) -> list[str]:

@@ -16,7 +16,7 @@ from soak.spark_copy import UNKILLED, run_spark_copy
 @pytest.mark.timeout(300)
 def test_a_query_copies_exactly_once_over_kills_of_driver_workers_and_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, log_level="WARNING") as broker:
-        outcome = run_spark_copy(broker, records=10_000, kills_min=4, seed=3)
+        outcome = run_spark_copy(broker, records=10_000, kills_min=3, seed=5)
         assert outcome.problems == []
         assert outcome.records == 10_000
         assert outcome.kills.total() - outcome.kills[UNKILLED] >= 2
