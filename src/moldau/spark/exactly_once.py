@@ -46,7 +46,8 @@ are compared; what does not fit is an `InDoubtError`, before any more is committ
 when they or the topic are deleted. A stream that is past its first batch and finds no record cannot know whether the
 batch is there: an `InDoubtError` again, and `failOnDoubt=false` writes it.
 
-Batch writes have no replay. Their transactions are ended together in the same way, without records; with `txnAppId`
+Batch writes have no replay. Their transactions are ended together in the same way, without records, once all are seen
+to be open still: in a long job the first ones time out while the last ones are written. With `txnAppId`
 and `txnVersion` they have records, and a version that is not newer than the last changes nothing.
 """
 
@@ -63,7 +64,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.datasource import WriterCommitMessage
 
 from moldau.client.cluster import Cluster
-from moldau.client.transactions import describe_transactions, fence_producer
+from moldau.client.transactions import TransactionDescription, describe_transactions, fence_producer
 from moldau.errors import ErrorCode, InDoubtError, KafkaError
 from moldau.spark.connections import borrowed
 from moldau.spark.transactions import Offset, Transaction, Transactions
@@ -210,6 +211,8 @@ def commit_tasks(
                 raise _refusal({first.transaction: error}, options) from error
             _end(transactions, [first], options)
             rest.remove(first)
+    elif batch_id is None:
+        _check_open(cluster, rest, options)
     _end(transactions, rest, options)
 
 
@@ -244,6 +247,28 @@ def _check_replay(done: Record | None, messages: Sequence[TaskMessage], *, fail_
         )
 
 
+def _check_open(cluster: Cluster, messages: Sequence[TaskMessage], options: WriteOptions) -> None:
+    opened = {one.transactional_id: one for message in messages if (one := message.transaction) is not None}
+    ended = {
+        opened[transactional_id]: KafkaError(ErrorCode.INVALID_TXN_STATE, f"its state is {found.state}")
+        for transactional_id, found in _described(cluster, list(opened)).items()
+        if found.state != "Ongoing"
+    }
+    if ended:
+        raise _refusal(ended, options)
+
+
+def _described(cluster: Cluster, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]:
+    """Of those that the broker tells about; it does so since Kafka 3.0."""
+    try:
+        described = describe_transactions(cluster, transactional_ids)
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return {}
+    return {name: found for name, found in described.items() if not isinstance(found, KafkaError)}
+
+
 def _end(transactions: Transactions, messages: Sequence[TaskMessage], options: WriteOptions) -> None:
     opened = [message.transaction for message in messages if message.transaction is not None]
     refused = transactions.end(opened, commit=True)
@@ -258,7 +283,7 @@ def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions) -
         f"{len(refused)} transactions could not be committed, among them '{transaction.transactional_id}' "
         f"({error.message}). If it took longer than kafka.transaction.timeout.ms={options.transaction_timeout_ms}, "
         "raise it (and the broker's transaction.max.timeout.ms) or write smaller batches; if a second attempt of the "
-        "task took its place, set spark.speculation=false. A query started again writes what is missing.",
+        "task took its place, set spark.speculation=false. A query or job started again writes what is missing.",
     )
 
 
@@ -271,14 +296,8 @@ def abort_tasks(cluster: Cluster, messages: Sequence[TaskMessage]) -> None:
 def abort_unfinished(cluster: Cluster, app: str, tasks: Sequence[int]) -> None:
     """Tasks that were killed could not abort theirs: without this, readers would wait until it times out."""
     ids = [_transactional_id(app, task) for task in tasks]
-    try:
-        described = describe_transactions(cluster, ids)
-    except KafkaError as error:
-        if error.code is not ErrorCode.UNSUPPORTED_VERSION:  # before Kafka 3.0
-            raise
-        return
-    for transactional_id, found in described.items():
-        if not isinstance(found, KafkaError) and found.state == "Ongoing":
+    for transactional_id, found in _described(cluster, ids).items():
+        if found.state == "Ongoing":
             fence_producer(cluster, transactional_id)
 
 

@@ -250,7 +250,7 @@ class Sink:
         self.app = f"app-{topic}"
 
     def write(
-        self, batch_id: int, task: int, numbers: range, before: Callable[[int], None] = lambda number: None
+        self, batch_id: int | None, task: int, numbers: range, before: Callable[[int], None] = lambda number: None
     ) -> TaskMessage:
         """`before` is called with the first number of each Arrow batch."""
 
@@ -263,7 +263,7 @@ class Sink:
         job = Job(self.app, batch_id, is_stream=True)
         return write_task(job, task, self.options, rows(), partial(send_in_transaction, self.options))
 
-    def commit(self, batch_id: int, messages: list[TaskMessage]) -> None:
+    def commit(self, batch_id: int | None, messages: list[TaskMessage]) -> None:
         with cluster_at(self._bootstrap) as cluster:
             commit_tasks(cluster, batch_id, self.options, messages)
 
@@ -373,22 +373,32 @@ def test_an_attempt_that_was_given_up_cannot_write_any_more(bootstrap: str, topi
     assert values(bootstrap, topic) == list(range(2000))
 
 
-def test_a_batch_that_takes_too_long_fails_and_can_be_written_again() -> None:
+def _is_over(bootstrap: str, message: TaskMessage) -> bool:
+    assert message.transaction is not None
+    with cluster_at(bootstrap) as cluster:
+        states = {found.transactional_id: found.state for found in list_transactions(cluster)}
+    return states[message.transaction.transactional_id] == "CompleteAbort"
+
+
+def test_a_batch_that_takes_too_long_fails_whole_and_can_be_written_again() -> None:
     with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50}) as broker:
         bootstrap = broker.bootstrap_servers
         topic = make_topic(bootstrap, 3)
         slow = Sink(bootstrap, topic, kafka__transaction__timeout__ms=100)
         messages = [slow.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)]
 
-        def is_over() -> bool:
-            with cluster_at(bootstrap) as cluster:
-                return all(found.state == "CompleteAbort" for found in list_transactions(cluster))
-
-        eventually(is_over, "the broker aborts what takes too long")
+        for message in messages:
+            eventually(partial(_is_over, bootstrap, message), "the broker aborts what takes too long")
         with pytest.raises(KafkaError, match=r"kafka\.transaction\.timeout\.ms=100, raise it"):
             slow.commit(0, messages)
         usual = Sink(bootstrap, topic)
         usual.commit(0, [usual.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)])
+        assert values(bootstrap, topic) == list(range(200))
+
+        job = [slow.write(None, 2, range(100)), usual.write(None, 3, range(100))]
+        eventually(partial(_is_over, bootstrap, job[0]), "the broker aborts the first task's transaction")
+        with pytest.raises(KafkaError, match=r"1 transactions could not be committed.*CompleteAbort"):
+            usual.commit(None, job)
         assert values(bootstrap, topic) == list(range(200))
         close_idle()
 
