@@ -158,7 +158,7 @@ def encode(
 ) -> list[Batch]:
     """The rows as batches of about `batch_bytes`, those of a partition in the order of its rows."""
     order, bounds = _sort(partition_of_row, partitions)
-    used = np.count_nonzero(np.diff(bounds))
+    used = int(np.count_nonzero(np.diff(bounds)))
     bytes_max = rows.bytes_max
     # A batch and the next one's first record are larger than one may be, and every batch has a record.
     batches_max = used + 2 * bytes_max // max(1, batch_bytes - HEADER_SIZE) + 2
