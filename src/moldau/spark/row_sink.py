@@ -22,7 +22,7 @@ from moldau.spark.connections import borrowed
 from moldau.spark.exactly_once import RowIterator
 from moldau.spark.producing import Producer, ProducerIdentity
 from moldau.spark.sink_columns import COLUMN_TYPES
-from moldau.spark.transactions import Transaction, Transactions, idempotent_id
+from moldau.spark.transactions import Transaction, Transactions
 from moldau.spark.write_options import WriteOptions
 
 # What a task may gather before it encodes: it is in memory twice then, and there are a few requests on their way.
@@ -42,7 +42,9 @@ def send_in_transaction(
 def send_idempotently(options: WriteOptions, rows: RowIterator) -> int:
     """The same without a transaction: each attempt of a task writes its rows once."""
     with borrowed(options.client) as cluster:
-        return _send(options, Producer(cluster, options, ProducerIdentity(*idempotent_id(cluster))), rows)
+        return _send(
+            options, Producer(cluster, options, ProducerIdentity(*Transactions(cluster).idempotent_id())), rows
+        )
 
 
 def _send(options: WriteOptions, producer: Producer, rows: RowIterator) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
-from moldau.client.connection import to_error
+from moldau.client.connection import Connection, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
@@ -88,6 +88,17 @@ class Transactions:
             ),
         )
         return Transaction(transactional_id, answer.producer_id, answer.producer_epoch)
+
+    def idempotent_id(self) -> tuple[int, int]:
+        """A producer id of one's own and its epoch, for writing without transactions: any broker gives them."""
+        answer = self._ask(
+            None,
+            ApiKey.INIT_PRODUCER_ID,
+            lambda schema: schema.InitProducerIdRequest(
+                transactional_id=None, transaction_timeout=ms(1), producer_id=-1, producer_epoch=-1
+            ),
+        )
+        return answer.producer_id, answer.producer_epoch
 
     def enlist(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
         topics = by_topic(dict.fromkeys(partitions))
@@ -211,20 +222,18 @@ class Transactions:
 
     def _ask(
         self,
-        coordinator: tuple[CoordinatorType, str],
+        coordinator: tuple[CoordinatorType, str] | None,
         api_key: ApiKey,
         build: Callable[[Schema], Any],
         codes: Callable[[Any], Iterable[int]] = lambda answer: (answer.error_code,),
         deadline: float | None = None,
     ) -> Any:
         """The coordinator's answer, once it has no error; all these requests may be sent twice."""
-        kind, key = coordinator
         deadline = self._deadline() if deadline is None else deadline
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                broker = self._find(kind, [key])[key]
-                answer = self._cluster.broker(broker.id).send(api_key, build, max_version=_VERSIONS[api_key])
+                answer = self._connection(coordinator).send(api_key, build, max_version=_VERSIONS[api_key])
                 code = next(filter(None, codes(answer)), ErrorCode.NONE)
                 if not code:
                     return answer
@@ -235,11 +244,18 @@ class Transactions:
                 error = unreachable
                 self._cluster.close()
             if error.code not in (*_UNREACHABLE, *_PASSING) or time.monotonic() >= deadline:
-                raise KafkaError(error.code, f"{key}: {_ADVICE.get(error.code, error.message)}") from error
+                what = f"{coordinator[1]}: " if coordinator else ""
+                raise KafkaError(error.code, what + _ADVICE.get(error.code, error.message)) from error
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.clear()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, self._cluster.config.retry_backoff_ms / 1000)
+
+    def _connection(self, coordinator: tuple[CoordinatorType, str] | None) -> Connection:
+        if coordinator is None:
+            return self._cluster.any_broker()
+        kind, key = coordinator
+        return self._cluster.broker(self._find(kind, [key])[key].id)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._cluster.config.api_timeout_ms / 1000
@@ -253,20 +269,6 @@ class Transactions:
                     raise broker
                 self._coordinators[kind, key] = broker
         return {key: self._coordinators[kind, key] for key in keys}
-
-
-def idempotent_id(cluster: Cluster) -> tuple[int, int]:
-    """A producer id of one's own and its epoch, for writing without transactions."""
-    answer = cluster.any_broker().send(
-        ApiKey.INIT_PRODUCER_ID,
-        lambda schema: schema.InitProducerIdRequest(
-            transactional_id=None, transaction_timeout=ms(1), producer_id=-1, producer_epoch=-1
-        ),
-        max_version=_VERSIONS[ApiKey.INIT_PRODUCER_ID],
-    )
-    if answer.error_code:
-        raise to_error(answer.error_code)
-    return answer.producer_id, answer.producer_epoch
 
 
 def _end_txn(schema: Schema, *, transaction: Transaction, commit: bool) -> Any:
