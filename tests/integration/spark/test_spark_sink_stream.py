@@ -10,17 +10,20 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 import moldau.spark
-from tests.integration.conftest import NewTopic
-from tests.integration.spark.test_spark_sink import values
+from moldau.client.transactions import list_transactions
+from moldau.spark.writers import StreamWriter
+from tests.integration.conftest import NewTopic, cluster_at
+from tests.integration.spark.test_spark_sink import Sink, options, values
 from tests.integration.spark.topics import numbered, produce, stream
 from tests.integration.waiting import eventually
 
 START_MS = 1_700_000_000_000
 WAIT_S = 60
 
-Sink = Callable[[DataFrame, str, str], DataStreamWriter]
+Into = Callable[[DataFrame, str, str], DataStreamWriter]
 
 
 def sink(df: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
@@ -33,7 +36,7 @@ def batch_sink(df: DataFrame, bootstrap: str, topic: str) -> DataStreamWriter:
 
 @pytest.mark.parametrize("into", [sink, batch_sink])
 def test_a_query_started_on_an_empty_topic_writes_what_comes_later_once(
-    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, into: Sink
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, into: Into
 ) -> None:
     topic, copy = new_topic(2), new_topic(2)
     rows = stream(spark, bootstrap, subscribe=topic, startingOffsets="latest").select("key", "value")
@@ -59,7 +62,7 @@ def test_a_query_whose_first_batches_give_no_rows_writes_those_of_later_ones_onc
     topic, copy = new_topic(), new_topic()
     produce(bootstrap, topic, [{"value": b"%d" % n, "timestamp": START_MS + 1000 * n} for n in range(6)])
     counted = (
-        stream(spark, bootstrap, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1)
+        stream(spark, bootstrap, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=2)
         .withWatermark("timestamp", "2 seconds")
         .groupBy(F.window("timestamp", "1 second"))
         .agg(F.max("value").alias("value"))
@@ -72,3 +75,16 @@ def test_a_query_whose_first_batches_give_no_rows_writes_those_of_later_ones_onc
     finally:
         query.stop()
     assert values(bootstrap, copy) == [0, 1, 2]
+
+
+def test_a_batch_that_is_stopped_leaves_no_transaction_of_a_killed_task_open(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    tasks = Sink(bootstrap, topic)
+    done, _killed = tasks.write(0, 0, range(10)), tasks.write(0, 1, range(10))
+    StreamWriter(options(bootstrap, topic, {}), StructType().add("value", "binary")).abort([done, None], 0)
+    with cluster_at(bootstrap) as cluster:
+        states = {one.state for one in list_transactions(cluster) if one.transactional_id.startswith(tasks.app)}
+    assert states
+    assert "Ongoing" not in states
