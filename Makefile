@@ -24,7 +24,7 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## Start a broker, stream page views through a real client, show rates and results
+demo: $(READY) ## Page views into a broker, counted per window by Spark, exactly once, as a live table
 	@$(BIN)/python examples/demo.py
 
 test: check integration ## All tests: check, then real clients against a real broker
