@@ -52,6 +52,8 @@ def facts() -> dict[str, object]:
         "librdkafka": confluent_kafka.libversion()[0],
         "confluent_kafka": package_version("confluent-kafka"),
         "uvloop": package_version("uvloop"),
+        "pyspark": package_version("pyspark"),
+        "pyarrow": package_version("pyarrow"),
     }
 
 

@@ -176,8 +176,8 @@ class SparkFirstResult(SparkScenario):
         self.metrics = tuple(self._times.values())
 
     def _time(self, server: str, work: str) -> Metric:
-        what = "batch job" if work == "batch" else "one micro-batch"
-        title = f"process start to the result of a {what}, {BROKERS[server]}"
+        what = "a batch job" if work == "batch" else "one micro-batch"
+        title = f"process start to the result of {what}, {BROKERS[server]}"
         return Metric(f"{self.name}_{server}_{work}", title, "s", "lower", ratio_at_most(0.6), rival=JVM)
 
     def run(self, bench: Bench, server: ServerProcess) -> list[Sample]:
