@@ -9,16 +9,30 @@ be on its way to it. A forked process starts with none: a socket shared with its
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from moldau.client.cluster import Cluster
 from moldau.client.config import ClientConfig
+from moldau.errors import ErrorCode, KafkaError
 
 # Per process and configuration: a worker reads one range or writes one partition at a time, a driver a few.
 IDLE_CLUSTERS_MAX = 4
 
+# A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
+FIRST_CONTACT_MS_MAX = 10_000
+_BACKOFF_MS_MAX = 1_000
+
+UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+REACH_HINT = "check the option kafka.bootstrap.servers, and that the broker runs"
+
+R = TypeVar("R")
+
+_logger = logging.getLogger(__name__)
 _idle: dict[ClientConfig, list[Cluster]] = {}
 
 
@@ -33,6 +47,25 @@ def borrowed(config: ClientConfig) -> Iterator[Cluster]:
         cluster.close()
         raise
     _give_back(config, cluster)
+
+
+def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_ms: int = FIRST_CONTACT_MS_MAX) -> R:
+    """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
+    deadline = time.monotonic() + patience_ms / 1000
+    backoff_ms = config.retry_backoff_ms
+    while True:
+        try:
+            with borrowed(config) as cluster:
+                return call(cluster)
+        except KafkaError as error:
+            if error.code not in UNREACHABLE:
+                raise
+            if time.monotonic() >= deadline:
+                raise KafkaError(error.code, f"{error.message}; {REACH_HINT}") from error
+            if backoff_ms == config.retry_backoff_ms:
+                _logger.warning("%s; trying again for %.0f s", error.message, patience_ms / 1000)
+        time.sleep(backoff_ms / 1000)
+        backoff_ms = min(2 * backoff_ms, _BACKOFF_MS_MAX)
 
 
 def close_idle() -> None:

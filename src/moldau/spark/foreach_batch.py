@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
+from moldau.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,9 +24,11 @@ class BatchSink:
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = {name: str(value) for name, value in options.items()}
+        WriteOptions.parse({**self._options, "txnAppId": "-", "txnVersion": "0"})  # what is wrong is told here
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        options = {"txnAppId": _query_id(rows), **self._options, "txnVersion": str(batch_id)}
+        app_id = self._options.get("txnAppId") or _query_id(rows)
+        options = {**self._options, "txnAppId": app_id, "txnVersion": str(batch_id)}
         rows.write.format("moldau").mode("append").options(**options).save()
 
 

@@ -17,23 +17,18 @@ from uuid import UUID
 
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster, TopicPartition
-from moldau.client.config import ClientConfig
 from moldau.client.connection import to_error
 from moldau.errors import ConfigError, ErrorCode, KafkaError
-from moldau.spark.connections import borrowed
+from moldau.spark.connections import FIRST_CONTACT_MS_MAX, ask_patiently
 from moldau.spark.offsets import Offsets
 from moldau.spark.read_options import Boundary, ReadOptions
 from moldau.spark.read_plan import OffsetRange
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 from moldau.wire.uuids import ZERO_UUID
 
-# A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
-_FIRST_CONTACT_MS_MAX = 10_000
-_BACKOFF_MS_MAX = 1_000
 # Long enough for a new topic or a new leader to be known everywhere, short enough for a name that is wrong.
 _ASKED_AGAIN_AFTER_MS = (200, 500, 1_000)
 
-_UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _PASSING = (*_GONE, ErrorCode.LEADER_NOT_AVAILABLE)
 
@@ -153,29 +148,10 @@ class TopicOffsets:
     def ask(self, call: Callable[[Cluster], R]) -> R:
         """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
         config = self._options.client
-        patience_ms = config.api_timeout_ms if self._reached else min(config.api_timeout_ms, _FIRST_CONTACT_MS_MAX)
-        answer = _ask_patiently(config, call, patience_ms)
+        patience_ms = config.api_timeout_ms if self._reached else min(config.api_timeout_ms, FIRST_CONTACT_MS_MAX)
+        answer = ask_patiently(config, call, patience_ms)
         self._reached = True
         return answer
-
-
-def _ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_ms: int) -> R:
-    deadline = time.monotonic() + patience_ms / 1000
-    backoff_ms = config.retry_backoff_ms
-    while True:
-        try:
-            with borrowed(config) as cluster:
-                return call(cluster)
-        except KafkaError as error:
-            if error.code not in _UNREACHABLE:
-                raise
-            if time.monotonic() >= deadline:
-                hint = "check the option kafka.bootstrap.servers, and that the broker runs"
-                raise KafkaError(error.code, f"{error.message}; {hint}") from error
-            if backoff_ms == config.retry_backoff_ms:
-                _logger.warning("%s; trying again for %.0f s", error.message, patience_ms / 1000)
-        time.sleep(backoff_ms / 1000)
-        backoff_ms = min(2 * backoff_ms, _BACKOFF_MS_MAX)
 
 
 def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:

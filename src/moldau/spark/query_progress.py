@@ -87,8 +87,10 @@ def progress_of(name: str, last: Mapping[str, Any]) -> Progress:
 def _partitions(source: Mapping[str, Any]) -> Iterable[PartitionProgress]:
     """None of a source whose offsets are not a topic's."""
     end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    joined = _offset_text(source.get("endOffset")).get(JOINED, {})
-    start = _offsets(source.get("startOffset")) | _offsets(joined)
+    started, ended = _offset_text(source.get("startOffset")), _offset_text(source.get("endOffset"))
+    # A batch without news ends where the last one did, and says again which partitions joined that one.
+    joined = {} if ended == started else ended.get(JOINED, {})
+    start = _offsets(started) | _offsets(joined)
     for topic, partition in sorted(end):
         key = (topic, partition)
         yield PartitionProgress(topic, partition, start.get(key), end[key], latest.get(key))

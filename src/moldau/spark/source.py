@@ -55,11 +55,15 @@ class MoldauDataSource(DataSource):
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from moldau.client.cluster import Cluster
+        from moldau.spark.connections import ask_patiently
         from moldau.spark.writers import BatchWriter
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten: use .mode("append")')
-        return BatchWriter(self.options, schema)
+        writer = BatchWriter(self.options, schema)
+        ask_patiently(writer.client, Cluster.any_broker)  # tasks would try for longer, each of them
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from moldau.spark.writers import StreamWriter

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
 from moldau.client.connection import Connection, to_error
 from moldau.errors import ErrorCode, KafkaError
+from moldau.spark.connections import REACH_HINT, UNREACHABLE
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 from moldau.wire.primitives import write_string
@@ -28,7 +29,6 @@ _VERSIONS = {  # the last before KIP-890 gave clients another way
     ApiKey.END_TXN: 3,
     ApiKey.OFFSET_FETCH: 7,
 }
-_UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAILABLE)
 _PASSING = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -239,13 +239,12 @@ class Transactions:
                     return answer
                 error = to_error(code)
             except KafkaError as unreachable:
-                if unreachable.code not in _UNREACHABLE:
+                if unreachable.code not in UNREACHABLE:
                     raise
                 error = unreachable
                 self._cluster.close()
-            if error.code not in (*_UNREACHABLE, *_PASSING) or time.monotonic() >= deadline:
-                what = f"{coordinator[1]}: " if coordinator else ""
-                raise KafkaError(error.code, what + _ADVICE.get(error.code, error.message)) from error
+            if error.code not in (*UNREACHABLE, *_PASSING) or time.monotonic() >= deadline:
+                raise _told(error, coordinator) from error
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.clear()
             time.sleep(pause_s)
@@ -269,6 +268,13 @@ class Transactions:
                     raise broker
                 self._coordinators[kind, key] = broker
         return {key: self._coordinators[kind, key] for key in keys}
+
+
+def _told(error: KafkaError, coordinator: tuple[CoordinatorType, str] | None) -> KafkaError:
+    if error.code in UNREACHABLE:
+        return KafkaError(error.code, f"{error.message}; {REACH_HINT}")
+    what = f"{coordinator[1]}: " if coordinator else ""
+    return KafkaError(error.code, what + _ADVICE.get(error.code, error.message))
 
 
 def _end_txn(schema: Schema, *, transaction: Transaction, commit: bool) -> Any:

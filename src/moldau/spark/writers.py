@@ -68,6 +68,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._sink = _Sink(options, schema)
         settings = self._sink.options
+        self.client = settings.client
         self._job = Job(f"{settings.id_prefix}-{settings.app_id or uuid.uuid4()}", settings.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -96,3 +96,17 @@ def test_progress_has_numbers_per_partition_and_prints_as_a_table() -> None:
 
 def test_progress_before_the_first_batch_says_so() -> None:
     assert str(Progress("views")) == "views: no batch yet"
+
+
+def test_progress_of_a_batch_without_news_starts_where_the_last_one_ended() -> None:
+    ended = json.dumps({"orders": {"0": 3}, "(startingOffsets)": to_json({("orders", 0): 0})})
+    progress = progress_of(
+        "orders",
+        {
+            "batchId": 1,
+            "timestamp": "2026-01-01T00:00:00.000Z",
+            "numInputRows": 0,
+            "sources": [{"startOffset": ended, "endOffset": ended, "latestOffset": None}],
+        },
+    )
+    assert [(p.start, p.end) for p in progress.partitions] == [(3, 3)]
