@@ -25,7 +25,7 @@ for name, schema in {"json": "a int", "avro": '"long"'}.items():
 from moldau.spark.source import MoldauDataSource
 from pyspark.sql.types import StructType
 source = MoldauDataSource({"kafka.bootstrap.servers": "localhost:1", "topic": "topic"})
-pickle.dumps(source.writer(StructType().add("value", "binary"), False))
+pickle.dumps(source.streamWriter(StructType().add("value", "binary"), False))
 """,
     "a stream is read, on the driver": """
 from moldau.spark.source import MoldauDataSource
