@@ -87,6 +87,11 @@ class Options:
 
     def refuse_misspelt(self, known: Iterable[str]) -> None:
         """Spark passes on options of its own, so unknown names are let through, unless they all but match ours."""
+        if self.text("connector", "moldau") != "moldau":
+            raise ConfigError(
+                'option connector: a source in Python cannot hand over to another: instead of format("moldau") use '
+                'moldau.spark.apply_options(spark.readStream, {"connector": "jvm", …})'
+            )
         names = {name.lower(): name for name in known}
         for given in self._values:
             if given in names or given.startswith(KAFKA_PREFIX):

@@ -235,3 +235,8 @@ HEADER = StructType().add("key", "string", nullable=False).add("value", "binary"
 def test_a_schema_promises_no_values_where_records_may_have_none(schema: StructType) -> None:
     with pytest.raises(ConfigError, match="may hold nulls: leave NOT NULL out of the schema"):
         RowReader.of(options(), batch(), schema)
+
+
+def test_the_other_connector_is_asked_for_elsewhere() -> None:
+    with pytest.raises(ConfigError, match="apply_options"):
+        Options({"connector": "jvm"}).refuse_misspelt(())
