@@ -10,7 +10,7 @@ import pytest
 
 from bench.jvm_connector import JARS, jar_paths
 from tests.integration.conftest import NewTopic
-from tests.integration.spark.scripts import next_line, start_script
+from tests.integration.spark.scripts import next_line, run_script, start_script
 from tests.integration.spark.topics import numbered, produce
 
 pytestmark = [
@@ -36,6 +36,29 @@ sys.stdin.readline()
 query.stop()
 """
 
+# Keys and values that are null or empty, headers, times; one topic for each codec.
+BOTH_READ = """
+import sys
+from moldau.spark import session
+
+bootstrap, jars, *topics = sys.argv[1:]
+spark = session(master="local[2]", short_job=True, config={"spark.jars": jars})
+rows = spark.range(1000).selectExpr(
+    "if(id % 3 = 0, null, binary(string(id % 50))) AS key",
+    "if(id % 7 = 0, null, repeat(string(id), int(id % 11))) AS value",
+    "if(id % 2 = 0, array(struct('a' AS key, binary('x') AS value), struct('a' AS key, binary(null) AS value)), null) AS headers",
+    "timestamp_millis(1700000000000 + id) AS timestamp",
+)
+kafka = {"kafka.bootstrap.servers": bootstrap}
+for topic in topics:
+    sink = kafka | {"topic": topic, "kafka.compression.type": topic.rsplit("-")[-1]}
+    rows.write.format("moldau").mode("append").options(**sink).save()
+source = kafka | {"subscribe": ",".join(topics), "includeHeaders": "true"}
+ours = spark.read.format("moldau").options(**source).load()
+theirs = spark.read.format("kafka").options(**source).option("kafka.isolation.level", "read_committed").load()
+print(theirs.count(), theirs.exceptAll(ours).count(), ours.exceptAll(theirs).count())
+"""
+
 
 def consume(bootstrap: str, topic: str, records: int, within_s: float = 60) -> set[bytes]:
     consumer = confluent_kafka.Consumer(
@@ -50,6 +73,14 @@ def consume(bootstrap: str, topic: str, records: int, within_s: float = 60) -> s
     finally:
         consumer.close()
     return found
+
+
+def test_what_our_sink_wrote_is_the_same_to_sparks_own_connector(
+    bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topics = [new_topic(3, name=f"both-read-{codec}") for codec in ("none", "gzip", "snappy", "lz4", "zstd")]
+    output, _ = run_script(BOTH_READ, tmp_path, bootstrap, ",".join(jar_paths()), *topics)
+    assert output.split() == ["5000", "0", "0"]
 
 
 def test_real_time_mode_runs_on_our_broker(bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:
