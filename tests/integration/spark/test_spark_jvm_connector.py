@@ -46,9 +46,9 @@ spark = session(master="local[2]", short_job=True, config={"spark.jars": jars})
 rows = spark.range(1000).selectExpr(
     "if(id % 3 = 0, null, binary(string(id % 50))) AS key",
     "if(id % 7 = 0, null, repeat(string(id), int(id % 11))) AS value",
-    "if(id % 2 = 0, array(struct('a' AS key, binary('x') AS value), struct('a' AS key, binary(null) AS value)), null) AS headers",
+    "array(struct('a' AS key, binary('x') AS value), struct('a' AS key, binary(null) AS value)) AS headers",
     "timestamp_millis(1700000000000 + id) AS timestamp",
-)
+).selectExpr("key", "value", "if(key IS NULL, null, headers) AS headers", "timestamp")
 kafka = {"kafka.bootstrap.servers": bootstrap}
 for topic in topics:
     sink = kafka | {"topic": topic, "kafka.compression.type": topic.rsplit("-")[-1]}
