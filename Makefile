@@ -42,10 +42,10 @@ unit: $(READY)
 integration: $(READY)
 	@$(BIN)/python -m pytest -q tests/integration
 
-bench: $(READY) ## Compare with Apache Kafka in one run (about 20 minutes; needs Java and Maven for the comparison)
+bench: $(READY) ## Compare with Apache Kafka and with Spark's connector (about 45 minutes; needs Java and Maven for the comparison)
 	@$(BIN)/python -m bench
 
-bench-quick: $(READY) ## The same, smaller (about 5 minutes)
+bench-quick: $(READY) ## The same, smaller (about 12 minutes)
 	@$(BIN)/python -m bench --quick
 
 fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
