@@ -45,7 +45,7 @@ integration: $(READY)
 bench: $(READY) ## Compare with Apache Kafka and with Spark's connector (about 45 minutes; needs Java and Maven for the comparison)
 	@$(BIN)/python -m bench
 
-bench-quick: $(READY) ## The same, smaller (about 12 minutes)
+bench-quick: $(READY) ## The same, smaller: one round
 	@$(BIN)/python -m bench --quick
 
 fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
