@@ -24,7 +24,7 @@ from moldau.errors import ErrorCode, KafkaError
 IDLE_CLUSTERS_MAX = 4
 
 # A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
-FIRST_CONTACT_MS_MAX = 10_000
+_FIRST_CONTACT_MS_MAX = 10_000
 _BACKOFF_MS_MAX = 1_000
 
 UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
@@ -49,8 +49,9 @@ def borrowed(config: ClientConfig) -> Iterator[Cluster]:
     _give_back(config, cluster)
 
 
-def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], patience_ms: int = FIRST_CONTACT_MS_MAX) -> R:
+def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], *, reached: bool = False) -> R:
     """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
+    patience_ms = config.api_timeout_ms if reached else min(config.api_timeout_ms, _FIRST_CONTACT_MS_MAX)
     deadline = time.monotonic() + patience_ms / 1000
     backoff_ms = config.retry_backoff_ms
     while True:

@@ -69,6 +69,7 @@ from moldau.errors import ErrorCode, InDoubtError, KafkaError
 from moldau.spark.connections import borrowed
 from moldau.spark.transactions import Offset, Transaction, Transactions
 from moldau.spark.write_options import WriteOptions
+from moldau.wire.constants import GROUPS_TOPIC
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 # Where rows choose their topics, the record is kept under one that every cluster has.
-_RECORD_TOPIC = "__consumer_offsets"
+_RECORD_TOPIC = GROUPS_TOPIC
 _ON_WITHOUT_PROOF = (
     "To go on without proof, at the risk of rows that are there twice, start once with failOnDoubt=false."
 )

@@ -11,19 +11,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
+from moldau.spark.options import QUERY_ID, option_text
 from moldau.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_QUERY_ID = "sql.streaming.queryId"
 
 
 class BatchSink:
     """Writes each micro-batch once. One topic a sink: a second one in the same query needs a `txnAppId` of its own."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        self._options = {name: str(value) for name, value in options.items()}
+        self._options = {name: option_text(value) for name, value in options.items()}
         WriteOptions.parse({**self._options, "txnAppId": "-", "txnVersion": "0"})  # what is wrong is told here
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -33,7 +32,7 @@ class BatchSink:
 
 
 def _query_id(rows: DataFrame) -> str:
-    query_id = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if query_id is None:
         raise ConfigError("batch_sink works inside foreachBatch of a streaming query: use df.write for a batch")
     return query_id

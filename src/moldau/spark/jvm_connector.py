@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau.errors import ConfigError
-from moldau.spark.options import FORMAT_OPTIONS, Options
+from moldau.spark.options import FORMAT_OPTIONS, Options, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, DataFrameWriter
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Builder = TypeVar("Builder", "DataFrameReader", "DataStreamReader", "DataFrameWriter", "DataStreamWriter")
 
-CONNECTORS = ("moldau", "jvm")
 _OURS_ALONE = (
     "commitGroupId",
     "pushDownPredicate",
@@ -38,8 +37,8 @@ _OURS_ALONE = (
 
 def apply_options(builder: Builder, options: Mapping[str, object]) -> Builder:
     """The builder (`spark.readStream`, `frame.write`, …) with the format and options of the connector chosen."""
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    connector = Options(texts).choice("connector", CONNECTORS, "moldau")
+    texts = {name: option_text(value) for name, value in options.items()}
+    connector = Options(texts).connector()
     texts = {name: value for name, value in texts.items() if name.lower() != "connector"}
     if connector == "moldau":
         return builder.format("moldau").options(**texts)

@@ -14,6 +14,8 @@ from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
+QUERY_ID = "sql.streaming.queryId"  # where Spark tells a query's tasks, and its foreachBatch, whose they are
+CONNECTORS = ("moldau", "jvm")
 
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _NUMBER_MAX = 2**63 - 1  # what Spark and Kafka count in
@@ -30,6 +32,11 @@ FORMAT_OPTIONS = (
     "errors.tolerance",
     "errors.deadletterqueue.topic.name",
 )
+
+
+def option_text(value: object) -> str:
+    """A value as Spark writes it: its flags are in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Options:
@@ -85,13 +92,18 @@ class Options:
             )
         return ClientConfig.from_properties(servers, {"client.id": client_id} | properties)
 
-    def refuse_misspelt(self, known: Iterable[str]) -> None:
-        """Spark passes on options of its own, so unknown names are let through, unless they all but match ours."""
-        if self.text("connector", "moldau") != "moldau":
+    def connector(self) -> str:
+        return self.choice("connector", CONNECTORS, "moldau")
+
+    def refuse_other_connector(self) -> None:
+        if self.connector() != "moldau":
             raise ConfigError(
                 'option connector: a source in Python cannot hand over to another: instead of format("moldau") use '
                 'moldau.spark.apply_options(spark.readStream, {"connector": "jvm", …})'
             )
+
+    def refuse_misspelt(self, known: Iterable[str]) -> None:
+        """Spark passes on options of its own, so unknown names are let through, unless they all but match ours."""
         names = {name.lower(): name for name in known}
         for given in self._values:
             if given in names or given.startswith(KAFKA_PREFIX):

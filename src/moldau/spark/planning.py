@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,7 +18,7 @@ from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster, TopicPartition
 from moldau.client.connection import to_error
 from moldau.errors import ConfigError, ErrorCode, KafkaError
-from moldau.spark.connections import FIRST_CONTACT_MS_MAX, ask_patiently
+from moldau.spark.connections import ask_patiently
 from moldau.spark.offsets import Offsets
 from moldau.spark.read_options import Boundary, ReadOptions
 from moldau.spark.read_plan import OffsetRange
@@ -33,8 +32,6 @@ _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _PASSING = (*_GONE, ErrorCode.LEADER_NOT_AVAILABLE)
 
 R = TypeVar("R")
-
-_logger = logging.getLogger(__name__)
 
 
 class TopicOffsets:
@@ -146,10 +143,7 @@ class TopicOffsets:
         return offsets
 
     def ask(self, call: Callable[[Cluster], R]) -> R:
-        """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
-        config = self._options.client
-        patience_ms = config.api_timeout_ms if self._reached else min(config.api_timeout_ms, FIRST_CONTACT_MS_MAX)
-        answer = ask_patiently(config, call, patience_ms)
+        answer = ask_patiently(self._options.client, call, reached=self._reached)
         self._reached = True
         return answer
 

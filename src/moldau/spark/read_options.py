@@ -121,6 +121,7 @@ class ReadOptions(NamedTuple):
     @classmethod
     def for_either(cls, options: Options, start: int = EARLIEST) -> ReadOptions:
         """Before it is known which of the two is wanted, as when Spark asks for the columns."""
+        options.refuse_other_connector()
         options.refuse_misspelt(OPTION_NAMES)
         _refuse_properties(options)
         rows_max = options.number("maxOffsetsPerTrigger")

@@ -28,6 +28,7 @@ from moldau.spark import register
 from moldau.spark.class_data import archive_options, cache_folder
 from moldau.spark.gateway import can_start_directly, start_gateway
 from moldau.spark.java import find_java, home_for_scripts
+from moldau.spark.options import option_text
 from moldau.spark.warm_python import WarmPython, start_warm_python
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def get_or_create(
     config: Mapping[str, object] | None = None,
 ) -> SparkSession:
     """The running session, or a new one, with `format("moldau")` ready to use."""
-    asked = {name: _text(value) for name, value in (config or {}).items()}
+    asked = {name: option_text(value) for name, value in (config or {}).items()}
     master = asked.get("spark.master", master)
     running = _running_session()
     if running is not None:
@@ -69,7 +70,7 @@ def get_or_create(
     settings = {
         "spark.app.name": app_name,
         "spark.master": master,
-        "spark.ui.enabled": _text(ui),
+        "spark.ui.enabled": option_text(ui),
         "spark.python.daemon.module": "moldau.spark.daemon",
         **(_local_settings(master) if is_local else {}),
         **asked,
@@ -174,10 +175,6 @@ def _apply(spark: SparkSession, asked: Mapping[str, str]) -> None:
             spark.conf.set(name, value)
         else:
             _log.warning("a Spark session runs already: %s=%s needs a new one (spark.stop() first)", name, value)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _temporary_folder(name: str) -> str:

@@ -13,7 +13,7 @@ import socket
 import sys
 
 _DAEMONS = ("pyspark.daemon", "moldau.spark.daemon")
-_PID_BYTES = 8
+PID_BYTES = 8
 
 
 def main(python: str, address: str, *arguments: str) -> None:
@@ -33,7 +33,7 @@ def _follow(connection: socket.socket, worker_module: str) -> None:
     socket.send_fds(connection, [b"\0"], [0, 1, 2])
     connection.sendall(b"\0".join([os.fsencode(worker_module), os.fsencode(os.getcwd()), *variables]))
     connection.shutdown(socket.SHUT_WR)
-    pid = int.from_bytes(connection.recv(_PID_BYTES), "big")
+    pid = int.from_bytes(connection.recv(PID_BYTES), "big")
     if not pid:
         raise OSError("no process was forked")
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))

@@ -28,7 +28,6 @@ from moldau.spark.daemon import preload
 _BACKLOG = 64
 # An environment larger than that could not have been passed to a process.
 _REQUEST_BYTES_MAX = 16 * 1024 * 1024
-_PID_BYTES = 8
 
 
 class WarmPython(NamedTuple):
@@ -86,7 +85,7 @@ def _become_daemon(connection: socket.socket) -> None:
             sys.path.insert(place, entry)
     sys.argv[1:] = [os.fsdecode(worker_module)]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr] # as PYTHONUNBUFFERED does
-    connection.sendall(os.getpid().to_bytes(_PID_BYTES, "big"))
+    connection.sendall(os.getpid().to_bytes(warm_client.PID_BYTES, "big"))
     # The client waits for the daemon's end, not for that of its workers.
     os.register_at_fork(after_in_child=connection.close)
 

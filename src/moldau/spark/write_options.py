@@ -76,6 +76,7 @@ class WriteOptions(NamedTuple):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
         options = Options(given)
+        options.refuse_other_connector()
         options.refuse_misspelt(OPTION_NAMES)
         for name, instead in _REFUSED.items():
             if options.get(f"kafka.{name}") is not None:

@@ -16,10 +16,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.connections import borrowed
 from moldau.spark.exactly_once import Job, TaskMessage, abort_tasks, abort_unfinished, commit_tasks, write_task
-from moldau.spark.options import TYPED_COLUMNS, Options
+from moldau.spark.options import QUERY_ID, TYPED_COLUMNS, Options
 from moldau.spark.sink_columns import check_columns
 from moldau.spark.write_options import WriteOptions
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from moldau.spark.formats import Encoder
 
-_QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
@@ -68,8 +68,11 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._sink = _Sink(options, schema)
         settings = self._sink.options
-        self.client = settings.client
         self._job = Job(f"{settings.id_prefix}-{settings.app_id or uuid.uuid4()}", settings.version)
+
+    @property
+    def client(self) -> ClientConfig:
+        return self._sink.options.client
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(self._job, _context(), iterator)
@@ -96,9 +99,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _context()
-        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
-            raise ConfigError(f"Spark does not say which query and batch this is ({_QUERY_ID}, {_BATCH_ID})")
+            raise ConfigError(f"Spark does not say which query and batch this is ({QUERY_ID}, {_BATCH_ID})")
         job = Job(f"{self._sink.options.id_prefix}-{query_id}", int(batch_id), is_stream=True)
         return self._sink.write(job, context, iterator)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
-from bench.apache import ApacheKafka
 from moldau.client.transactions import list_transactions
 from moldau.errors import ErrorCode, KafkaError
-from moldau.spark.connections import close_idle
 from moldau.spark.exactly_once import TaskMessage, abort_unfinished
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.spark.test_spark_sink import Sink, values
@@ -17,17 +15,6 @@ from tests.integration.test_apache import pytestmark  # noqa: F401 - skips where
 from tests.integration.waiting import eventually
 
 TASKS = 300
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    kafka = ApacheKafka(tmp_path_factory.mktemp("apache"))
-    kafka.start()
-    try:
-        yield kafka.bootstrap
-    finally:
-        close_idle()
-        kafka.stop()
 
 
 def parts(tasks: int, rows: int = 100) -> list[range]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import confluent_kafka
 import pytest
 
-from bench.apache import ApacheKafka
 from moldau.client.admin import create_topic, delete_records, delete_topics
 from moldau.client.groups import committed_offsets
 from moldau.errors import DataLossError
@@ -18,16 +15,6 @@ from tests.integration.test_apache import pytestmark  # noqa: F401 - skips where
 from tests.integration.waiting import eventually
 
 AT_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    kafka = ApacheKafka(tmp_path_factory.mktemp("apache"))
-    kafka.start()
-    try:
-        yield kafka.bootstrap
-    finally:
-        kafka.stop()
 
 
 def read(bootstrap: str, **options: object) -> list[bytes]:

@@ -239,4 +239,4 @@ def test_a_schema_promises_no_values_where_records_may_have_none(schema: StructT
 
 def test_the_other_connector_is_asked_for_elsewhere() -> None:
     with pytest.raises(ConfigError, match="apply_options"):
-        Options({"connector": "jvm"}).refuse_misspelt(())
+        Options({"connector": "jvm"}).refuse_other_connector()
