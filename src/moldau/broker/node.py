@@ -172,6 +172,22 @@ class BrokerNode:
             raise _not_here(self.image.topics.get(topic or ""), topic, index)
         return partition
 
+    @property
+    def live_brokers(self) -> frozenset[int]:
+        return frozenset(one.broker_id for one in self.image.brokers.values() if not one.fenced) or frozenset(
+            (self.node_id,)
+        )
+
+    def address_of(self, broker_id: int) -> tuple[str, int]:
+        """Where other brokers find that one."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or not broker.endpoints:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered")
+        wanted = self.config.inter_broker_listener_name
+        named = [endpoint for endpoint in broker.endpoints if endpoint[0] == wanted]
+        _, host, port, _ = (named or broker.endpoints)[0]
+        return host, port
+
     def topic_config(self, topic: str) -> TopicConfig:
         return TopicConfig.resolve(self.image.topic_config(topic), self.config)
 

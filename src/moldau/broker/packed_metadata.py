@@ -104,15 +104,10 @@ def topic_as_told(topic: TopicImage, alive: frozenset[int], operations: int, onl
 
 def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
     """What clients hear of a partition; version 0 (`only_alive`) has no word for replicas that are away."""
-    leader, replicas, isr, offline, code = (
-        image.leader,
-        image.replicas,
-        image.isr,
-        image.offline,
-        ErrorCode.NONE,
-    )
+    leader, replicas, isr, code = image.leader, image.replicas, image.isr, ErrorCode.NONE
+    offline: tuple[int, ...] = ()
     if not alive.issuperset(replicas):
-        offline = tuple(each for each in replicas if each not in alive or each in offline)
+        offline = tuple(each for each in replicas if each not in alive)
         if only_alive:
             code = ErrorCode.REPLICA_NOT_AVAILABLE
             replicas = tuple(each for each in replicas if each in alive)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 from moldau.errors import StorageError
 from moldau.metadata.records import (
     BrokerRecord,
+    ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -24,6 +26,7 @@ from moldau.metadata.records import (
     TopicRecord,
 )
 
+_PARTITION_FIELDS = tuple(each.name for each in fields(PartitionRecord) if each.name not in ("topic_id", "index"))
 _NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
@@ -40,7 +43,15 @@ class PartitionImage:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     partition_epoch: int = 0
-    offline: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    def record(self, topic_id: uuid.UUID, **changes: Any) -> PartitionRecord:
+        """The record that makes this partition what it is, but for `changes`."""
+        values = {name: getattr(self, name) for name in _PARTITION_FIELDS} | changes
+        return PartitionRecord(topic_id, self.index, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,7 @@ class MetadataImage:
     """`version` counts the records that led here: it grows with every change and never goes back."""
 
     version: int = 0
+    cluster_id: str = ""
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     brokers: Mapping[int, BrokerRecord] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
@@ -93,18 +105,12 @@ class MetadataImage:
 
     def to_records(self) -> Iterator[Record]:
         """Records that build this image from an empty one (its version apart)."""
+        if self.cluster_id:
+            yield ClusterRecord(self.cluster_id)
         for topic in self.topics.values():
             yield TopicRecord(topic.name, topic.topic_id)
             for each in topic.partitions:
-                yield PartitionRecord(
-                    topic.topic_id,
-                    each.index,
-                    each.replicas,
-                    each.isr,
-                    each.leader,
-                    each.leader_epoch,
-                    each.partition_epoch,
-                )
+                yield each.record(topic.topic_id)
         for (resource_type, resource_name), values in self.configs.items():
             for key, value in values.items():
                 yield ConfigRecord(resource_type, resource_name, key, value)
@@ -125,6 +131,7 @@ class ImageDraft:
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
         self._count = 0
+        self._cluster_id = base.cluster_id
         self._next_producer_id = base.next_producer_id
         self._topics = dict(base.topics)
         self._names_by_id = dict(base.names_by_id)
@@ -159,6 +166,8 @@ class ImageDraft:
                 self._brokers[record.broker_id] = record
             case RemoveBrokerRecord():
                 self._brokers.pop(record.broker_id, None)
+            case ClusterRecord():
+                self._cluster_id = record.cluster_id
             case FeatureLevelRecord():
                 if record.level:
                     self._features[record.name] = record.level
@@ -177,6 +186,7 @@ class ImageDraft:
         self._open_configs = {}
         return MetadataImage(
             version=self._base.version + self._count,
+            cluster_id=self._cluster_id,
             topics=MappingProxyType(self._topics),
             brokers=MappingProxyType(self._brokers),
             features=MappingProxyType(self._features),
@@ -216,6 +226,10 @@ class ImageDraft:
             record.replicas,
             record.isr,
             record.partition_epoch,
+            record.adding,
+            record.removing,
+            record.elr,
+            record.last_known_elr,
         )
         self._partition_count += record.index == len(partitions)
         partitions[record.index : record.index + 1] = [partition]

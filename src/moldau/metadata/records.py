@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from moldau.errors import StorageError
@@ -40,6 +40,13 @@ class PartitionRecord:
     leader: int
     leader_epoch: int = 0
     partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    """Replicas a reassignment brings; they are among `replicas` already."""
+    removing: tuple[int, ...] = ()
+    """Replicas a reassignment will drop when the new ones are in sync."""
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas: left the ISR when it was at its minimum, but have every committed record."""
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +71,19 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A broker that registered; endpoints are (listener name, host, port, security protocol)."""
+    """A broker that registered; endpoints are (listener name, host, port, security protocol).
+
+    `broker_epoch` is the version of the image with its registration; `incarnation_id` tells one life of a process from
+    the next.
+    """
 
     broker_id: int
     broker_epoch: int
     endpoints: tuple[tuple[str, str, int, str], ...]
     rack: str | None = None
     fenced: bool = False
+    in_controlled_shutdown: bool = False
+    incarnation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,13 @@ class FeatureLevelRecord:
     level: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """The id of the cluster, which never changes."""
+
+    cluster_id: str
+
+
 Record = (
     TopicRecord
     | RemoveTopicRecord
@@ -95,6 +115,7 @@ Record = (
     | BrokerRecord
     | RemoveBrokerRecord
     | FeatureLevelRecord
+    | ClusterRecord
 )
 
 _TYPES: dict[str, type[Record]] = {
@@ -106,6 +127,7 @@ _TYPES: dict[str, type[Record]] = {
     "broker": BrokerRecord,
     "remove-broker": RemoveBrokerRecord,
     "feature-level": FeatureLevelRecord,
+    "cluster": ClusterRecord,
 }
 _NAMES: dict[type[Any], str] = {cls: name for name, cls in _TYPES.items()}
 
@@ -114,9 +136,16 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "topic_id": uuid_from_text,
     "replicas": tuple,
     "isr": tuple,
+    "adding": tuple,
+    "removing": tuple,
+    "elr": tuple,
+    "last_known_elr": tuple,
     "endpoints": lambda endpoints: tuple(tuple(endpoint) for endpoint in endpoints),
 }
 _FIELDS: dict[type[Any], tuple[str, ...]] = {cls: tuple(each.name for each in fields(cls)) for cls in _TYPES.values()}
+_OPTIONAL: dict[type[Any], frozenset[str]] = {
+    cls: frozenset(each.name for each in fields(cls) if each.default is not MISSING) for cls in _TYPES.values()
+}
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
@@ -138,7 +167,9 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
         )
     try:
         values = {
-            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field] for field in _FIELDS[cls]
+            field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field]
+            for field in _FIELDS[cls]
+            if field in data or field not in _OPTIONAL[cls]  # an earlier version may not have known the field
         }
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"metadata record of type {name} cannot be read: {error!r} in {data}") from None

@@ -1,19 +1,65 @@
-"""Where metadata is kept: on one machine in a file (`local_store`), across machines in an ensemble."""
+"""Where metadata is kept, and who may write it: on one machine a folder (`local_store`), across machines an ensemble
+(`zookeeper_store`).
+
+A store elects one controller at a time. Each election begins a new epoch, and only the newest epoch can write: what an
+older one tries is refused, however late it comes. So there is one line of records, each appended by whoever knew all
+those before it, and a record that a broker has seen is never taken back.
+
+Methods block, and may be called from any thread; `append` by one thread at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+from moldau.errors import StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 
 
-class MetadataStore(Protocol):
-    def open(self) -> MetadataImage:
-        """The image as it was last kept; an empty one where nothing was."""
+class Candidate(NamedTuple):
+    """A broker that can be the controller, and where the others would find it."""
 
-    def append(self, records: Sequence[Record]) -> MetadataImage:
-        """Keep `records`, all or none, and give the image with them; they are durable when this returns."""
+    node_id: int
+    host: str
+    port: int
+
+
+class Leadership(NamedTuple):
+    """Who is the controller. A larger epoch is a later one, in this life of the cluster and all others."""
+
+    epoch: int
+    node_id: int
+    host: str
+    port: int
+
+
+class DeposedError(StorageError):
+    """The store has a later controller: nothing was written."""
+
+
+OnChange = Callable[[Leadership | None], None]
+"""Told whenever somebody else (or this one) became controller, None while nobody is; from any thread, newest last."""
+
+
+class MetadataStore(Protocol):
+    def open(self) -> None:
+        """Makes the store usable; ConfigError or StorageError that say what to do where it is not."""
+
+    def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
+        """Stands for election from now on, and tells of every change of the leadership, the present one first."""
+
+    def usurp(self, epoch: int) -> None:
+        """The controller of `epoch` is known to be dead: begin the next epoch without waiting for its time-out."""
+
+    def load(self, epoch: int) -> MetadataImage:
+        """Everything kept so far, for the controller of `epoch`; DeposedError for any other."""
+
+    def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
+        """Keeps `records`, all or none, durable when this returns; `image` is the state with them, for a snapshot."""
+
+    def resign(self) -> None:
+        """Gives leadership up, if it is ours, so that the next controller need not wait; does not stand again."""
 
     def close(self) -> None: ...

@@ -241,6 +241,7 @@ class FetchResponse(NamedTuple):
     throttle_ms: int
     error_code: int
     topics: list[FetchTopicResult]
+    session_id: int = 0
 
 
 _HEADER_V4 = struct.Struct(">ii")  # correlation id, throttle
@@ -254,7 +255,8 @@ _ABORTED_FLEXIBLE = struct.Struct(">qqb")
 _EPOCH_AND_OFFSET = struct.Struct(">iqb")
 _OFFSET_AND_EPOCH = struct.Struct(">qib")
 _LEADER = struct.Struct(">iib")
-_NO_HINTS = (None, None, None)
+_Hints = tuple[tuple[int, int] | None, tuple[int, int] | None, tuple[int, int] | None]
+_NO_HINTS: _Hints = (None, None, None)
 
 
 def encode_fetch_response(
@@ -343,8 +345,7 @@ def _partition_tags(result: FetchPartitionResult) -> bytes:
 
 
 def parse_fetch_response(version: int, frame: memoryview) -> FetchResponse:
-    """A response frame without its four size bytes, as a reader needs it: records are views of the frame, and what
-    only concerns replicas and sessions is left out."""
+    """A response frame without its four size bytes; records are views of the frame."""
     try:
         return _parse_response(version, frame)
     except MALFORMED as error:
@@ -356,9 +357,9 @@ def _parse_response(version: int, frame: memoryview) -> FetchResponse:
     pos = skip_tags(frame, 4) if flexible else 4
     (throttle_ms,) = INT32.unpack_from(frame, pos)
     pos += 4
-    error_code = 0
+    error_code = session_id = 0
     if version >= _SESSION_FROM:
-        error_code, _ = _ERROR_AND_SESSION.unpack_from(frame, pos)
+        error_code, session_id = _ERROR_AND_SESSION.unpack_from(frame, pos)
         pos += 6
     topic_count, pos = read_compact_count(frame, pos, 3) if flexible else read_count(frame, pos, 6)
     topics: list[FetchTopicResult] = []
@@ -377,7 +378,7 @@ def _parse_response(version: int, frame: memoryview) -> FetchResponse:
         if flexible:
             pos = skip_tags(frame, pos)
         topics.append((name, topic_id, results))
-    return FetchResponse(throttle_ms, error_code, topics)
+    return FetchResponse(throttle_ms, error_code, topics, session_id)
 
 
 def _parse_result(version: int, frame: memoryview, pos: int) -> tuple[FetchPartitionResult, int]:
@@ -396,11 +397,26 @@ def _parse_result(version: int, frame: memoryview, pos: int) -> tuple[FetchParti
         (size,) = INT32.unpack_from(frame, pos)
         pos += 4
     records, pos = (None, pos) if size == -1 else read_bytes(frame, pos, size)
+    hints: _Hints = _NO_HINTS
     if flexible:
-        pos = skip_tags(frame, pos)
+        if frame[pos] == 0:
+            pos += 1
+        else:
+            hints, pos = _parse_hints(frame, pos)
     log_start_offset = log_start[0] if log_start else -1
     return FetchPartitionResult(
-        index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, replica, records
+        index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, replica, records, *hints
+    ), pos
+
+
+def _parse_hints(frame: memoryview, pos: int) -> tuple[_Hints, int]:
+    """Diverging epoch, current leader, snapshot id: those that are there."""
+    tags, pos = read_tags(frame, pos)
+    diverging, leader, snapshot = tags.get(0), tags.get(1), tags.get(2)
+    return (
+        None if diverging is None else _EPOCH_AND_OFFSET.unpack_from(diverging)[:2],
+        None if leader is None else _LEADER.unpack_from(leader)[:2],
+        None if snapshot is None else _OFFSET_AND_EPOCH.unpack_from(snapshot)[:2],
     ), pos
 
 

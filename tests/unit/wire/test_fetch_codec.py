@@ -277,7 +277,7 @@ def test_responses_are_written_as_the_protocol_package_writes_them(
 
 
 def as_read(version: int, result: FetchPartitionResult) -> FetchPartitionResult:
-    """Without what only replicas look at, and what this version cannot say."""
+    """Without what this version cannot say."""
     records = result.records
     if records is not None and not isinstance(records, (bytes, memoryview)):
         records = b"".join(records)
@@ -287,6 +287,9 @@ def as_read(version: int, result: FetchPartitionResult) -> FetchPartitionResult:
         aborted=None if result.aborted is None else list(result.aborted),
         preferred_read_replica=result.preferred_read_replica if version >= 11 else -1,
         records=records,
+        diverging_epoch=result.diverging_epoch if version >= 12 else None,
+        current_leader=result.current_leader if version >= 12 else None,
+        snapshot_id=result.snapshot_id if version >= 12 else None,
     )
 
 
@@ -300,6 +303,7 @@ def test_responses_are_read_as_the_protocol_package_writes_them(
     response = parse_fetch_response(version, memoryview(frame))
     assert response.throttle_ms == 20
     assert response.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if version >= 7 else 0)
+    assert response.session_id == (77 if version >= 7 else 0)
     assert response.topics == [
         (
             name if version < 13 else None,

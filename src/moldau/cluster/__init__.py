@@ -1,0 +1,1 @@
+"""What makes brokers a cluster, as step machines: the controller, placement and elections, replicas. No I/O here."""

@@ -1,0 +1,1 @@
+"""Several brokers on one machine, each a process of its own."""
