@@ -36,6 +36,7 @@ from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.local_store import LocalStore
 from moldau.metadata.records import Record
+from moldau.metadata.store import Candidate, Leadership
 from moldau.wire.uuids import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class BrokerNode:
         self.advertised: dict[str, tuple[str, int]] = {}
         """Where clients of each listener find this broker; known once the listeners are bound."""
         self._store: LocalStore | None = None
+        self._controller_epoch = 0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._partitions_by_id: dict[tuple[bytes, int], Partition] = {}
         self._topics_without_logs: set[str] = set()
@@ -99,8 +101,10 @@ class BrokerNode:
         """Locks the folders, reads the metadata, loads (and after a crash recovers) the logs. Blocks: call it first."""
         self.logs.lock()
         store = LocalStore(self.logs.directories[0] / METADATA_FILE)
-        self.image = store.open()
+        store.open()
         self._store = store
+        store.campaign(Candidate(self.node_id, "", 0), self._follow_leadership)
+        self.image = store.load(self._controller_epoch)
         self._apply_broker_overrides()
         is_new = self.image.version == 0
         self.logs.open(self.topic_config, progress=_log_progress())
@@ -111,7 +115,7 @@ class BrokerNode:
                 "for each until you set it",
                 extra={"partitions": len(self.logs.logs)},
             )
-            self.image = store.append(adoption.records_of(self.logs.logs, self.node_id))
+            self.image = self._keep(self.image, adoption.records_of(self.logs.logs, self.node_id))
         self._set_strays_aside()
         topics = list(self.image.topics.values())
         self._create_logs(topics, self.image)
@@ -209,8 +213,7 @@ class BrokerNode:
             records = plan(before)
             if not records:
                 return before
-            assert self._store is not None
-            self.image = await self.in_thread(self._store.append, records)
+            self.image = await self.in_thread(self._keep, before, records)
             changed = self._changed_topics(before, self.image)
             await self.in_thread(self._create_logs, changed, before)
             self._match_logs(changed)
@@ -218,6 +221,15 @@ class BrokerNode:
                 self.coordinators.follow()
                 self.share_partitions.follow()
             return self.image
+
+    def _keep(self, before: MetadataImage, records: Sequence[Record]) -> MetadataImage:
+        assert self._store is not None
+        image = before.apply(records)
+        self._store.append(self._controller_epoch, records, image)
+        return image
+
+    def _follow_leadership(self, leadership: Leadership | None) -> None:
+        self._controller_epoch = leadership.epoch if leadership is not None else 0
 
     def _changed_topics(self, before: MetadataImage, after: MetadataImage) -> list[TopicImage]:
         """Topics whose partitions or configuration may differ. An image shares what did not change, so `is` tells."""

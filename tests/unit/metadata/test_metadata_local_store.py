@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from moldau.errors import StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.local_store import LocalStore
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
+from moldau.metadata.store import Candidate, DeposedError, Leadership
+
+ME = Candidate(1, "localhost", 9092)
 
 
 @pytest.fixture
@@ -27,11 +31,32 @@ def topic(number: int, partitions: int = 2) -> list[Record]:
     ]
 
 
+class Controlled:
+    """A store whose controller we are, and the image of it."""
+
+    def __init__(self, path: Path, **options: int) -> None:
+        self.store = LocalStore(path, **options)
+        self.store.open()
+        told: list[Leadership | None] = []
+        self.store.campaign(ME, told.append)
+        assert told[-1] is not None
+        self.epoch = told[-1].epoch
+        self.image = self.store.load(self.epoch)
+
+    def append(self, records: list[Record]) -> MetadataImage:
+        image = self.image.apply(records)
+        self.store.append(self.epoch, records, image)
+        self.image = image
+        return image
+
+    def close(self) -> None:
+        self.store.close()
+
+
 def filled(path: Path, topics: int) -> list[tuple[int, MetadataImage]]:
     """A store of some topics; for every append the file's size behind it and the image with it."""
-    store = LocalStore(path)
-    steps = [(0, store.open())]
-    steps[0] = (path.stat().st_size, steps[0][1])
+    store = Controlled(path)
+    steps = [(path.stat().st_size, store.image)]
     for number in range(1, topics + 1):
         image = store.append(topic(number))
         steps.append((path.stat().st_size, image))
@@ -40,10 +65,9 @@ def filled(path: Path, topics: int) -> list[tuple[int, MetadataImage]]:
 
 
 def reopened(path: Path) -> MetadataImage:
-    store = LocalStore(path)
-    image = store.open()
+    store = Controlled(path)
     store.close()
-    return image
+    return store.image
 
 
 def test_a_new_store_is_empty_and_stays_so(path: Path) -> None:
@@ -60,8 +84,7 @@ def test_what_was_appended_is_there_after_a_restart(path: Path) -> None:
 
 def test_append_continues_after_a_restart(path: Path) -> None:
     filled(path, 2)
-    store = LocalStore(path)
-    store.open()
+    store = Controlled(path)
     image = store.append([ConfigRecord("topic", "topic-1", "retention.ms", "5")])
     store.close()
     assert image.version == 7
@@ -69,17 +92,16 @@ def test_append_continues_after_a_restart(path: Path) -> None:
 
 
 def test_nothing_to_append_writes_nothing(path: Path) -> None:
-    store = LocalStore(path)
-    image = store.open()
+    store = Controlled(path)
+    image = store.image
     size = path.stat().st_size
-    assert store.append([]) is image
+    assert store.append([]) == image
     assert path.stat().st_size == size
     store.close()
 
 
 def test_append_is_fsynced_before_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore(path)
-    store.open()
+    store = Controlled(path)
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
     store.append(topic(1))
@@ -93,12 +115,12 @@ def test_a_torn_last_append_is_cut_off_wherever_it_tore(path: Path) -> None:
     (second, image), (end, last) = steps[-2], steps[-1]
     for length in range(second, end):
         path.write_bytes(data[:length])
-        store = LocalStore(path)
-        assert store.open() == image, length
+        store = Controlled(path)
+        assert store.image == image, length
         assert path.stat().st_size == second
         assert store.append(topic(3)) == last
         store.close()
-        assert path.read_bytes() == data
+        assert path.read_bytes()[:second] == data[:second]
         assert reopened(path) == last
 
 
@@ -158,8 +180,6 @@ def test_an_empty_file_is_not_taken_for_a_new_store(path: Path) -> None:
 
 
 def test_a_file_of_a_later_format_is_refused(path: Path) -> None:
-    import zlib
-
     body = b'{"format":2,"version":0,"records":[]}'
     path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
     with pytest.raises(StorageError, match="its format is 2, this version reads 1"):
@@ -167,8 +187,7 @@ def test_a_file_of_a_later_format_is_refused(path: Path) -> None:
 
 
 def test_records_that_do_not_fit_are_not_written(path: Path) -> None:
-    store = LocalStore(path)
-    store.open()
+    store = Controlled(path)
     store.append(topic(1))
     data = path.read_bytes()
     with pytest.raises(StorageError):
@@ -178,10 +197,69 @@ def test_records_that_do_not_fit_are_not_written(path: Path) -> None:
     store.close()
 
 
+def test_a_controller_that_does_not_know_all_records_cannot_append(path: Path) -> None:
+    store = Controlled(path)
+    store.append(topic(1))
+    data = path.read_bytes()
+    with pytest.raises(StorageError, match="3 records after version 3 do not lead to version 3"):
+        store.store.append(store.epoch, topic(2), MetadataImage().apply(topic(2)))
+    assert path.read_bytes() == data
+    store.close()
+
+
+class TestEpochs:
+    def test_they_grow_over_restarts(self, path: Path) -> None:
+        epochs = []
+        for number in range(1, 4):
+            store = Controlled(path)
+            store.append(topic(number))
+            store.close()
+            epochs.append(store.epoch)
+        assert epochs == [1, 2, 3]
+
+    def test_a_snapshot_keeps_them(self, path: Path) -> None:
+        for number in range(1, 4):
+            store = Controlled(path, snapshot_min_bytes=0)
+            store.append(topic(number))
+            store.close()
+        assert store.epoch == 3
+
+    def test_a_file_from_before_there_were_epochs_is_read(self, path: Path) -> None:
+        body = b'{"format":1,"version":0,"records":[]}'
+        path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
+        store = Controlled(path)
+        assert store.epoch == 1
+        store.close()
+
+    def test_a_start_writes_nothing_to_a_file_that_is_there(self, path: Path) -> None:
+        filled(path, 1)
+        before = path.stat()
+        reopened(path)
+        assert path.stat() == before
+
+    def test_another_epoch_reads_and_writes_nothing(self, path: Path) -> None:
+        store = Controlled(path)
+        data = path.read_bytes()
+        image = store.image.apply(topic(1))
+        for epoch in (store.epoch - 1, store.epoch + 1):
+            with pytest.raises(DeposedError):
+                store.store.append(epoch, topic(1), image)
+            with pytest.raises(DeposedError):
+                store.store.load(epoch)
+        assert path.read_bytes() == data
+        store.close()
+
+    def test_who_resigned_can_write_no_more(self, path: Path) -> None:
+        store = Controlled(path)
+        store.store.resign()
+        with pytest.raises(DeposedError):
+            store.append(topic(1))
+        store.close()
+
+
 class TestSnapshots:
     def test_a_long_file_becomes_a_short_one(self, path: Path) -> None:
-        store = LocalStore(path, snapshot_min_bytes=2_000)
-        store.open()
+        store = Controlled(path, snapshot_min_bytes=2_000)
         sizes = []
         for number in range(1, 400):
             image = store.append([ProducerIdsRecord(number * 1000)])
@@ -192,8 +270,7 @@ class TestSnapshots:
         assert reopened(path) == image
 
     def test_the_snapshot_holds_everything(self, path: Path) -> None:
-        store = LocalStore(path, snapshot_min_bytes=0)
-        store.open()
+        store = Controlled(path, snapshot_min_bytes=0)
         for number in range(1, 20):
             image = store.append([*topic(number), ConfigRecord("topic", f"topic-{number}", "x", "é\n")])
             assert reopened(path) == image
@@ -211,8 +288,7 @@ class TestSnapshots:
     def test_one_that_fails_does_not_fail_the_append(
         self, path: Path, monkeypatch: pytest.MonkeyPatch, function: str
     ) -> None:
-        store = LocalStore(path, snapshot_min_bytes=0)
-        store.open()
+        store = Controlled(path, snapshot_min_bytes=0)
         with monkeypatch.context() as patched:
             patched.setattr(os, function, _fails(errno.ENOSPC))
             store.append(topic(1))
@@ -225,8 +301,7 @@ class TestSnapshots:
 
 class TestFailingDisk:
     def test_a_full_disk_leaves_the_store_as_it_was(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = LocalStore(path)
-        store.open()
+        store = Controlled(path)
         before = store.append(topic(1))
         data = path.read_bytes()
         real = os.pwrite
@@ -250,8 +325,7 @@ class TestFailingDisk:
         assert reopened(path) == after
 
     def test_short_writes_are_continued(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = LocalStore(path)
-        store.open()
+        store = Controlled(path)
         real = os.pwrite
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", lambda fd, line, position: real(fd, line[:7], position))
@@ -262,8 +336,7 @@ class TestFailingDisk:
     def test_after_a_failed_fsync_nothing_is_promised_any_more(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store = LocalStore(path)
-        store.open()
+        store = Controlled(path)
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", _fails(errno.EIO))
             with pytest.raises(StorageError, match="restart"):
@@ -274,8 +347,8 @@ class TestFailingDisk:
     def test_a_line_that_cannot_be_taken_back_ends_the_writing(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store = LocalStore(path)
-        before = store.open()
+        store = Controlled(path)
+        before = store.image
         real = os.pwrite
         with monkeypatch.context() as patched:
             patched.setattr(os, "ftruncate", _fails(errno.EIO))
@@ -292,8 +365,7 @@ class TestFailingDisk:
         assert reopened(path) == before
 
     def test_a_closed_store_says_so(self, path: Path) -> None:
-        store = LocalStore(path)
-        store.open()
+        store = Controlled(path)
         store.close()
         store.close()
         with pytest.raises(StorageError, match="is not open"):
