@@ -2,6 +2,8 @@
 
 with moldau.Broker() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+`moldau.Cluster(3)` is the same with three brokers, each a process of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from moldau.version import __version__
 
 if TYPE_CHECKING:
     from moldau.embedded import Broker
+    from moldau.local_cluster import Cluster
 
-__all__ = ["Broker", "__version__"]
+__all__ = ["Broker", "Cluster", "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -22,4 +25,8 @@ def __getattr__(name: str) -> object:
         from moldau.embedded import Broker
 
         return Broker
+    if name == "Cluster":
+        from moldau.local_cluster import Cluster
+
+        return Cluster
     raise AttributeError(f"module 'moldau' has no attribute {name!r}")

@@ -18,6 +18,7 @@ from typing import Self
 from moldau.broker.loop import new_event_loop
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
+from moldau.config.properties import as_property
 from moldau.errors import ConfigError, MoldauError
 
 
@@ -38,7 +39,7 @@ class Broker:
     ) -> None:
         if config is not None and not isinstance(config, Mapping):
             raise TypeError(f"config: expected a mapping of Kafka's server properties, got {type(config).__name__}")
-        self._given = {str(key): _as_property(value) for key, value in (config or {}).items()}
+        self._given = {str(key): as_property(value) for key, value in (config or {}).items()}
         if "listeners" in self._given and (port or host != "127.0.0.1"):
             raise ConfigError("listeners: give either this property, or host and port")
         if data_dir is not None and self._given.keys() & {"log.dirs", "log.dir"}:
@@ -158,11 +159,3 @@ class Broker:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _as_property(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value)

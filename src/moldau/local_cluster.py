@@ -1,1 +1,425 @@
-"""Several brokers on one machine, each a process of its own."""
+"""Several brokers on one machine, each a process of its own: `with Cluster(3) as cluster: …`.
+
+A `BrokerProcess` is one broker: its properties file, its port, its data and its log stay over kills and restarts.
+A `Cluster` is N of them that share their metadata through a folder, or through ZooKeeper, and a `Keeper` starts those
+again that died. `moldau start --brokers 3` is made of the same parts.
+
+No process outlives the one that started it: each reads from a pipe that nobody writes to, and stops at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from moldau.client.cluster import Cluster as Client
+from moldau.client.cluster import Metadata
+from moldau.client.config import ClientConfig
+from moldau.config.broker import BrokerConfig
+from moldau.config.properties import as_property, format_properties
+from moldau.errors import ConfigError, KafkaError, MoldauError
+
+HOST = "127.0.0.1"
+BROKERS_MAX = 100  # a slip of the finger must not start ten thousand processes
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+_POLL_S = 0.02
+_LAST_LINES = 20
+# Below the range from which outgoing connections get theirs: a client that retries while a broker is down could
+# otherwise be given the very port, or connect to itself.
+_PORTS = range(10_000, 30_000)
+_BACKOFF_S = 0.2
+_BACKOFF_MAX_S = 10.0
+_OWN = frozenset({"node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir"})
+
+T = TypeVar("T")
+
+
+def shared_properties(count: int, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """What all brokers of a cluster have in common: every topic replicated, acks=all answered by more than one of
+    three, and one place for the metadata; `given` wins."""
+    own = given.keys() & _OWN
+    if own:
+        raise ConfigError(f"{', '.join(sorted(own))}: each broker of a cluster has its own, and they are chosen for it")
+    factor, min_isr = str(min(3, count)), "2" if count >= 3 else "1"
+    metadata = {} if "zookeeper.connect" in given else {"moldau.metadata.dir": str(folder / "metadata")}
+    return {
+        **metadata,
+        "default.replication.factor": factor,
+        "min.insync.replicas": min_isr,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": min_isr,
+        "share.coordinator.state.topic.replication.factor": factor,
+        "share.coordinator.state.topic.min.isr": min_isr,
+        **given,
+    }
+
+
+class BrokerProcess:
+    """One broker. `kill` is a crash, `stop` is what SIGTERM does, `start` brings it back with its port and data."""
+
+    def __init__(
+        self,
+        node_id: int,
+        port: int,
+        folder: Path,
+        properties: Mapping[str, str],
+        *,
+        options: Sequence[str] = (),
+        log_path: Path | None = None,
+    ) -> None:
+        """`log_path` None: what the broker says goes where this process's own words go."""
+        self.node_id = node_id
+        self.port = port
+        self.data_dir = folder / f"broker-{node_id}"
+        self.log_path = log_path
+        self.is_paused = False
+        self.is_wanted = False  # started, and not stopped since: it has to be alive
+        self._properties = {
+            "node.id": str(node_id),
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+            "log.dirs": str(self.data_dir),
+            **properties,
+        }
+        self._properties_path = folder / f"broker-{node_id}.properties"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()  # by a keeper, while a test does it too
+
+    def __repr__(self) -> str:
+        state = "paused" if self.is_paused else "alive" if self.is_alive else "down"
+        return f"<broker {self.node_id} at {self.address}, {state}>"
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise MoldauError(f"broker {self.node_id} was never started")
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; the number of the signal that ended it, negated."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Returns at once; `Cluster.wait_until_ready` waits."""
+        with self._starting, contextlib.ExitStack() as opened:
+            if self.is_alive:
+                raise MoldauError(f"broker {self.node_id} is already running")
+            self._properties_path.parent.mkdir(parents=True, exist_ok=True)
+            self._properties_path.write_text(format_properties(self._properties))
+            self._close()
+            output = None if self.log_path is None else opened.enter_context(self.log_path.open("ab"))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "moldau", "start", str(self._properties_path), "--child", *self._options],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the parent, which stops the brokers in order
+            )
+            self.is_wanted = True
+            self.is_paused = False
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Orderly: leaderships are handed over, logs are flushed. A second call does nothing."""
+        self.is_wanted = False
+        if not self.is_alive:
+            return
+        self._signal(signal.SIGTERM)
+        self.resume()
+        assert self._process is not None
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise MoldauError(f"broker {self.node_id} did not stop within {timeout_s:.0f} s and was killed") from None
+        finally:
+            self._close()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash; it is gone when this returns."""
+        if self.is_alive:
+            assert self._process is not None
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        self.is_paused = False
+        self._close()
+
+    def pause(self) -> None:
+        """SIGSTOP: it neither works nor goes away, as in a long pause of a machine."""
+        self._signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def last_lines(self) -> str:
+        """The end of its log, for error messages."""
+        if self.log_path is None or not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-_LAST_LINES:])
+
+    def death(self) -> MoldauError:
+        """What to say of a broker that should be alive and is not."""
+        code = self.exit_code
+        how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+        said = self.last_lines()
+        return MoldauError(f"broker {self.node_id} {how}" + (f"; the end of {self.log_path}:\n{said}" if said else ""))
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.is_alive:
+            raise MoldauError(f"broker {self.node_id} is not running")
+        os.kill(self.pid, number)
+
+    def _close(self) -> None:
+        """Our end of the pipe of a process that is gone."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+class Keeper:
+    """Starts brokers again that died: after 0.2 s, then twice that each time, up to 10 s.
+
+    A broker that ended with exit code 0 was stopped on purpose (`moldau stop --node-id 2`) and stays stopped.
+    """
+
+    def __init__(self, brokers: Sequence[BrokerProcess], say: Callable[[str], None]) -> None:
+        self._brokers = brokers
+        self._say = say
+        self._backoff_s: dict[int, float] = {}
+        self._due: dict[int, float] = {}
+        self._started: dict[int, float] = {}
+
+    def tick(self, now: float) -> None:
+        for broker in self._brokers:
+            due = self._due.get(broker.node_id)
+            if due is not None and (now >= due or not broker.is_wanted):
+                del self._due[broker.node_id]
+                if broker.is_wanted and not broker.is_alive:
+                    with contextlib.suppress(MoldauError):  # somebody else was quicker
+                        broker.start()
+                    self._started[broker.node_id] = now
+            elif due is None and broker.is_wanted and not broker.is_alive:
+                self._ended(broker, now)
+
+    def _ended(self, broker: BrokerProcess, now: float) -> None:
+        if broker.exit_code == 0:
+            broker.is_wanted = False
+            self._say(f"broker {broker.node_id} was stopped and stays stopped")
+            return
+        lasted_s = now - self._started.get(broker.node_id, 0.0)
+        again_s = self._backoff_s.get(broker.node_id, _BACKOFF_S) if lasted_s < _BACKOFF_MAX_S else _BACKOFF_S
+        self._backoff_s[broker.node_id] = min(2 * again_s, _BACKOFF_MAX_S)
+        self._due[broker.node_id] = now + again_s
+        self._say(f"{str(broker.death()).splitlines()[0]}; starting it again in {again_s:.1f} s")
+
+
+class Cluster:
+    """`count` brokers with node ids from 1, on free ports of 127.0.0.1, or from `port` upwards.
+
+    `config` takes Kafka's server properties for all of them, `zookeeper` the address of an ensemble that keeps their
+    metadata (otherwise a folder does). `data_dir` None is a temporary folder, removed at the end; what the brokers say
+    is in its `broker-1.log` …. With `restart` brokers that die are started again.
+    """
+
+    def __init__(
+        self,
+        count: int = 3,
+        config: Mapping[str, object] | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        zookeeper: str | None = None,
+        restart: bool = False,
+    ) -> None:
+        if not 1 <= count <= BROKERS_MAX:
+            raise ValueError(f"count: expected 1 to {BROKERS_MAX} brokers, got {count}")
+        given = {str(key): as_property(value) for key, value in (config or {}).items()}
+        # In a test nobody reads a log: a misspelt key has to be an error.
+        BrokerConfig.from_properties(given, strict=True)
+        if zookeeper is not None:
+            given["zookeeper.connect"] = zookeeper
+        self._temporary = None if data_dir else tempfile.TemporaryDirectory(prefix="moldau-cluster-")
+        self.data_dir = Path(data_dir or self._temporary.name).absolute()  # type: ignore[union-attr]
+        self._ports = _reserve_ports(count)
+        shared = shared_properties(count, self.data_dir, given)
+        self.brokers = [
+            BrokerProcess(node_id, port, self.data_dir, shared, log_path=self.data_dir / f"broker-{node_id}.log")
+            for node_id, port in enumerate((each.getsockname()[1] for each in self._ports), start=1)
+        ]
+        self._restart = restart
+        self._over = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port,host:port,…` of all brokers, dead or alive: a client finds one that answers."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, node_id: int) -> BrokerProcess:
+        return self.brokers[node_id - 1]
+
+    def start(self) -> Self:
+        """Returns when every broker is a member of the cluster."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        if sys.platform != "linux":  # elsewhere a port that is bound cannot be bound again
+            self._release_ports()
+        try:
+            for broker in self.brokers:
+                broker.start()
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        if self._restart:
+            self._over.clear()
+            self._keeper = threading.Thread(target=self._keep, name="moldau-keeper", daemon=True)
+            self._keeper.start()
+        return self
+
+    def stop(self) -> None:
+        """Orderly where the data stays; where it goes away with the cluster there is nothing to be orderly about."""
+        self._over.set()
+        if self._keeper is not None:
+            self._keeper.join()
+            self._keeper = None
+        if self._temporary is None:
+            stop_brokers(self.brokers)
+        for broker in self.brokers:
+            broker.is_wanted = False
+            broker.kill()
+        self._release_ports()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until every broker that was started knows of all the others."""
+        wait_until_ready([broker for broker in self.brokers if broker.is_wanted], timeout_s)
+
+    def leader_of(self, topic: str, partition: int = 0, timeout_s: float = READY_TIMEOUT_S) -> BrokerProcess:
+        """The broker that leads a partition; after a leader's death the next one, once there is one."""
+
+        def leader(metadata: Metadata) -> int | None:
+            found = metadata.topics[topic].partitions
+            return next((each.leader for each in found if each.partition == partition), None)
+
+        return self._running(lambda client: leader(client.metadata([topic])), timeout_s, f"{topic}-{partition} leads")
+
+    def controller(self, timeout_s: float = READY_TIMEOUT_S) -> BrokerProcess:
+        """The broker that is the controller; after its death the next one, once there is one."""
+        return self._running(lambda client: client.metadata(()).controller_id, timeout_s, "is the controller")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _running(self, ask: Callable[[Client], int | None], timeout_s: float, what: str) -> BrokerProcess:
+        """The living broker whose id is the answer."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            node_id = _asked_of(self.brokers, ask)
+            if node_id is not None and 1 <= node_id <= len(self.brokers):
+                broker = self.broker(node_id)
+                if broker.is_alive and not broker.is_paused:
+                    return broker
+            if time.monotonic() > deadline:
+                raise MoldauError(f"no living broker {what}, {timeout_s:.0f} s long")
+            time.sleep(_POLL_S)
+
+    def _release_ports(self) -> None:
+        for reserved in self._ports:
+            reserved.close()
+
+    def _keep(self) -> None:
+        keeper = Keeper(self.brokers, lambda _: None)
+        while not self._over.wait(_POLL_S):
+            keeper.tick(time.monotonic())
+
+
+def wait_until_ready(brokers: Sequence[BrokerProcess], timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Until each of these brokers tells of all of them: registered, and not fenced."""
+    deadline = time.monotonic() + timeout_s
+    wanted = {broker.node_id for broker in brokers}
+    waiting = list(brokers)
+    while waiting:
+        for broker in brokers:
+            if not broker.is_alive:
+                raise broker.death()
+        waiting = [each for each in waiting if not wanted <= (_asked_of([each], lambda c: set(c.brokers())) or set())]
+        if waiting and time.monotonic() > deadline:
+            late = ", ".join(str(broker.node_id) for broker in waiting)
+            raise MoldauError(f"not ready after {timeout_s:.0f} s: broker {late}\n{waiting[0].last_lines()}")
+        if waiting:
+            time.sleep(_POLL_S)
+
+
+def stop_brokers(brokers: Iterable[BrokerProcess]) -> None:
+    """One after the other, so that each can hand its leaderships over; the controller, who sees to that, last."""
+    alive = [broker for broker in brokers if broker.is_alive]
+    controller_id = _asked_of(alive, lambda client: client.metadata(()).controller_id)
+    for broker in sorted(alive, key=lambda broker: broker.node_id == controller_id):
+        with contextlib.suppress(MoldauError):  # it was killed then
+            broker.stop()
+
+
+def _asked_of(brokers: Iterable[BrokerProcess], ask: Callable[[Client], T]) -> T | None:
+    """The first answer of those that live; None where nobody has one yet."""
+    for broker in brokers:
+        if broker.is_alive and not broker.is_paused:
+            config = ClientConfig(((HOST, broker.port),), request_timeout_ms=2_000, api_timeout_ms=2_000)
+            with contextlib.suppress(KafkaError, KeyError), Client(config) as client:
+                return ask(client)
+    return None
+
+
+def _reserve_ports(count: int) -> list[socket.socket]:
+    """Free ports, held as long as the cluster lasts: bound, so that nobody else is given them, and not listening,
+    so that a broker can bind them too, and those who call a dead broker are refused at once."""
+    choose = random.SystemRandom()
+    held: list[socket.socket] = []
+    while len(held) < count:
+        reserved = socket.socket()
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reserved.bind((HOST, choose.choice(_PORTS)))
+        except OSError:
+            reserved.close()
+        else:
+            held.append(reserved)
+    return held

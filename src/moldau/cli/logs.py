@@ -16,18 +16,28 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 class TextFormatter(logging.Formatter):
+    def __init__(self, broker_id: int | None = None) -> None:
+        super().__init__()
+        self._who = "" if broker_id is None else f"[broker {broker_id}] "
+
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         fields = "".join(f" {key}={_quoted(value)}" for key, value in fields_of(record).items())
-        line = f"{moment},{int(record.msecs):03d} {record.levelname:<7} {record.getMessage()}{fields} ({record.name})"
+        head = f"{moment},{int(record.msecs):03d} {record.levelname:<7} {self._who}"
+        line = f"{head}{record.getMessage()}{fields} ({record.name})"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
+    def __init__(self, broker_id: int | None = None) -> None:
+        super().__init__()
+        self._who = {} if broker_id is None else {"broker": broker_id}
+
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
             "time_ms": int(record.created * 1000),
             "level": record.levelname,
+            **self._who,
             "logger": record.name,
             "message": record.getMessage(),
             **fields_of(record),
@@ -42,9 +52,10 @@ def _quoted(value: object) -> str:
     return json.dumps(text) if not text or any(char in text for char in ' "=\n') else text
 
 
-def set_up(log_format: str, level: str) -> None:
+def set_up(log_format: str, level: str, broker_id: int | None = None) -> None:
+    """`broker_id` is named in every line, where several brokers write to one place."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(broker_id) if log_format == "json" else TextFormatter(broker_id))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

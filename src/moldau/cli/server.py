@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ _START_EXAMPLE = """\
 examples:
   moldau start
   moldau start --port 19092 --data-dir ./data
+  moldau start --brokers 3
   kafka-server-start server.properties --override num.partitions=3
 """
 
@@ -52,8 +53,10 @@ def start_main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse_start(argv)
     logs.set_up(arguments.log_format, arguments.log_level)
     try:
+        if arguments.brokers is not None:
+            return _supervise(arguments)
         config = _load_config(arguments)
-        return _run(config)
+        return _run(config, is_child=arguments.child)
     except (ConfigError, KafkaError) as error:
         print(f"moldau: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
@@ -62,7 +65,9 @@ def start_main(argv: Sequence[str] | None = None) -> int:
 def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="moldau start",
-        description="Start a broker; without a file, on 127.0.0.1:9092 with its data in ./moldau-data.",
+        description="Start a broker; without a file, on 127.0.0.1:9092 with its data in ./moldau-data.\n"
+        "With --brokers 3, three of them, on ports 9092 to 9094 with their data in ./moldau-cluster; one that\n"
+        "dies is started again, and all stop with this command, or by `moldau stop`.",
         epilog=_START_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,14 +79,43 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--port", type=int, help="short for --override listeners=PLAINTEXT://127.0.0.1:PORT")
     parser.add_argument("--data-dir", type=Path, help="short for --override log.dirs=FOLDER")
+    parser.add_argument(
+        "--brokers", type=int, metavar="N", help="a cluster of N brokers, with node ids and ports that count up"
+    )
+    # How a supervisor starts its brokers: their lines name them, and they stop when their standard input ends.
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"], default="INFO", type=str.upper)
     parser.add_argument("--version", action="version", version=f"moldau {__version__}")
     return parser.parse_args(argv)
 
 
+def _supervise(arguments: argparse.Namespace) -> int:
+    from moldau.cli.supervisor import supervise  # the client it asks its brokers with is no part of a broker
+
+    options = ["--log-format", arguments.log_format, "--log-level", arguments.log_level]
+    port = 9092 if arguments.port is None else arguments.port
+    return supervise(arguments.brokers, port, arguments.data_dir, _load_properties(arguments, {}), options)
+
+
 def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
     from moldau.config.broker import BrokerConfig
+
+    short = {}
+    if arguments.port is not None:
+        short["listeners"] = f"PLAINTEXT://127.0.0.1:{arguments.port}"
+    if arguments.data_dir is not None:
+        short["log.dirs"] = str(arguments.data_dir)
+    config, warnings = BrokerConfig.from_properties(_load_properties(arguments, short))
+    if arguments.child:
+        logs.set_up(arguments.log_format, arguments.log_level, config.node_id)
+    for warning in warnings:
+        log.warning(warning)
+    return config
+
+
+def _load_properties(arguments: argparse.Namespace, short: Mapping[str, str]) -> dict[str, str]:
+    """The file's, over them what has a `short` option, over them the overrides."""
     from moldau.config.properties import parse_properties
 
     properties: dict[str, str] = {}
@@ -90,19 +124,13 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
             properties.update(parse_properties(_decoded(arguments.properties.read_bytes())))
         except OSError as error:
             raise ConfigError(f"cannot read {arguments.properties}: {error.strerror}") from error
-    if arguments.port is not None:
-        properties["listeners"] = f"PLAINTEXT://127.0.0.1:{arguments.port}"
-    if arguments.data_dir is not None:
-        properties["log.dirs"] = str(arguments.data_dir)
+    properties.update(short)
     for override in arguments.override:
         key, equals, value = override.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--override {override}: expected key=value, for example --override num.partitions=3")
         properties[key.strip()] = value.strip()
-    config, warnings = BrokerConfig.from_properties(properties)
-    for warning in warnings:
-        log.warning(warning)
-    return config
+    return properties
 
 
 def _decoded(data: bytes) -> str:
@@ -113,24 +141,27 @@ def _decoded(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(config: BrokerConfig, *, is_child: bool) -> int:
     from moldau.broker.loop import new_event_loop
 
     _prepare_process()
     loop = new_event_loop()
     try:
-        loop.run_until_complete(_serve(config))
+        loop.run_until_complete(_serve(config, is_child=is_child))
     finally:
         loop.close()
     return 0
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, *, is_child: bool) -> None:
     from moldau.broker.server import Server
 
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
+    if is_child:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_the_end_of_input, loop, stop)
     server = Server(config)
     try:
         await server.start()
@@ -140,6 +171,7 @@ async def _serve(config: BrokerConfig) -> None:
                 "node.id": config.node_id,
                 "listeners": _addresses(server),
                 "log.dirs": [os.path.abspath(folder) for folder in config.log_dirs],
+                "parent": os.getppid() if is_child else None,
             }
         ):
             await _serve_until(stop, server)
@@ -148,6 +180,13 @@ async def _serve(config: BrokerConfig) -> None:
             log.info("stopped")
     finally:
         await server.stop()
+
+
+def _stop_at_the_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """The other end of the pipe is held by who started this broker, and closes when that one dies."""
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
 
 
 async def _serve_until(stop: asyncio.Event, server: Server) -> None:
@@ -195,7 +234,8 @@ def _quiet_garbage_collector() -> None:
 def stop_main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="moldau stop",
-        description="Stop the brokers this user runs on this machine, as SIGTERM does: nothing acknowledged is lost.",
+        description="Stop the brokers this user runs on this machine, as SIGTERM does: nothing acknowledged is lost.\n"
+        "One broker of `moldau start --brokers` that is stopped by --node-id stays stopped until the next start.",
         epilog="example:\n  kafka-server-stop --node-id 1",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -207,17 +247,24 @@ def stop_main(argv: Sequence[str] | None = None) -> int:
     except (OSError, MoldauError) as error:
         print(f"moldau: {error}", file=sys.stderr)
         return EXIT_FAILED
+    supervisors = {facts["pid"] for facts in found if facts["node.id"] is None}
+    found = [facts for facts in found if facts.get("parent") not in supervisors]  # their supervisor stops them
     if not found:
         print("No kafka server to stop", file=sys.stderr)
         return EXIT_FAILED
     for facts in found:
-        print(f"stopping broker {facts['node.id']} on {', '.join(facts['listeners'])} (process {facts['pid']})")
+        who = "the brokers" if facts["node.id"] is None else f"broker {facts['node.id']}"
+        print(f"stopping {who} on {', '.join(facts['listeners'])} (process {facts['pid']})")
         os.kill(facts["pid"], signal.SIGTERM)
+    return _wait_for_the_end([facts["pid"] for facts in found])
+
+
+def _wait_for_the_end(pids: Sequence[int]) -> int:
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    for facts in found:
-        while running.is_running(facts["pid"]):
+    for pid in pids:
+        while running.is_running(pid):
             if time.monotonic() > deadline:
-                print(f"moldau: process {facts['pid']} still runs after {STOP_TIMEOUT_S:.0f} s", file=sys.stderr)
+                print(f"moldau: process {pid} still runs after {STOP_TIMEOUT_S:.0f} s", file=sys.stderr)
                 return EXIT_FAILED
             time.sleep(0.05)
     return 0

@@ -30,6 +30,15 @@ def format_properties(properties: Mapping[str, str]) -> str:
     return "".join(f"{_escape(name, key=True)}={_escape(value)}\n" for name, value in properties.items())
 
 
+def as_property(value: object) -> str:
+    """A value of Python as text in a properties file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
 def _logical_lines(text: str) -> Iterator[str]:
     pending: str | None = None
     for raw in _LINE_ENDS.split(text):

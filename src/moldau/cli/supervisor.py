@@ -1,0 +1,101 @@
+"""`moldau start --brokers 3`: one process per broker, started again when it dies, all stopped with this one.
+
+The first Ctrl-C or SIGTERM stops the brokers in order, the second one kills them. A broker that is stopped by itself
+(`moldau stop --node-id 2`) stays stopped until the whole cluster is started again. Should the supervisor be killed,
+its brokers notice and stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from moldau.cli import running
+from moldau.errors import ConfigError, MoldauError
+from moldau.local_cluster import (
+    BROKERS_MAX,
+    BrokerProcess,
+    Keeper,
+    shared_properties,
+    stop_brokers,
+    wait_until_ready,
+)
+from moldau.version import __version__
+
+log = logging.getLogger("moldau")
+
+DATA_DIR = Path("moldau-cluster")
+_TICK_S = 0.1
+
+
+class _Stopped(BaseException):
+    """Somebody wants the cluster to stop; not an Exception, so that nothing on the way takes it for a failure."""
+
+
+def supervise(count: int, port: int, data_dir: Path | None, given: Mapping[str, str], options: Sequence[str]) -> int:
+    """`given` are server properties for all brokers, `options` go to each `moldau start`. Returns the exit code."""
+    folder = (data_dir or DATA_DIR).absolute()
+    brokers = _brokers(count, port, folder, given, options)
+    _stop_on_signals(brokers)
+    facts = {"node.id": None, "listeners": [f"PLAINTEXT://{b.address}" for b in brokers], "log.dirs": [str(folder)]}
+    try:
+        with running.registered(facts):
+            try:
+                _run(brokers, folder)
+            finally:
+                log.info("stopping")
+                stop_brokers(brokers)
+                log.info("stopped")
+    except _Stopped:
+        return 0
+    except MoldauError as error:
+        print(f"moldau: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _brokers(
+    count: int, port: int, folder: Path, given: Mapping[str, str], options: Sequence[str]
+) -> list[BrokerProcess]:
+    if not 1 <= count <= BROKERS_MAX:
+        raise ConfigError(f"--brokers {count}: expected 1 to {BROKERS_MAX}")
+    if not 1 <= port <= 65_536 - count:
+        raise ConfigError(f"--port {port}: expected 1 to {65_536 - count}")
+    if (folder / "meta.properties").exists():
+        raise ConfigError(f"{folder} holds the data of a single broker: give another folder with --data-dir")
+    shared = shared_properties(count, folder, given)
+    return [BrokerProcess(number + 1, port + number, folder, shared, options=options) for number in range(count)]
+
+
+def _run(brokers: Sequence[BrokerProcess], folder: Path) -> None:
+    for broker in brokers:
+        broker.start()
+    wait_until_ready(brokers)
+    bootstrap = ",".join(broker.address for broker in brokers)
+    log.info("Moldau %s is ready", __version__, extra={"bootstrap": bootstrap, "brokers": len(brokers), "data": folder})
+    keeper = Keeper(brokers, log.warning)
+    while any(broker.is_wanted for broker in brokers):
+        keeper.tick(time.monotonic())
+        time.sleep(_TICK_S)
+
+
+def _stop_on_signals(brokers: Sequence[BrokerProcess]) -> None:
+    def kill(number: int, frame: FrameType | None) -> None:
+        for broker in brokers:
+            if broker.is_alive:
+                os.kill(broker.pid, signal.SIGKILL)
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, kill)
+        raise _Stopped
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
