@@ -1,14 +1,27 @@
-"""A partition as the broker serves it: its log, who leads it, and the fetches that wait for its next record."""
+"""A partition as this broker serves it: one replica of it, its log, who leads it, and who waits for what comes next.
+
+Where this broker is the only replica, the log's end is its high watermark and nothing here costs anything. Else the
+leader keeps a `Leadership` (the decisions are there): followers say with their fetches what they have, that moves the
+high watermark, and with it go the answers to acks=all and the fetches of consumers. A follower's high watermark is set
+by its fetcher.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
+from moldau.cluster.replica import Cluster, Follower, IsrChange, Leadership
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
 from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.image import PartitionImage
 from moldau.metadata.topics import is_internal
+
+log = logging.getLogger(__name__)
 
 
 class WaitingFetch(Protocol):
@@ -17,42 +30,155 @@ class WaitingFetch(Protocol):
     def more(self, byte_count: int) -> None: ...
 
 
+class Subscriber(Protocol):
+    """A follower's fetch session, as far as this partition is in it."""
+
+    def appended(self, byte_count: int) -> None: ...
+
+    def high_watermark_moved(self) -> None: ...
+
+    def leader_changed(self) -> None: ...
+
+
+class WaitingCommit(Protocol):
+    """Somebody who has to know when a record is committed."""
+
+    def committed(self) -> None: ...
+
+    def failed(self, error: KafkaError) -> None: ...
+
+
+class Replicas(Cluster, Protocol):
+    """What a partition needs of the broker's `ReplicaManager`."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+
+    def propose(self, partition: Partition, change: IsrChange) -> None:
+        """Sends a change of the ISR to the controller; `isr_answered` or `isr_refused` comes back."""
+        ...
+
+
 ENOUGH_BYTES = 2**31
 """More than any fetch can wait for."""
 
 
 class Partition:
-    __slots__ = ("index", "is_internal", "leader_epoch", "log", "topic", "topic_id", "waiting")
+    __slots__ = (
+        "_commits",
+        "_replicas",
+        "_uncommitted",
+        "index",
+        "is_internal",
+        "is_leader",
+        "leader_epoch",
+        "leader_id",
+        "leadership",
+        "log",
+        "partition_epoch",
+        "replicas",
+        "subscribers",
+        "topic",
+        "topic_id",
+        "waiting",
+    )
 
-    def __init__(self, topic: str, topic_id: bytes, image: PartitionImage, log: PartitionLog) -> None:
+    def __init__(
+        self, topic: str, topic_id: bytes, image: PartitionImage, partition_log: PartitionLog, replicas: Replicas
+    ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.is_internal = is_internal(topic)
         self.index = image.index
-        self.leader_epoch = image.leader_epoch
-        self.log = log
+        self.log = partition_log
         self.waiting: set[WaitingFetch] = set()
+        self.subscribers: list[Subscriber] = []
+        self.is_leader = False
+        self.leader_id = self.leader_epoch = self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.leadership: Leadership | None = None
+        """Of a leader that has followers."""
+        self._replicas = replicas
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        """Where each batch above the high watermark ends, and its bytes: consumers wait for so many."""
+        self._commits: deque[tuple[int, WaitingCommit]] = deque()
+        """Who waits for the high watermark to reach an offset, in order of offsets."""
+        self.follow_image(image)
 
-    def append(self, records: memoryview, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
-        log = self.log
-        stable_before = log.last_stable_offset
-        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
-        if self.waiting:
-            self.wake(len(records), self._newly_stable(stable_before, info, len(records)))
-        return info
+    @property
+    def name(self) -> str:
+        return self.log.name
 
-    def _newly_stable(self, stable_before: int, info: AppendInfo, byte_count: int) -> int:
-        """How many bytes an append of `byte_count` gave to readers of committed records."""
-        stable = self.log.last_stable_offset
-        if stable == stable_before:
-            return 0  # part of an open transaction, or behind one
-        # A transaction that ends sets everything free that came since its beginning.
-        return byte_count if stable_before == info.base_offset else ENOUGH_BYTES
+    @property
+    def isr(self) -> frozenset[int]:
+        """Of a leader: the committed one, as far as it knows."""
+        return self.leadership.isr if self.leadership is not None else frozenset((self._replicas.broker_id,))
 
-    def wake(self, byte_count: int, stable_byte_count: int) -> None:
-        """Tells the fetches that wait here of new bytes, and how many of them readers of committed records may see."""
-        for fetch in tuple(self.waiting):
-            fetch.more(stable_byte_count if fetch.committed else byte_count)
+    @property
+    def min_isr(self) -> int:
+        """`min.insync.replicas`, as far as there are replicas."""
+        return min(self.log.config.min_insync_replicas, len(self.replicas))
+
+    # -- following the metadata
+
+    def follow_image(self, image: PartitionImage) -> None:
+        """The newest metadata of this partition."""
+        was_leader, was_epoch = self.is_leader, self.leader_epoch
+        self.replicas = image.replicas
+        self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+        self.partition_epoch = image.partition_epoch
+        self.is_leader = image.leader == self._replicas.broker_id
+        if self.is_leader:
+            if not was_leader or was_epoch != image.leader_epoch:
+                # Followers ask where epochs ended, also one in which nothing was written.
+                self.log.epochs.assign(image.leader_epoch, self.log.log_end_offset)
+            self._lead(image)
+        else:
+            self.leadership = None
+            self.log.single_replica = False
+        if was_leader and not self.is_leader:
+            self._fail_commits()
+        if was_epoch != image.leader_epoch or was_leader != self.is_leader:
+            # Who waits has to learn that the leader is another one.
+            self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
+            for subscriber in tuple(self.subscribers):
+                subscriber.leader_changed()
+
+    def _lead(self, image: PartitionImage) -> None:
+        now_ms = self._replicas.clock()
+        end_offset = self.log.log_end_offset
+        if len(image.replicas) == 1:
+            self.leadership = None
+            self._move_high_watermark(end_offset)
+            self.log.single_replica = True
+            return
+        self.log.single_replica = False
+        if self.leadership is None:
+            self.leadership = Leadership(
+                self._replicas.broker_id, image, self._replicas, log_end_offset=end_offset, now_ms=now_ms
+            )
+        else:
+            self.leadership.follow_image(image, log_end_offset=end_offset, now_ms=now_ms)
+        self.advance(now_ms)
+
+    def retire(self) -> None:
+        """This broker has no replica of the partition any more."""
+        self.is_leader, self.leader_id = False, -1
+        self.leadership = None
+        self._fail_commits()
+        self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
+        for subscriber in tuple(self.subscribers):
+            subscriber.leader_changed()
+
+    def check_leads(self) -> None:
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.leader_id} leads {self.name}")
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """A client that knows another leader epoch than ours has to refresh its metadata first."""
@@ -61,3 +187,195 @@ class Partition:
         if current_leader_epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # -- appending
+
+    def append(
+        self,
+        records: memoryview,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        *,
+        required_acks: int = 1,
+    ) -> AppendInfo:
+        """As the leader; KafkaError where this broker is none, or for acks=all has too few in-sync followers."""
+        log = self.log
+        leadership = self.leadership
+        if leadership is not None:
+            if required_acks == -1 and len(leadership.isr) < self.min_isr:
+                raise KafkaError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"{self.name} has {len(leadership.isr)} in-sync replicas, {self.min_isr} are needed",
+                )
+            info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+            self._appended(len(records), now_ms)
+            return info
+        if not self.is_leader:
+            self.check_leads()
+        stable_before = log.last_stable_offset
+        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        if self.waiting:
+            self.wake(len(records), self._newly_stable(stable_before, info.base_offset, len(records)))
+        return info
+
+    def _appended(self, byte_count: int, now_ms: int) -> None:
+        """A batch that is above the high watermark, until followers have it."""
+        self._uncommitted.append((self.log.log_end_offset, byte_count))
+        for subscriber in self.subscribers:
+            subscriber.appended(byte_count)
+        assert self.leadership is not None
+        if len(self.leadership.maximal_isr) == 1:
+            self.advance(now_ms)
+
+    def append_as_follower(self, records: memoryview, *, high_watermark: int, now_ms: int) -> None:
+        """What the leader sent, as it came. Its high watermark goes for as much of the log as is here."""
+        if records:
+            end_offset = self.log.append_as_follower(records, now_ms=now_ms)
+            self._uncommitted.append((end_offset, len(records)))
+        if high_watermark > self.log.high_watermark:
+            self._move_high_watermark(min(high_watermark, self.log.log_end_offset))
+
+    def _newly_stable(self, stable_before: int, readable_before: int, byte_count: int) -> int:
+        """How many of the bytes that became readable readers of committed records may see."""
+        stable = self.log.last_stable_offset
+        if stable == stable_before:
+            return 0  # part of an open transaction, or behind one
+        # A transaction that ends sets everything free that came since its beginning.
+        return byte_count if stable_before == readable_before else ENOUGH_BYTES
+
+    def wake(self, byte_count: int, stable_byte_count: int) -> None:
+        """Tells the fetches that wait here of new bytes, and how many of them readers of committed records may see."""
+        for fetch in tuple(self.waiting):
+            fetch.more(stable_byte_count if fetch.committed else byte_count)
+
+    # -- the high watermark
+
+    def fetched(
+        self, follower: Follower, offset: int, *, log_start_offset: int, broker_epoch: int, now_ms: int
+    ) -> None:
+        """A follower has everything below `offset`."""
+        leadership = self.leadership
+        if leadership is None or leadership.followers.get(follower.broker_id) is not follower:
+            return
+        known = follower.log_end_offset
+        follower.fetched(
+            offset,
+            log_start_offset=log_start_offset,
+            leader_end_offset=self.log.log_end_offset,
+            broker_epoch=broker_epoch,
+            now_ms=now_ms,
+        )
+        if follower.broker_id not in leadership.maximal_isr:
+            self.grow_isr()
+        if offset != known:
+            self.advance(now_ms)
+
+    def advance(self, now_ms: int) -> None:
+        """Moves a leader's high watermark to where its followers are."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        partition_log = self.log
+        known = partition_log.high_watermark
+        offset = leadership.high_watermark(
+            known, log_end_offset=partition_log.log_end_offset, min_isr=self.min_isr, now_ms=now_ms
+        )
+        if offset > known:
+            self._move_high_watermark(offset)
+
+    def _move_high_watermark(self, offset: int) -> None:
+        partition_log = self.log
+        before, stable_before = partition_log.high_watermark, partition_log.last_stable_offset
+        partition_log.high_watermark = offset
+        byte_count = 0
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] <= offset:
+            byte_count += uncommitted.popleft()[1]
+        if self.waiting:
+            self.wake(byte_count, self._newly_stable(stable_before, before, byte_count))
+        for subscriber in self.subscribers:
+            subscriber.high_watermark_moved()
+        commits = self._commits
+        while commits and commits[0][0] <= offset:
+            commits.popleft()[1].committed()
+
+    def truncated(self) -> None:
+        """The log is shorter than it was: nothing waits above its end any more."""
+        end_offset = self.log.log_end_offset
+        while self._uncommitted and self._uncommitted[-1][0] > end_offset:
+            self._uncommitted.pop()
+
+    # -- who waits for a commit
+
+    def wait_for_commit(self, offset: int, waiting: WaitingCommit) -> bool:
+        """True when the high watermark is at `offset` already; else `waiting` is told, once."""
+        if self.log.high_watermark >= offset:
+            return True
+        commits = self._commits
+        if not commits or commits[-1][0] <= offset:
+            commits.append((offset, waiting))
+        else:  # the repeated batch of a producer that lost an answer
+            place = next(number for number, (other, _) in enumerate(commits) if other > offset)
+            commits.insert(place, (offset, waiting))
+        return False
+
+    def committed(self, offset: int) -> asyncio.Future[None] | None:
+        """None if everything below `offset` is committed; else a future that is done when it is.
+
+        It fails with NOT_LEADER_OR_FOLLOWER when this broker leads the partition no more.
+        """
+        if self.log.high_watermark >= offset:
+            return None
+        future: asyncio.Future[None] = self._replicas.loop.create_future()
+        self.wait_for_commit(offset, _CommitFuture(future))
+        return future
+
+    def _fail_commits(self) -> None:
+        commits, self._commits = self._commits, deque()
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} has another leader now")
+        for _, waiting in commits:
+            waiting.failed(error)
+
+    # -- the in-sync set
+
+    def grow_isr(self) -> None:
+        leadership = self.leadership
+        change = leadership.grow(self.log.high_watermark) if leadership is not None else None
+        if change is not None:
+            self._replicas.propose(self, change)
+
+    def shrink_isr(self, now_ms: int) -> None:
+        leadership = self.leadership
+        change = leadership.shrink(self.log.log_end_offset, now_ms) if leadership is not None else None
+        if change is not None:
+            assert leadership is not None
+            log.info(
+                "followers are behind for too long",
+                extra={"partition": self.name, "isr": sorted(leadership.isr), "proposed": list(change.broker_ids)},
+            )
+            self._replicas.propose(self, change)
+
+    def isr_accepted(self, change: IsrChange, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
+        leadership = self.leadership
+        if leadership is not None and leadership.accepted(change, isr, leader_epoch, partition_epoch):
+            self.advance(self._replicas.clock())
+            self.grow_isr()  # others may have come back meanwhile
+
+    def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:
+        """True when the same change is to be sent again."""
+        return self.leadership is not None and self.leadership.refused(change, code)
+
+
+class _CommitFuture:
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def committed(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def failed(self, error: KafkaError) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
