@@ -13,7 +13,7 @@ from pathlib import Path
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.journal import SNAPSHOT_MIN_BYTES, Journal
 from moldau.metadata.records import Record
-from moldau.metadata.store import Candidate, DeposedError, Leadership, OnChange
+from moldau.metadata.store import Candidate, DeposedError, Endpoint, Leadership, OnChange
 
 
 class LocalStore:
@@ -33,6 +33,9 @@ class LocalStore:
     def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
         self._epoch = self._journal.epoch + 1
         on_change(Leadership(self._epoch, *candidate))
+
+    def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
+        """No tool looks for a broker in this file."""
 
     def usurp(self, epoch: int) -> None:
         """There is nobody else whose place could be taken."""

@@ -1,5 +1,5 @@
-"""Where metadata is kept, and who may write it: on one machine a folder (`local_store`), across machines an ensemble
-(`zookeeper_store`).
+"""Where metadata is kept, and who may write it: a file of a broker on its own (`local_store`), a folder shared by the
+brokers of one machine (`shared_store`), an ensemble across machines (`zookeeper_store`).
 
 A store elects one controller at a time. Each election begins a new epoch, and only the newest epoch can write: what an
 older one tries is refused, however late it comes. So there is one line of records, each appended by whoever knew all
@@ -36,11 +36,18 @@ class Leadership(NamedTuple):
 
 
 class DeposedError(StorageError):
-    """The store has a later controller: nothing was written."""
+    """There is a later controller, and nothing was acknowledged.
 
+    Where the later one began in the very middle of an append, it may have found the records: its image tells.
+    """
+
+
+Endpoint = tuple[str, str, int, str]
+"""Listener name, host, port, security protocol."""
 
 OnChange = Callable[[Leadership | None], None]
-"""Told whenever somebody else (or this one) became controller, None while nobody is; from any thread, newest last."""
+"""Told of each new controller (this one or another), None while nobody is known to be it; from any thread, newest last.
+It must return at once and may not raise."""
 
 
 class MetadataStore(Protocol):
@@ -49,6 +56,9 @@ class MetadataStore(Protocol):
 
     def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
         """Stands for election from now on, and tells of every change of the leadership, the present one first."""
+
+    def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
+        """Lets tools that ask the store (`--zookeeper`) find this broker while it lives; the cluster does not ask."""
 
     def usurp(self, epoch: int) -> None:
         """The controller of `epoch` is known to be dead: begin the next epoch without waiting for its time-out."""

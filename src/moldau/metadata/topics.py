@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import validate_topic_overrides
@@ -115,7 +115,7 @@ def plan_create_partitions(
                 "assignment(s) were specified."
             )
         for replicas in assignments:
-            _check_replicas(replicas, brokers, replication_factor)
+            check_replicas(replicas, brokers, replication_factor)
         placed = [tuple(replicas) for replicas in assignments]
     else:
         start = topic.partitions[0].replicas[0]
@@ -201,7 +201,7 @@ def _check_assignments(assignments: Sequence[Assignment], brokers: Sequence[int]
     for index, replicas in assignments:
         if index in by_index:
             raise _invalid_assignment(f"Found multiple manual partition assignments for partition {index}")
-        _check_replicas(replicas, brokers, replication_factor)
+        check_replicas(replicas, brokers, replication_factor)
         replication_factor = len(replicas)
         by_index[index] = tuple(replicas)
     if set(by_index) != set(range(len(by_index))):
@@ -209,7 +209,7 @@ def _check_assignments(assignments: Sequence[Assignment], brokers: Sequence[int]
     return [by_index[index] for index in range(len(by_index))]
 
 
-def _check_replicas(replicas: Sequence[int], brokers: Sequence[int], replication_factor: int | None) -> None:
+def check_replicas(replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None) -> None:
     problem = None
     if not replicas:
         problem = "an empty replica list."
