@@ -22,7 +22,6 @@ class ClusterKeys(Configuration):
         "Replicas that must have a record before acks=all is answered.",
         AtLeast(1),
         dynamic=True,
-        later=True,
     )
     unclean_leader_election_enable: bool = key(
         "unclean.leader.election.enable",
@@ -30,14 +29,12 @@ class ClusterKeys(Configuration):
         False,
         "Whether a replica that may lack acked records can become leader when no other is left.",
         dynamic=True,
-        later=True,
     )
     auto_leader_rebalance_enable: bool = key(
         "auto.leader.rebalance.enable",
         Kind.BOOLEAN,
         True,
         "Whether leadership moves back to the preferred replicas by itself.",
-        later=True,
     )
     leader_imbalance_check_interval_seconds: int = key(
         "leader.imbalance.check.interval.seconds",
@@ -45,7 +42,13 @@ class ClusterKeys(Configuration):
         300,
         "How often the controller looks for moved leaders.",
         AtLeast(1),
-        later=True,
+    )
+    leader_imbalance_per_broker_percentage: int = key(
+        "leader.imbalance.per.broker.percentage",
+        Kind.INT,
+        10,
+        "Leaders move back when more than this share of the partitions that prefer a broker are led by others.",
+        AtLeast(0),
     )
     controlled_shutdown_enable: bool = key(
         "controlled.shutdown.enable",
@@ -68,7 +71,6 @@ class ClusterKeys(Configuration):
         9_000,
         "Silence after which the controller fences a broker.",
         AtLeast(1),
-        later=True,
     )
     replica_lag_time_max_ms: int = key(
         "replica.lag.time.max.ms",

@@ -103,7 +103,6 @@ KNOWN_WITHOUT_EFFECT = frozenset(
         "controlled.shutdown.retry.backoff.ms",
         "host.name",
         "inter.broker.protocol.version",
-        "leader.imbalance.per.broker.percentage",
         "log.message.format.version",
         "log.message.timestamp.difference.max.ms",
         "offsets.commit.required.acks",

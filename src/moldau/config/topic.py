@@ -167,7 +167,6 @@ class TopicConfig(Configuration):
         1,
         "Replicas that must have a record before acks=all is answered.",
         AtLeast(1),
-        later=True,
     )
     preallocate: bool = key(
         "preallocate",
@@ -222,7 +221,6 @@ class TopicConfig(Configuration):
         Kind.BOOLEAN,
         False,
         "Whether a replica that may lack acked records can become leader when no other is left.",
-        later=True,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = key(
         "leader.replication.throttled.replicas",

@@ -1,0 +1,67 @@
+"""What brokers tell the controller about themselves, and what it answers: registrations and heartbeats.
+
+A broker is *active* when it is registered, not fenced, and not about to shut down: only then may it lead or be in an
+ISR. In the one-broker shape nobody registers, and the node itself is the one active broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A process that wants to be a broker; endpoints are (listener name, host, port, security protocol).
+
+    `previous_broker_epoch` is the epoch of the last life whose log is intact; -1 where something may be lost of it.
+    """
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: str
+    endpoints: tuple[tuple[str, str, int, str], ...]
+    rack: str | None = None
+    previous_broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    broker_id: int
+    broker_epoch: int
+    current_metadata_offset: int
+    """The version of the image that the broker works with."""
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+def active_brokers(image: MetadataImage, node_id: int) -> frozenset[int]:
+    """`node_id` is who stands alone where nobody registers."""
+    if not image.brokers:
+        return frozenset((node_id,))
+    return frozenset(
+        id_ for id_, broker in image.brokers.items() if not broker.fenced and not broker.in_controlled_shutdown
+    )
+
+
+def registered(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRecord:
+    """The registration that a broker's request belongs to; STALE_BROKER_EPOCH where it is of another life."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
+    if broker.broker_epoch != broker_epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Expected broker epoch {broker.broker_epoch} of broker {broker_id}, but got {broker_epoch}",
+        )
+    return broker

@@ -1,0 +1,228 @@
+"""The controller: who is a broker of the cluster, who of them lives, and what follows for the partitions.
+
+A step takes the newest image and an event, and returns the records that make it true, beside an answer; it changes
+nothing else but the controller's soft state, which is when each broker was last heard of. That state is lost with the
+controller: the next one gives every broker a whole session anew. Refusals are KafkaErrors.
+
+The life of a broker: *fenced* when it registers; *unfenced* once a heartbeat says that it knows its own registration;
+*in controlled shutdown* from the moment it wishes to stop until its leaderships are gone and every active broker knows;
+fenced again by its own wish, at the end of that shutdown, after `broker.session.timeout.ms` of silence, or when it is
+seen to be dead. Partitions follow by the rules of `partition_changes`. All of them are looked at when a broker changes
+its state: that is rare, and a fraction of a millisecond for a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from moldau.cluster import elections, isr_changes, reassignment
+from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration, active_brokers, registered
+from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
+from moldau.cluster.isr_changes import IsrChange, IsrOutcome
+from moldau.cluster.partition_changes import NO_LEADER, each_changed
+from moldau.config.broker import BrokerConfig
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage, PartitionImage
+from moldau.metadata.records import BrokerRecord, ProducerIdsRecord, Record, RemoveBrokerRecord
+
+PRODUCER_ID_BLOCK = 1_000
+"""Ids that a broker gets at once, as in Kafka; a crash skips the rest of a block."""
+
+
+class Controller:
+    """`config` is asked anew each time: parts of it are dynamic."""
+
+    def __init__(self, config: Callable[[], BrokerConfig], image: MetadataImage, now_ms: int) -> None:
+        self._config = config
+        self._last_seen_ms = {id_: now_ms for id_, broker in image.brokers.items() if not broker.fenced}
+        self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
+        self._settled_version = -1
+        self._shutdown_versions: dict[int, int] = {}
+        self.followed: dict[int, int] = {}
+        """The version of the image that each broker is known to work with."""
+
+    # -- brokers
+
+    def register(self, image: MetadataImage, asked: Registration, now_ms: int) -> tuple[list[Record], int]:
+        """Records and the broker's epoch. A new life of a broker begins fenced."""
+        if image.cluster_id and asked.cluster_id != image.cluster_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"Expected cluster ID {image.cluster_id}, but got cluster ID {asked.cluster_id}",
+            )
+        existing = image.brokers.get(asked.broker_id)
+        if existing is not None and existing.incarnation_id == asked.incarnation_id:
+            self._last_seen_ms[asked.broker_id] = now_ms
+            amended = replace(existing, endpoints=asked.endpoints, rack=asked.rack)
+            return ([] if amended == existing else [amended]), existing.broker_epoch
+        if existing is not None and self._has_session(asked.broker_id, now_ms):
+            raise KafkaError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"Another broker is registered with id {asked.broker_id}. If the broker was recently restarted this "
+                "should self-resolve once its session expires.",
+            )
+        is_clean = existing is not None and existing.broker_epoch == asked.previous_broker_epoch
+        records = self._without(image, asked.broker_id, lost=not is_clean)
+        # The last one: a part of these records alone, were it kept, would not claim that the broker is clean.
+        epoch = image.version + len(records) + 1
+        records.append(
+            BrokerRecord(
+                asked.broker_id, epoch, asked.endpoints, asked.rack, fenced=True, incarnation_id=asked.incarnation_id
+            )
+        )
+        self._forget(asked.broker_id)
+        self._last_seen_ms[asked.broker_id] = now_ms
+        return records, epoch
+
+    def heartbeat(self, image: MetadataImage, beat: Heartbeat, now_ms: int) -> tuple[list[Record], HeartbeatReply]:
+        broker = registered(image, beat.broker_id, beat.broker_epoch)
+        self._last_seen_ms[broker.broker_id] = now_ms
+        self.followed[broker.broker_id] = max(
+            beat.current_metadata_offset, self.followed.get(broker.broker_id, beat.current_metadata_offset)
+        )
+        is_caught_up = beat.current_metadata_offset >= broker.broker_epoch
+        records: list[Record] = []
+        fenced, stops = broker.fenced, False
+        if beat.want_shut_down:
+            stops = self._may_stop(image, broker, at_once=beat.want_fence)
+            if stops:
+                records, fenced = self._fenced(image, broker), True
+                self._forget(broker.broker_id)
+            elif not broker.in_controlled_shutdown:
+                records = self._shutting_down(image, broker)
+        elif beat.want_fence and not fenced:
+            records, fenced = self._fenced(image, broker), True
+        elif fenced and not beat.want_fence and is_caught_up:
+            records, fenced = self._unfenced(image, broker), False
+        return records, HeartbeatReply(is_caught_up, fenced, stops)
+
+    def broker_died(self, image: MetadataImage, broker_id: int, broker_epoch: int) -> list[Record]:
+        """Nobody listens where that life of the broker did: no need to wait for the end of its session."""
+        broker = image.brokers.get(broker_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            return []
+        self._forget(broker_id)
+        return self._fenced(image, broker)
+
+    def unregister(self, image: MetadataImage, broker_id: int) -> tuple[list[Record], None]:
+        if broker_id not in image.brokers:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+        self._forget(broker_id)
+        return [*self._without(image, broker_id), RemoveBrokerRecord(broker_id)], None
+
+    # -- time
+
+    def tick(self, image: MetadataImage, now_ms: int) -> list[Record]:
+        """What time alone brings: ends of sessions, elections that became possible, leaders back where they belong."""
+        config = self._config()
+        silent = [
+            broker
+            for broker in image.brokers.values()
+            if not broker.fenced and not self._has_session(broker.broker_id, now_ms)
+        ]
+        if silent:
+            return self._fenced(image, *silent)
+        if image.version != self._settled_version:
+            self._settled_version = image.version
+            records = elections.settle(image, config)
+            if records:
+                return records
+        if now_ms < self._rebalance_at_ms:
+            return []
+        records = elections.rebalance(image, config) if config.auto_leader_rebalance_enable else []
+        if len(records) < elections.MAX_ELECTIONS_PER_REBALANCE:
+            self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
+        return records
+
+    # -- partitions
+
+    def alter_partition(
+        self, image: MetadataImage, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> tuple[list[Record], list[IsrOutcome]]:
+        return isr_changes.alter_partition(image, self._config(), broker_id, broker_epoch, changes)
+
+    def elect_leaders(
+        self, image: MetadataImage, election: ElectionType, partitions: Sequence[TopicPartition] | None
+    ) -> tuple[list[Record], Outcomes]:
+        return elections.elect_leaders(image, self._config(), election, partitions)
+
+    def reassign(
+        self,
+        image: MetadataImage,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> tuple[list[Record], Outcomes]:
+        return reassignment.reassign(
+            image, self._config(), targets, allow_replication_factor_change=allow_replication_factor_change
+        )
+
+    def list_reassignments(
+        self, image: MetadataImage, wanted: Mapping[str, Sequence[int]] | None = None
+    ) -> list[tuple[str, list[PartitionImage]]]:
+        return reassignment.list_reassignments(image, wanted)
+
+    def allocate_producer_ids(
+        self, image: MetadataImage, broker_id: int, broker_epoch: int
+    ) -> tuple[list[Record], range]:
+        """A block of ids that nobody else gets."""
+        registered(image, broker_id, broker_epoch)
+        block = range(image.next_producer_id, image.next_producer_id + PRODUCER_ID_BLOCK)
+        return [ProducerIdsRecord(block.stop)], block
+
+    # -- inside
+
+    @property
+    def _rebalance_interval_ms(self) -> int:
+        return self._config().leader_imbalance_check_interval_seconds * 1_000
+
+    def _has_session(self, broker_id: int, now_ms: int) -> bool:
+        last_seen_ms = self._last_seen_ms.get(broker_id)
+        return last_seen_ms is not None and now_ms - last_seen_ms < self._config().broker_session_timeout_ms
+
+    def _forget(self, broker_id: int) -> None:
+        self._last_seen_ms.pop(broker_id, None)
+        self._shutdown_versions.pop(broker_id, None)
+        self.followed.pop(broker_id, None)
+
+    def _may_stop(self, image: MetadataImage, broker: BrokerRecord, *, at_once: bool) -> bool:
+        if broker.fenced or at_once:
+            return True
+        leads = any(part.leader == broker.broker_id for topic in image.topics.values() for part in topic.partitions)
+        if leads or not broker.in_controlled_shutdown:
+            return not leads
+        # Every active broker has to know of the new leaders: a client that is sent away must be told where to go.
+        handed_over = self._shutdown_versions.get(broker.broker_id, 0)
+        active = active_brokers(image, self._config().node_id)
+        return all(self.followed.get(one, handed_over) >= handed_over for one in active)
+
+    def _shutting_down(self, image: MetadataImage, broker: BrokerRecord) -> list[Record]:
+        records = [replace(broker, in_controlled_shutdown=True), *self._without(image, broker.broker_id)]
+        self._shutdown_versions[broker.broker_id] = image.version + len(records)
+        return records
+
+    def _fenced(self, image: MetadataImage, *brokers: BrokerRecord) -> list[Record]:
+        fenced = [replace(one, fenced=True, in_controlled_shutdown=False) for one in brokers if not one.fenced]
+        if not fenced:
+            return []
+        return [*self._without(image, *(one.broker_id for one in fenced)), *fenced]
+
+    def _unfenced(self, image: MetadataImage, broker: BrokerRecord) -> list[Record]:
+        active = active_brokers(image, self._config().node_id) | {broker.broker_id}
+        led = each_changed(image, self._config(), active, lambda one: one.leader == NO_LEADER)
+        return [replace(broker, fenced=False, in_controlled_shutdown=False), *led]
+
+    def _without(self, image: MetadataImage, *broker_ids: int, lost: bool = False) -> list[Record]:
+        """The partitions after those brokers left; `lost`: with their logs perhaps."""
+        gone = frozenset(broker_ids)
+        active = active_brokers(image, self._config().node_id) - gone
+        return list(
+            each_changed(
+                image,
+                self._config(),
+                active,
+                lambda one: not gone.isdisjoint(one.isr) or (lost and not gone.isdisjoint(one.elr)),
+                lost=gone if lost else (),
+            )
+        )

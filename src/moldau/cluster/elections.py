@@ -1,0 +1,111 @@
+"""Elections that somebody asked for, or that are due: preferred leaders, and leaders at the price of records.
+
+Those that a broker's coming or going brings about are planned with it, in `controller`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from moldau.cluster.brokers import active_brokers
+from moldau.cluster.partition_changes import NO_LEADER, changed, each_changed, rules_of
+from moldau.config.broker import BrokerConfig
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage, PartitionImage
+from moldau.metadata.records import PartitionRecord, Record
+
+MAX_ELECTIONS_PER_REBALANCE = 1_000
+"""Kafka's own bound: leaders move back in portions, between which others get their turn."""
+
+TopicPartition = tuple[str, int]
+Outcomes = dict[TopicPartition, KafkaError | None]
+"""What became of each partition of a request: None where it was done."""
+
+
+class ElectionType(enum.IntEnum):
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+def elect_leaders(
+    image: MetadataImage, config: BrokerConfig, election: ElectionType, partitions: Sequence[TopicPartition] | None
+) -> tuple[list[Record], Outcomes]:
+    """None asks for all partitions, and then those that need no election have no outcome."""
+    records: list[Record] = []
+    outcomes: Outcomes = {}
+    for name, index in _all(image) if partitions is None else dict.fromkeys(partitions):
+        outcome = _elect(image, config, election, name, index)
+        if isinstance(outcome, PartitionRecord):
+            records.append(outcome)
+            outcomes[name, index] = None
+        elif partitions is not None or outcome.code is not ErrorCode.ELECTION_NOT_NEEDED:
+            outcomes[name, index] = outcome
+    return records, outcomes
+
+
+def _all(image: MetadataImage) -> list[TopicPartition]:
+    return [(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))]
+
+
+def _elect(
+    image: MetadataImage, config: BrokerConfig, election: ElectionType, name: str, index: int
+) -> PartitionRecord | KafkaError:
+    topic = image.topics.get(name)
+    partition = topic.partition(index) if topic is not None else None
+    if topic is None or partition is None:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    is_preferred = election is ElectionType.PREFERRED
+    if partition.leader == partition.replicas[0] if is_preferred else partition.leader != NO_LEADER:
+        return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+    rules = rules_of(image, name, config, active_brokers(image, config.node_id))
+    if not is_preferred:
+        rules = replace(rules, unclean=True)
+    record = changed(topic.topic_id, partition, rules, preferred=is_preferred)
+    if record is not None and record.leader != partition.leader:
+        return record
+    if is_preferred:
+        return KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
+    return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
+
+
+def settle(image: MetadataImage, config: BrokerConfig) -> list[Record]:
+    """Partitions that have no leader but may have one now (a topic was set to unclean elections), and ELRs that hold
+    nothing back any more (`min.insync.replicas` is lower now)."""
+    active = active_brokers(image, config.node_id)
+    return list(each_changed(image, config, active, lambda one: one.leader == NO_LEADER or bool(one.elr)))
+
+
+def rebalance(image: MetadataImage, config: BrokerConfig) -> list[Record]:
+    """Leadership back to the preferred replicas of those brokers that lead too few of their own partitions."""
+    active = active_brokers(image, config.node_id)
+    due = _imbalanced(image, active, config.leader_imbalance_per_broker_percentage)
+    records: list[Record] = []
+    if not due:
+        return records
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            if _is_moved(partition) and partition.replicas[0] in due and partition.replicas[0] in partition.isr:
+                rules = rules_of(image, topic.name, config, active)
+                record = changed(topic.topic_id, partition, rules, preferred=True)
+                if record is not None:
+                    records.append(record)
+                    if len(records) == MAX_ELECTIONS_PER_REBALANCE:
+                        return records
+    return records
+
+
+def _imbalanced(image: MetadataImage, active: frozenset[int], percentage: int) -> set[int]:
+    preferred: Counter[int] = Counter()
+    moved: Counter[int] = Counter()
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            preferred[partition.replicas[0]] += 1
+            moved[partition.replicas[0]] += _is_moved(partition)
+    return {broker for broker in active if moved[broker] * 100 > preferred[broker] * percentage}
+
+
+def _is_moved(partition: PartitionImage) -> bool:
+    return partition.leader not in (partition.replicas[0], NO_LEADER)

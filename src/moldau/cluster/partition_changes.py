@@ -1,0 +1,163 @@
+"""What becomes of a partition when brokers come and go, its leader reports another ISR, or its replicas change.
+
+One function, `changed`, holds the rules; whoever plans a change says what is different now and gets the record, or None
+where nothing is.
+
+- **Leader.** A member of the ISR that is active: the present leader if it may stay, the first of the replicas otherwise
+  (with `preferred`, the first of the replicas before the present leader). Nobody, if there is none: the leader is -1.
+- **ISR.** While anybody leads, it holds active brokers only. It is never empty: when its last members go, they stay in
+  it, for they are known to have every committed record, and one of them has to come back.
+- **ELR** (eligible leader replicas, KIP-966). What leaves an ISR that falls below `min.insync.replicas` stays eligible:
+  leaders commit nothing then, so it lacks nothing. It is elected when nobody of the ISR is active. A broker that may have
+  lost part of its log (`lost`) leaves ISR and ELR both; only if that leaves none at all, the last leader is kept.
+- **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so.
+- **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to nobody, and
+  when a replica is dropped, so that a fetch it may have under way is fenced.
+- **Reassignment** ends when all that are to remain are in the ISR: the others are dropped, from the ISR too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from moldau.config.broker import BrokerConfig
+from moldau.metadata.image import MetadataImage, PartitionImage
+from moldau.metadata.records import PartitionRecord
+
+NO_LEADER = -1
+_NOBODY: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for all partitions of one topic at this moment."""
+
+    active: Collection[int]
+    min_insync_replicas: int = 1
+    unclean: bool = False
+
+
+def rules_of(image: MetadataImage, topic: str, config: BrokerConfig, active: Collection[int]) -> Rules:
+    # Only these two of the topic's keys: to resolve them all takes a hundred times longer, and there are many topics.
+    overrides = image.topic_config(topic)
+    min_insync = overrides.get("min.insync.replicas")
+    unclean = overrides.get("unclean.leader.election.enable")
+    return Rules(
+        active,
+        config.min_insync_replicas if min_insync is None else int(min_insync),
+        config.unclean_leader_election_enable if unclean is None else unclean.strip().lower() == "true",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a partition is to become, as far as it can now."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+def changed(
+    topic_id: uuid.UUID,
+    partition: PartitionImage,
+    rules: Rules,
+    target: Target | None = None,
+    *,
+    lost: Collection[int] = _NOBODY,
+    preferred: bool = False,
+) -> PartitionRecord | None:
+    """The partition under `rules`; `target` where something else than the brokers' state changed. None: as it was."""
+    if target is None:
+        target = Target(partition.replicas, partition.isr, partition.adding, partition.removing)
+    target = _completed(target, rules.active)
+    replicas = target.replicas
+    leader, isr, elr = _elect(partition, target, rules, lost, preferred)
+    before = (partition.leader, partition.isr, partition.elr, partition.replicas, partition.adding, partition.removing)
+    if (leader, isr, elr, replicas, target.adding, target.removing) == before:
+        return None
+    new_epoch = leader != partition.leader or not set(replicas).issuperset(partition.replicas)
+    if leader == NO_LEADER:
+        last_known = partition.last_known_elr or ((partition.leader,) if partition.leader != NO_LEADER else ())
+    else:
+        last_known = ()
+    return PartitionRecord(
+        topic_id,
+        partition.index,
+        replicas,
+        isr,
+        leader,
+        partition.leader_epoch + new_epoch,
+        partition.partition_epoch + 1,
+        target.adding,
+        target.removing,
+        elr,
+        last_known,
+    )
+
+
+def each_changed(
+    image: MetadataImage,
+    config: BrokerConfig,
+    active: Collection[int],
+    concerned: Callable[[PartitionImage], bool],
+    *,
+    lost: Collection[int] = _NOBODY,
+) -> Iterator[PartitionRecord]:
+    """Records of those partitions for which another set of active brokers makes a difference."""
+    for topic in image.topics.values():
+        rules: Rules | None = None
+        for partition in topic.partitions:
+            if concerned(partition):
+                rules = rules or rules_of(image, topic.name, config, active)
+                record = changed(topic.topic_id, partition, rules, lost=lost)
+                if record is not None:
+                    yield record
+
+
+def _completed(target: Target, active: Collection[int]) -> Target:
+    if not target.adding and not target.removing:
+        return target
+    replicas = _without(target.replicas, target.removing)
+    isr = _without(target.isr, target.removing)
+    if not replicas or not all(one in isr and one in active for one in replicas):
+        return target
+    return Target(replicas, isr)
+
+
+def _elect(
+    partition: PartitionImage, target: Target, rules: Rules, lost: Collection[int], preferred: bool
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """(leader, ISR, ELR)."""
+    active, replicas = rules.active, target.replicas
+    known = _without(target.isr, lost)
+    eligible = tuple(one for one in _without(partition.elr, lost) if one in replicas and one not in known)
+    isr = tuple(one for one in known if one in active)
+    leader = NO_LEADER
+    if isr:
+        first = (replicas[0], partition.leader) if preferred else (partition.leader, *replicas)
+        leader = next(one for one in (*first, *replicas) if one in isr)
+    else:
+        leader = next((one for one in replicas if one in eligible and one in active), NO_LEADER)
+        if leader == NO_LEADER and rules.unclean:
+            leader = next((one for one in replicas if one in active and one not in lost), NO_LEADER)
+            if leader != NO_LEADER:
+                return leader, (leader,), ()
+        isr = (leader,) if leader != NO_LEADER else known or eligible or _last_resort(partition, replicas)
+    if len(isr) >= min(rules.min_insync_replicas, len(replicas)):
+        return leader, isr, ()
+    candidates = dict.fromkeys((*eligible, *partition.isr))
+    return leader, isr, tuple(one for one in candidates if one in replicas and one not in isr and one not in lost)
+
+
+def _last_resort(partition: PartitionImage, replicas: tuple[int, ...]) -> tuple[int, ...]:
+    """Everybody may have lost something: who led last is likely to have lost least."""
+    last = (*partition.last_known_elr, partition.leader, *partition.isr, *replicas)
+    return (next(one for one in last if one in replicas),)
+
+
+def _without(brokers: tuple[int, ...], others: Collection[int]) -> tuple[int, ...]:
+    return tuple(one for one in brokers if one not in others) if others else brokers
