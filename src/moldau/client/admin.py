@@ -6,13 +6,13 @@ An error in an answer is raised, except where one call asks about many things: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition, by_topic
-from moldau.client.connection import Connection, raise_error, to_error
+from moldau.client.connection import Build, Connection, raise_error, to_error
 from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
@@ -139,7 +139,7 @@ def _describe_topic_partitions(cluster: Cluster, names: Sequence[str], limit: in
     topics: dict[str, TopicMetadata] = {}
     cursor: tuple[str, int] | None = None
     while True:
-        answer = cluster.any_broker().send(
+        answer = cluster.at_any(
             ApiKey.DESCRIBE_TOPIC_PARTITIONS,
             partial(_describe_request, names=names, limit=limit, cursor=cursor),
         )
@@ -189,10 +189,8 @@ def describe_configs(
 ) -> dict[Resource, list[ConfigEntry]]:
     """Every key of each resource. A broker's own configuration is asked of that broker."""
     described: dict[Resource, list[ConfigEntry]] = {}
-    for connection, group in _by_connection(cluster, resources):
-        answer = connection.send(
-            ApiKey.DESCRIBE_CONFIGS, partial(_describe_configs_request, resources=group, synonyms=synonyms)
-        )
+    for send, group in _by_broker(cluster, resources):
+        answer = send(ApiKey.DESCRIBE_CONFIGS, partial(_describe_configs_request, resources=group, synonyms=synonyms))
         for result in answer.results:
             raise_error(result.error_code, result.error_message)
             resource = Resource(ResourceType(result.resource_type), result.resource_name)
@@ -218,42 +216,55 @@ def alter_configs(
 ) -> None:
     """Change only the named keys (IncrementalAlterConfigs); the rest of the configuration stays."""
     changes = [(name, 1, None) for name in delete] + [(name, 0, value) for name, value in set_values.items()]
-    ((connection, _),) = _by_connection(cluster, [resource])
-    answer = connection.send(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        lambda schema: schema.IncrementalAlterConfigsRequest(
-            resources=(
-                schema.AlterConfigsResource(
-                    resource_type=resource.type,
-                    resource_name=resource.name,
-                    configs=tuple(
-                        schema.AlterableConfig(name=name, config_operation=operation, value=value)
-                        for name, operation, value in changes
-                    ),
+    alter_many_configs(cluster, {resource: changes})
+
+
+def alter_many_configs(cluster: Cluster, changes: Mapping[Resource, Sequence[tuple[str, int, str | None]]]) -> None:
+    """For each resource (key, operation, value), with the protocol's operations: 0 sets, 1 deletes."""
+    for send, group in _by_broker(cluster, list(changes)):
+        answer = send(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            partial(_alter_configs_request, changes={resource: changes[resource] for resource in group}),
+        )
+        for result in answer.responses:
+            raise_error(result.error_code, result.error_message)
+
+
+def _alter_configs_request(schema: Schema, *, changes: Mapping[Resource, Sequence[tuple[str, int, str | None]]]) -> Any:
+    return schema.IncrementalAlterConfigsRequest(
+        resources=tuple(
+            schema.AlterConfigsResource(
+                resource_type=resource.type,
+                resource_name=resource.name,
+                configs=tuple(
+                    schema.AlterableConfig(name=name, config_operation=operation, value=value)
+                    for name, operation, value in of_resource
                 ),
-            ),
-            validate_only=False,
+            )
+            for resource, of_resource in changes.items()
         ),
+        validate_only=False,
     )
-    for result in answer.responses:
-        raise_error(result.error_code, result.error_message)
 
 
 def list_config_resources(cluster: Cluster, kind: ResourceType) -> list[str]:
     """The names of all that have a configuration of their own."""
-    answer = cluster.any_broker().send(
+    answer = cluster.at_any(
         ApiKey.LIST_CONFIG_RESOURCES, lambda schema: schema.ListConfigResourcesRequest(resource_types=(int(kind),))
     )
     raise_error(answer.error_code)
     return [each.resource_name for each in answer.config_resources if each.resource_type == kind]
 
 
-def _by_connection(cluster: Cluster, resources: Sequence[Resource]) -> list[tuple[Connection, list[Resource]]]:
+def _by_broker(
+    cluster: Cluster, resources: Sequence[Resource]
+) -> list[tuple[Callable[[int, Build], Any], list[Resource]]]:
+    """How to ask for which resources: a broker's own configuration is that broker's, the rest is anybody's."""
     groups: dict[int | None, list[Resource]] = {}
     for resource in resources:
         is_one_broker = resource.type is ResourceType.BROKER and resource.name != ""
         groups.setdefault(int(resource.name) if is_one_broker else None, []).append(resource)
-    return [(cluster.any_broker() if node is None else cluster.broker(node), group) for node, group in groups.items()]
+    return [(cluster.at_any if node is None else cluster.broker(node).send, group) for node, group in groups.items()]
 
 
 def _config_entry(entry: Any) -> ConfigEntry:

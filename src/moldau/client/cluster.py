@@ -1,6 +1,8 @@
 """Which broker to ask: bootstrap, metadata, controller, leaders, coordinators; and asking again when it moved.
 
-A `Cluster` keeps one connection per broker, opened when first needed.
+A `Cluster` keeps one connection per broker, opened when first needed. A broker that is gone is forgotten with all that
+was heard of the others, and whoever is in charge by then is asked, until the call's time is up; where no broker can
+be reached at all, that is said at once.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from moldau.client.config import ClientConfig
-from moldau.client.connection import Build, Connection, to_error
+from moldau.client.connection import Build, Connection, raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 from moldau.wire.uuids import ZERO_UUID
 
 TopicPartition = tuple[str, int]
+K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
+P = TypeVar("P", bound=Iterable[Any])
 
 
 class Broker(NamedTuple):
@@ -79,6 +83,7 @@ class Cluster:
         self._bootstrap: Connection | None = None
         self._connections: dict[int, Connection] = {}
         self._metadata: Metadata | None = None
+        self._last_brokers: dict[int, Broker] = {}
 
     def __enter__(self) -> Cluster:
         return self
@@ -129,7 +134,8 @@ class Cluster:
     def controller(self) -> Connection:
         """Where topics are created and deleted: any broker where the cluster does not name a controller."""
         metadata = self._metadata or self.metadata(topics=())
-        return self.broker(metadata.controller_id) if metadata.controller_id >= 0 else self.any_broker()
+        is_known = metadata.controller_id in metadata.brokers
+        return self.broker(metadata.controller_id) if is_known else self.any_broker()
 
     def brokers(self) -> dict[int, Broker]:
         return (self._metadata or self.metadata(topics=())).brokers
@@ -149,20 +155,37 @@ class Cluster:
             return schema.MetadataRequest(**fields)
 
         version = self.any_broker().version_of(ApiKey.METADATA)
-        answer = self._ask_any(ApiKey.METADATA, build)
+        answer = self.at_any(ApiKey.METADATA, build)
         self._metadata = Metadata(
             cluster_id=getattr(answer, "cluster_id", None),
             controller_id=getattr(answer, "controller_id", -1),
             brokers={b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
             topics={topic.name: _topic(topic) for topic in answer.topics},
         )
+        self._last_brokers = self._metadata.brokers
         return self._metadata
 
+    def at_any(self, api_key: int, build: Build) -> Any:
+        """Send to any broker; when it went away since the last question, to another one."""
+        try:
+            return self.any_broker().send(api_key, build)
+        except KafkaError as error:
+            if error.code not in _LOST or self._bootstrap is None:
+                raise
+        self.close()
+        return self.any_broker().send(api_key, build)
+
     def at_controller(self, api_key: int, build: Build, codes: Callable[[Any], Iterable[int]]) -> Any:
-        """Send to the controller; when it has moved (the answer's `codes` say so), find it and send again."""
-        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        """Send to the controller; when it moved (the answer's `codes` say so) or is gone, find it and send again."""
+        deadline = self._deadline()
         while True:
-            answer = self.controller().send(api_key, build)
+            try:
+                answer = self.controller().send(api_key, build)
+            except KafkaError as error:
+                if error.code not in _LOST or not self._pause(deadline):
+                    raise
+                self.close()
+                continue
             if ErrorCode.NOT_CONTROLLER not in codes(answer) or not self._pause(deadline):
                 return answer
 
@@ -172,14 +195,14 @@ class Cluster:
         call: Callable[[Connection, Mapping[TopicPartition, V]], Mapping[TopicPartition, R | KafkaError]],
     ) -> dict[TopicPartition, R | KafkaError]:
         """`call` once per leader with the partitions it leads; again for those whose leader is moving."""
-        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        deadline = self._deadline()
         results: dict[TopicPartition, R | KafkaError] = {}
         waiting = dict(values)
         while True:
             by_leader, failed = self._group_by_leader(waiting)
             results.update(failed)
             for leader, part in by_leader.items():
-                results.update(call(self.broker(leader), part))
+                results.update(self._tried(leader, part, partial(self._call_leader, call, leader)))
             waiting = {tp: value for tp, value in waiting.items() if _is_passing(results[tp])}
             if not waiting or not self._pause(deadline):
                 return results
@@ -192,7 +215,7 @@ class Cluster:
     ) -> dict[str, R | KafkaError]:
         """`call` once per coordinator with the groups or transactional ids it looks after; again for those whose
         coordinator moves, loads or is only being set up."""
-        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        deadline = self._deadline()
         results: dict[str, R | KafkaError] = {}
         waiting = list(dict.fromkeys(keys))
         while True:
@@ -201,24 +224,50 @@ class Cluster:
             by_coordinator, failed = self._group_by_coordinator(kind, waiting)
             results.update(failed)
             for coordinator, part in by_coordinator.items():
-                results.update(call(coordinator, part))
+                results.update(self._tried(coordinator.id, part, partial(call, coordinator)))
             waiting = [key for key in waiting if _is_passing(results[key])]
             if not waiting or not self._pause(deadline):
                 return results
 
     def at_every_broker(self, api_key: int, build: Build) -> dict[int, Any]:
-        """The answers of all brokers; those whose coordinator still loads are asked again, then it is raised."""
-        deadline = self._clock() + self.config.api_timeout_ms / 1000
+        """The answers of all brokers; those whose coordinator still loads are asked again, then it is raised.
+        A broker that leaves the cluster meanwhile has nothing to say."""
+        deadline = self._deadline()
         answers: dict[int, Any] = {}
         for node in sorted(self.brokers()):
-            while True:
-                answers[node] = self.broker(node).send(api_key, build)
-                code = ErrorCode(answers[node].error_code)
-                if code not in _COORDINATOR_PASSING or not self._pause(deadline):
+            while node in self.brokers():
+                try:
+                    answer = self.broker(node).send(api_key, build)
+                    raise_error(answer.error_code)
+                except KafkaError as error:
+                    if error.code in _LOST:
+                        self.forget(node)
+                    if not _is_passing(error) or not self._pause(deadline):
+                        raise
+                else:
+                    answers[node] = answer
                     break
-            if code:
-                raise to_error(code)
         return answers
+
+    def _call_leader(
+        self, call: Callable[[Connection, P], Mapping[K, R | KafkaError]], leader: int, part: P
+    ) -> Mapping[K, R | KafkaError]:
+        return call(self.broker(leader), part)
+
+    def _tried(
+        self, node_id: int, part: P, call: Callable[[P], Mapping[K, R | KafkaError]]
+    ) -> Mapping[K, R | KafkaError]:
+        """The answer of a broker, or for each thing it was asked about that it is gone."""
+        try:
+            return call(part)
+        except KafkaError as error:
+            if error.code not in (*_LOST, ErrorCode.BROKER_NOT_AVAILABLE):
+                raise
+            self.forget(node_id)
+            return dict.fromkeys(part, error)
+
+    def _deadline(self) -> float:
+        return self._clock() + self.config.api_timeout_ms / 1000
 
     def _group_by_coordinator(
         self, kind: CoordinatorType, keys: Sequence[str]
@@ -235,7 +284,7 @@ class Cluster:
     def _find_coordinators(self, kind: CoordinatorType, keys: Sequence[str]) -> list[tuple[str, Any]]:
         version = self.any_broker().version_of(ApiKey.FIND_COORDINATOR)
         if version is None or version >= 4:  # many keys in one request
-            answer = self._ask_any(
+            answer = self.at_any(
                 ApiKey.FIND_COORDINATOR,
                 lambda schema: schema.FindCoordinatorRequest(key_type=kind, coordinator_keys=tuple(keys)),
             )
@@ -243,8 +292,7 @@ class Cluster:
         if version == 0 and kind is not CoordinatorType.GROUP:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for transactions")
         return [
-            (key, self._ask_any(ApiKey.FIND_COORDINATOR, partial(_find_one_request, kind=kind, key=key)))
-            for key in keys
+            (key, self.at_any(ApiKey.FIND_COORDINATOR, partial(_find_one_request, kind=kind, key=key))) for key in keys
         ]
 
     def _group_by_leader(
@@ -279,23 +327,15 @@ class Cluster:
         self._sleep(self.config.retry_backoff_ms / 1000)
         return True
 
-    def _ask_any(self, api_key: int, build: Build) -> Any:
-        try:
-            return self.any_broker().send(api_key, build)
-        except KafkaError as error:
-            if error.code != ErrorCode.NETWORK_EXCEPTION or self._bootstrap is None:
-                raise
-        # The broker went away since the last question: once more, from the whole list.
-        self.close()
-        return self.any_broker().send(api_key, build)
-
     def _connect_bootstrap(self) -> Connection:
         failures = []
-        for host, port in self.config.bootstrap_servers:
+        # Where those we were told of are gone, the ones we heard of may be there.
+        heard = [(each.host, each.port) for each in self._last_brokers.values()]
+        for host, port in dict.fromkeys([*self.config.bootstrap_servers, *heard]):
             try:
                 return Connection(host, port, self.config)
             except KafkaError as error:
-                if error.code not in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
+                if error.code not in _LOST:
                     raise
                 failures.append(error.message)
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "No broker could be reached: " + "; ".join(failures))
@@ -317,8 +357,13 @@ _COORDINATOR_PASSING = (
 )
 
 
+# The broker itself, not its answer, is the trouble.
+_LOST = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+_PASSING = (*_LEADER_PASSING, *_COORDINATOR_PASSING, *_LOST, ErrorCode.BROKER_NOT_AVAILABLE)
+
+
 def _is_passing(result: object) -> bool:
-    return isinstance(result, KafkaError) and result.code in (*_LEADER_PASSING, *_COORDINATOR_PASSING)
+    return isinstance(result, KafkaError) and result.code in _PASSING
 
 
 def by_topic(values: Mapping[TopicPartition, V]) -> list[tuple[str, list[tuple[int, V]]]]:
