@@ -36,12 +36,21 @@ SERVED: dict[int, Api] = {
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.DELETE_GROUPS,
+        ApiKey.ELECT_LEADERS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.OFFSET_DELETE,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ALTER_PARTITION,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_TRANSACTIONS,
         ApiKey.LIST_TRANSACTIONS,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.LIST_CONFIG_RESOURCES,
@@ -55,3 +64,9 @@ SERVED: dict[int, Api] = {
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     )
 }
+
+FROM_BROKERS_ONLY = frozenset(
+    {ApiKey.ALTER_PARTITION, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ALLOCATE_PRODUCER_IDS}
+)
+"""Questions to the controller: clients are neither told of them nor answered."""
+FOR_CLIENTS: dict[int, Api] = {key: api for key, api in SERVED.items() if key not in FROM_BROKERS_ONLY}

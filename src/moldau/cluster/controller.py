@@ -123,15 +123,16 @@ class Controller:
         ]
         if silent:
             return self._fenced(image, *silent)
+        # What was found is due until it is true: only a look that finds nothing puts off the next one.
         if image.version != self._settled_version:
-            self._settled_version = image.version
             records = elections.settle(image, config)
             if records:
                 return records
+            self._settled_version = image.version
         if now_ms < self._rebalance_at_ms:
             return []
         records = elections.rebalance(image, config) if config.auto_leader_rebalance_enable else []
-        if len(records) < elections.MAX_ELECTIONS_PER_REBALANCE:
+        if not records:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
         return records
 

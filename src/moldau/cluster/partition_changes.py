@@ -8,7 +8,7 @@ where nothing is.
 - **ISR.** While anybody leads, it holds active brokers only. It is never empty: when its last members go, they stay in
   it, for they are known to have every committed record, and one of them has to come back.
 - **ELR** (eligible leader replicas, KIP-966). What leaves an ISR that falls below `min.insync.replicas` stays eligible:
-  leaders commit nothing then, so it lacks nothing. It is elected when nobody of the ISR is active. A broker that may have
+  leaders commit nothing then, so it lacks nothing. It is elected when nobody of the ISR is active. Who may have
   lost part of its log (`lost`) leaves ISR and ELR both; only if that leaves none at all, the last leader is kept.
 - **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so.
 - **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to nobody, and

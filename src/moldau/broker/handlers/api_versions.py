@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from moldau.broker.served import SERVED
+from moldau.broker.forwarding import is_from_broker
+from moldau.broker.served import FOR_CLIENTS, SERVED
 from moldau.errors import ErrorCode
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
@@ -26,9 +27,10 @@ def handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryv
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             return encode_api_versions_response(context.version, context.correlation_id, (), ErrorCode.INVALID_REQUEST)
         context.connection.software = f"{name} {software_version}"
-    return encode_api_versions_response(context.version, context.correlation_id, SERVED.values(), features=FEATURES)
+    told = (SERVED if is_from_broker(context.client_id) else FOR_CLIENTS).values()
+    return encode_api_versions_response(context.version, context.correlation_id, told, features=FEATURES)
 
 
 def unsupported_version(context: RequestContext) -> bytes:
     """A newer client's first question: answered in version 0 with the whole table, so that it can ask again."""
-    return encode_api_versions_response(0, context.correlation_id, SERVED.values(), ErrorCode.UNSUPPORTED_VERSION)
+    return encode_api_versions_response(0, context.correlation_id, FOR_CLIENTS.values(), ErrorCode.UNSUPPORTED_VERSION)
