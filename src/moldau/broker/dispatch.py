@@ -15,11 +15,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from moldau.broker.connection import Answer, Buffers, ClientConnection
+from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
+from moldau.broker.forwarding import forward, is_from_broker, should_forward
 from moldau.broker.handlers import (
     api_versions,
     configs,
     consumer_groups,
+    controller,
     coordinators,
     group_admin,
     groups,
@@ -28,6 +30,7 @@ from moldau.broker.handlers import (
     offset_commits,
     offsets,
     producer_ids,
+    reassignments,
     share_fetch,
     share_groups,
     topics,
@@ -116,12 +119,21 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
     ApiKey.DELETE_GROUPS: group_admin.handle_delete_groups,
+    ApiKey.ELECT_LEADERS: reassignments.handle_elect_leaders,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.handle_alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
     ApiKey.OFFSET_DELETE: offset_commits.handle_offset_delete,
+    ApiKey.DESCRIBE_QUORUM: controller.handle_describe_quorum,
+    ApiKey.ALTER_PARTITION: controller.handle_alter_partition,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: transaction_admin.handle_describe_producers,
+    ApiKey.BROKER_REGISTRATION: controller.handle_broker_registration,
+    ApiKey.BROKER_HEARTBEAT: controller.handle_broker_heartbeat,
+    ApiKey.UNREGISTER_BROKER: controller.handle_unregister_broker,
     ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.handle_describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transaction_admin.handle_list_transactions,
+    ApiKey.ALLOCATE_PRODUCER_IDS: controller.handle_allocate_producer_ids,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.handle_consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.handle_consumer_group_describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
@@ -148,6 +160,7 @@ class Dispatcher:
     def disconnected(self, connection: ClientConnection) -> None:
         self._node.connections.remove(connection)
         self._node.share_partitions.disconnected(connection)
+        self._node.disconnected(connection)
 
     def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:
         header = parse_request_header(frame)
@@ -161,6 +174,8 @@ class Dispatcher:
             raise ProtocolError(f"request for API {key} in version {version}, which is not served")
         if len(frame) > _MAX_BYTES.get(key, MESSAGE_MAX_BYTES):
             raise ProtocolError(f"request of {len(frame)} bytes for {api.name}")
+        if not self._node.is_serving.is_set() and key != ApiKey.API_VERSIONS and not is_from_broker(header.client_id):
+            return self._handle_later(connection, bytearray(frame))
         metrics = self._node.metrics
         metrics.requests[key] += 1
         metrics.bytes_in += len(frame)
@@ -169,6 +184,8 @@ class Dispatcher:
             if raw is not None:
                 return raw(self._node, context, frame[header.body_offset :])
             body = bytes(frame[header.body_offset :])
+            if should_forward(self._node, context):
+                return self._forward(context, body)
             if len(body) > DECODE_INLINE_MAX_BYTES:
                 return self._encode_later(context, self._handle_large(context, body))
             response = HANDLERS[key](self._node, context, decode_request(key, version, body))
@@ -179,6 +196,18 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._unexpected(context, error) from error
+
+    async def _handle_later(self, connection: ClientConnection, frame: bytearray) -> Buffers | None:
+        """A client that comes while the broker joins its cluster waits for it."""
+        await self._node.is_serving.wait()
+        answer = self.handle(connection, memoryview(frame))
+        if isinstance(answer, Pipelined):
+            return await answer.future
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def _forward(self, context: RequestContext, body: bytes) -> Buffers:
+        answer = await forward(self._node, context, body)
+        return await self._encode_later(context, self._handle_large(context, body)) if answer is None else answer
 
     async def _handle_large(self, context: RequestContext, body: bytes) -> Any:
         message = await self._node.in_thread(decode_request, context.key, context.version, body)

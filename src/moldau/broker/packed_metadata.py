@@ -32,6 +32,8 @@ class PackedMetadata:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._image: MetadataImage | None = None
+        self._controller_id = -1
+        self._alive: frozenset[int] = frozenset()
         self._topics: dict[tuple[str, int, int], tuple[TopicImage, bytes]] = {}
         self._answers: dict[tuple[str, int, int, int], bytes] = {}
 
@@ -44,7 +46,7 @@ class PackedMetadata:
         topic = self._node.image.topics.get(name)
         if topic is None:
             return None
-        packed = pack_metadata_topic(version, topic_as_told(topic, alive_brokers(self._node), operations, version == 0))
+        packed = pack_metadata_topic(version, topic_as_told(topic, self._alive, operations, version == 0))
         self._topics[name, version, operations] = (topic, packed)
         return packed
 
@@ -66,29 +68,39 @@ class PackedMetadata:
             version,
             brokers=endpoints(node, listener),
             cluster_id=node.cluster_id,
-            controller_id=node.node_id,
+            controller_id=controller_id(node),
             topics=topics,
             cluster_operations=cluster_operations,
         )
 
     def _follow_image(self) -> None:
-        image = self._node.image
-        if self._image is image:
+        image, controller = self._node.image, controller_id(self._node)
+        if self._image is image and self._controller_id == controller:
             return
-        self._image = image
+        self._image, self._controller_id = image, controller
         self._answers.clear()
+        alive = self._node.live_brokers
+        if self._alive != alive:  # each partition is told with those of its replicas that are away
+            self._alive = alive
+            self._topics.clear()
         # Images share the topics that did not change.
         self._topics = {key: known for key, known in self._topics.items() if image.topics.get(key[0]) is known[0]}
 
 
-def endpoints(node: BrokerNode, listener: str) -> list[NodeEndpoint]:
-    """As a client of this listener reaches them."""
-    host, port = node.advertised[listener]
-    return [(node.node_id, host, port, node.config.broker_rack)]
+def endpoints(node: BrokerNode, listener: str, *, fenced: bool = False) -> list[NodeEndpoint]:
+    """The brokers that live (or, those that are `fenced`), as a client of this listener reaches them."""
+    return [
+        (broker.broker_id, host, port, broker.rack)
+        for broker in node.image.brokers.values()
+        if broker.fenced is fenced
+        for name, host, port, _ in broker.endpoints
+        if name == listener
+    ]
 
 
-def alive_brokers(node: BrokerNode) -> frozenset[int]:
-    return frozenset((node.node_id,))
+def controller_id(node: BrokerNode) -> int:
+    leadership = node.controller.leadership
+    return leadership.node_id if leadership is not None else -1
 
 
 def topic_as_told(topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False) -> MetadataTopic:

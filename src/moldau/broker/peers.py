@@ -224,6 +224,19 @@ class _Wire(asyncio.BufferedProtocol):
             answer.set_result(frame)
 
 
+async def refuses(loop: asyncio.AbstractEventLoop, address: Address) -> bool:
+    """Whether a machine that answers says that nobody listens there: the one proof of a process's death."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            transport, _ = await loop.create_connection(asyncio.Protocol, *address)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    transport.close()
+    return False
+
+
 class Peers:
     """The other brokers, as the newest metadata has them."""
 

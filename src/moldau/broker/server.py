@@ -15,7 +15,9 @@ from moldau.broker.cleaning import Cleaner
 from moldau.broker.connection import ClientConnection
 from moldau.broker.connections import SWEEP_INTERVAL_S
 from moldau.broker.dispatch import Dispatcher
+from moldau.broker.membership import Membership
 from moldau.broker.node import BrokerNode
+from moldau.broker.stores import make_store
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import Listener
 from moldau.errors import ConfigError
@@ -41,10 +43,13 @@ class Server:
     async def start(self) -> None:
         """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
         try:
-            await self.node.in_thread(self.node.open)
-            self.node.coordinators.follow()
-            for listener in self.config.listeners:
-                await self._listen(listener)
+            if self.config.is_clustered:
+                await self._join()
+            else:
+                await self.node.in_thread(self.node.open)
+                self.node.coordinators.follow()
+                await self._listen_all()
+                await self.node.register_alone()
         except BaseException:
             await self.stop()
             raise
@@ -59,13 +64,26 @@ class Server:
         if self.config.log_cleaner_enable:
             self.node.spawn(Cleaner(self.node).run())
 
+    async def _join(self) -> None:
+        """Others have to reach this broker before clients may: it can be the controller already."""
+        await self.node.in_thread(self.node.logs.lock)
+        await self._listen_all()
+        self.node.membership = Membership(self.node, make_store(self.config))
+        await self.node.membership.join()
+
+    async def _listen_all(self) -> None:
+        for listener in self.config.listeners:
+            await self._listen(listener)
+
     async def stop(self) -> None:
         if self._stopped:
             return
         self._stopped = True
+        if self.node.membership is not None:
+            await self.node.membership.leave()
         for listener in self._listeners:
             listener.close()
-        self.node.answer_waiting_fetches()
+        self.node.hosted.wake_all()
         self.node.groups.stop()  # a member may wait for the others for minutes
         await self.node.connections.drain(STOP_TIMEOUT_S)
         await self.node.close()

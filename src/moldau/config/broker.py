@@ -92,6 +92,11 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
         return getattr(self, attribute_of(name))
 
     @property
+    def is_clustered(self) -> bool:
+        """Whether the metadata is shared with other brokers; else this one stands alone."""
+        return bool(self.zookeeper_connect or self.moldau_metadata_dir)
+
+    @property
     def connection_limits_by_ip(self) -> dict[str, int]:
         """`max.connections.per.ip.overrides` as numbers."""
         return _connection_limits(self.max_connections_per_ip_overrides)
@@ -142,8 +147,6 @@ def _is_idle(name: str) -> bool:
 
 
 def _warning_about(name: str) -> str | None:
-    if name == "zookeeper.connect":
-        return f"{name} is accepted but has no effect here: metadata is kept in a local file"
     if name in UNSAFE_TO_IGNORE:
         return f"{name} is accepted but has no effect here: {UNSAFE_TO_IGNORE[name]}"
     if name in BROKER_KEYS or has_no_effect(name):

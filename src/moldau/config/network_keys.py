@@ -63,8 +63,7 @@ class NetworkKeys(Configuration):
         "inter.broker.listener.name",
         Kind.STRING,
         None,
-        "The listener that brokers use among themselves.",
-        later=True,
+        "The listener that brokers use among themselves. Unset: the first one.",
     )
     controller_listener_names: tuple[str, ...] = key(
         "controller.listener.names",
@@ -77,16 +76,26 @@ class NetworkKeys(Configuration):
         "zookeeper.connect",
         Kind.STRING,
         None,
-        "The ZooKeeper ensemble of a cluster, as host:port,host:port/chroot. Unset: metadata is kept in a local file.",
-        later=True,
+        "The ZooKeeper ensemble of a cluster, as host:port,host:port/chroot. Unset: metadata is kept in local files.",
     )
     zookeeper_session_timeout_ms: int = key(
         "zookeeper.session.timeout.ms",
         Kind.INT,
         18_000,
-        "How long ZooKeeper waits for a silent broker before it counts as gone.",
+        "How long ZooKeeper waits for a silent controller before another broker takes its place.",
         AtLeast(1),
-        later=True,
+    )
+    zookeeper_connection_timeout_ms: int | None = key(
+        "zookeeper.connection.timeout.ms",
+        Kind.INT,
+        None,
+        "How long a starting broker waits for the ensemble. Unset: zookeeper.session.timeout.ms.",
+    )
+    moldau_metadata_dir: str | None = key(
+        "moldau.metadata.dir",
+        Kind.STRING,
+        None,
+        "A folder that brokers of one machine share, to be a cluster without ZooKeeper; it keeps their metadata.",
     )
     socket_send_buffer_bytes: int = key(
         "socket.send.buffer.bytes",

@@ -78,6 +78,8 @@ class LogManager:
             directory: LogContext(LogDir(directory), pool, clock, producer_id_expiration_ms, single_replica)
             for directory in self.directories
         }
+        self.was_clean = False
+        """Whether the last stop left everything on disk; known once the logs are open."""
         self._is_open = False
         self._locks: list[DirLock] = []
         self._deleted: list[tuple[int, Path]] = []  # when it is due, what
@@ -101,7 +103,15 @@ class LogManager:
                 except OSError as error:
                     raise ConfigError(f"log directory {directory} cannot be used: {error.strerror}") from error
                 self._locks.append(lock)
-            self.cluster_id, self.directory_ids = check_in(self.directories, self._node_id, self.cluster_id or None)
+        except ConfigError:
+            self._unlock()
+            raise
+
+    def check_in(self, cluster_id: str | None = None) -> None:
+        """Marks the directories as this node's, in that cluster (None: the one they are of, or a new one)."""
+        wanted = cluster_id or self.cluster_id or None
+        try:
+            self.cluster_id, self.directory_ids = check_in(self.directories, self._node_id, wanted)
         except ConfigError:
             self._unlock()
             raise
@@ -109,6 +119,8 @@ class LogManager:
     def open(self, topic_configs: Callable[[str], TopicConfig] | None = None, progress: Progress | None = None) -> None:
         """Loads every log; those in directories that were not stopped cleanly are recovered, in threads."""
         self.lock()
+        if not self.directory_ids:
+            self.check_in()
         jobs: list[Callable[[], PartitionLog | None]] = []
         all_clean = True
         for context in self._contexts.values():
@@ -127,6 +139,7 @@ class LogManager:
                 self._collect((future.result() for future in futures), len(jobs), progress)
         if jobs and not all_clean:
             logger.info("not stopped cleanly the last time: checked the logs", extra={"partitions": len(jobs)})
+        self.was_clean = all_clean
         self._is_open = True
 
     def _jobs(
@@ -177,7 +190,7 @@ class LogManager:
                     f"{log.name} is in {other.directory} and in {log.directory}: remove the one that is stale"
                 )
 
-    def close(self) -> None:
+    def close(self, broker_epoch: int = -1) -> None:
         """Everything to disk, then the mark that makes the next start quick; a failed directory gets none."""
         try:
             if self._is_open:
@@ -187,7 +200,7 @@ class LogManager:
                     failed.add(directory)
                 for directory, context in self._contexts.items():
                     if not context.log_dir.offline and directory not in failed:
-                        checkpoints.write_clean_shutdown(directory, broker_epoch=-1)
+                        checkpoints.write_clean_shutdown(directory, broker_epoch=broker_epoch)
         except OSError as failure:
             raise StorageError(f"cannot mark a clean stop: {failure}") from failure
         finally:

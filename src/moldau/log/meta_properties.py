@@ -44,6 +44,11 @@ def check_in(directories: Sequence[Path], node_id: int, cluster_id: str | None =
     return cluster_id, directory_ids
 
 
+def read_cluster_id(directories: Sequence[Path]) -> str | None:
+    """The cluster that these directories are of; None where they are new."""
+    return next((known for each in directories if (known := _read(each).get("cluster.id")) is not None), None)
+
+
 def _read(directory: Path) -> dict[str, str]:
     try:
         return dict(parse_properties((directory / META_PROPERTIES).read_text(encoding="utf-8")))

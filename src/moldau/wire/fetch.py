@@ -237,6 +237,33 @@ def _read_ints(body: memoryview, count: int, pos: int) -> tuple[list[int], int]:
     return list(struct.unpack_from(f">{count}i", body, pos)), pos + 4 * count
 
 
+def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
+    """The body of a request between brokers, which know topics by id and tell who they are in a tag (version 15)."""
+    parts = [
+        _LIMITS.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level),
+        _SESSION.pack(request.session_id, request.session_epoch),
+        write_uvarint(len(request.topics) + 1),
+    ]
+    for topic in request.topics:
+        parts += (topic.topic_id or ZERO_ID, write_uvarint(len(topic.partitions) + 1))
+        for partition in topic.partitions:
+            parts += (_PARTITION_V12.pack(*partition), b"\0")
+        parts.append(b"\0")
+    parts.append(write_uvarint(len(request.forgotten) + 1))
+    for forgotten in request.forgotten:
+        indexes = forgotten.partitions
+        parts += (forgotten.topic_id or ZERO_ID, write_uvarint(len(indexes) + 1))
+        parts += (struct.pack(f">{len(indexes)}i", *indexes), b"\0")
+    parts.append(write_compact_string(request.rack_id))
+    if request.replica_id >= 0:
+        state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch) + b"\0"
+        parts.append(write_tags([(1, state)]))
+    else:
+        parts.append(b"\0")
+    assert version >= _REPLICA_STATE_FROM
+    return b"".join(parts)
+
+
 class FetchResponse(NamedTuple):
     throttle_ms: int
     error_code: int

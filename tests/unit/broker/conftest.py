@@ -11,6 +11,7 @@ from offline import ADVERTISED, LISTENER, OfflineBroker, StartOffline
 
 from moldau.broker.node import BrokerNode
 from moldau.config.broker import BrokerConfig
+from moldau.metadata.records import BrokerRecord
 
 
 @pytest.fixture
@@ -24,6 +25,10 @@ async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
         node = BrokerNode(config, asyncio.get_running_loop())
         node.open()
         node.advertised[LISTENER] = ADVERTISED
+        me = BrokerRecord(
+            node.node_id, node.image.version + 1, ((LISTENER, *ADVERTISED, "PLAINTEXT"),), config.broker_rack
+        )
+        node.begin_with(node.controller.adopt([me]))
         nodes.append(node)
         return OfflineBroker(node)
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from offline import OfflineBroker, StartOffline
 
+from moldau.broker.node import METADATA_FILE
 from moldau.config.entries import ConfigSource
 from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.local_store import LocalStore
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 
@@ -307,10 +309,9 @@ async def test_altered_values_survive_a_restart(offline_broker: OfflineBroker) -
     await offline_broker.create("t")
     await alter(offline_broker, (TOPIC, "t", [("retention.ms", SET, "42")]))
     await alter(offline_broker, (BROKER, "", [("log.retention.bytes", SET, "43")]))
-    store = offline_broker.node._store
-    assert store is not None
-    store.close()
-    image = store.open()
+    controller = offline_broker.node.controller
+    controller.close()
+    image = controller.open_alone(LocalStore(offline_broker.node.logs.directories[0] / METADATA_FILE))
     assert dict(image.topic_config("t")) == {"retention.ms": "42"}
     assert dict(image.broker_config(None)) == {"log.retention.bytes": "43"}
 

@@ -13,7 +13,7 @@ from offline import OfflineBroker, StartOffline, new_topic
 from moldau.config.entries import ConfigSource
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.image import ImageDraft, MetadataImage
-from moldau.metadata.records import PartitionRecord, Record, TopicRecord
+from moldau.metadata.records import Record
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 
@@ -194,7 +194,7 @@ async def test_many_topics_are_one_durable_write(offline_broker: OfflineBroker) 
     await create(offline_broker, *({"name": f"t{number}"} for number in range(20)))
     assert len(offline_broker.node.image.topics) == 20
     log_lines = (offline_broker.node.logs.directories[0] / "moldau-metadata.jsonl").read_bytes().splitlines()
-    assert len(log_lines) == 2, "one for the empty snapshot, one for all topics"
+    assert len(log_lines) == 3, "the empty snapshot, the broker itself, all topics"
     assert offline_broker.node.image.version == image.version + 40
 
 
@@ -386,11 +386,11 @@ async def test_a_request_copies_the_metadata_once_however_many_topics_it_has(
 async def test_a_full_disk_refuses_the_topics_and_nothing_else(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(records: list[TopicRecord | PartitionRecord]) -> None:
+    def full(*_: object) -> None:
         raise StorageError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(offline_broker.node._store, "append", full)
+        patch.setattr(offline_broker.node.controller._store, "append", full)
         good, bad = await create(offline_broker, {"name": "t"}, {"name": "?"})
     assert (good.error_code, good.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
     assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -400,13 +400,13 @@ async def test_a_full_disk_refuses_the_topics_and_nothing_else(
 async def test_a_client_that_goes_away_leaves_no_half_topic(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = offline_broker.node._store
+    store = offline_broker.node.controller._store
     assert store is not None
     append, appending = store.append, asyncio.Event()
 
-    def announced(records: Sequence[Record]) -> MetadataImage:
+    def announced(epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
         offline_broker.node.loop.call_soon_threadsafe(appending.set)
-        return append(records)
+        append(epoch, records, image)
 
     monkeypatch.setattr(store, "append", announced)
     asked = asyncio.create_task(offline_broker.create("t", 3))

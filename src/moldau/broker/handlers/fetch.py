@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers
 from moldau.broker.delayed_fetch import DelayedFetch
 from moldau.broker.fetch_sessions import FetchPlan, Wanted
+from moldau.broker.metadata_feed import METADATA_TOPIC_ID
 from moldau.broker.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import (
@@ -32,6 +33,8 @@ WAIT_MAX_MS = 600_000
 
 def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
     request = parse_fetch_request(context.version, body)
+    if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
+        return node.controller.feed.handle(context, request)
     try:
         if request.replica_id >= 0:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")

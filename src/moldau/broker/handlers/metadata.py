@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.connection import Buffers
 from moldau.broker.handlers.topics import CLUSTER_METADATA_TOPIC, NewTopic, create_topics
-from moldau.broker.packed_metadata import alive_brokers, endpoints, topic_as_told
+from moldau.broker.packed_metadata import controller_id, endpoints, topic_as_told
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import TopicImage
 from moldau.metadata.topics import is_internal, validate_topic_name
-from moldau.wire.messages import error, ms
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema, error, ms
 from moldau.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataTopic,
@@ -103,11 +104,32 @@ def _absence(name: str) -> ErrorCode:
 async def _create_and_answer(
     node: BrokerNode, context: RequestContext, request: Any, names: Sequence[str], missing: Sequence[str]
 ) -> Buffers:
-    outcomes = await create_topics(node, [NewTopic(name) for name in missing])
-    for name, outcome in outcomes.items():
-        if isinstance(outcome, KafkaError) and name not in node.image.topics:
-            log.warning("topic was not created on first use", extra={"topic": name, "why": outcome.message})
+    if node.controller.is_active:
+        outcomes = await create_topics(node, [NewTopic(name) for name in missing])
+        refused = {name: one.message for name, one in outcomes.items() if isinstance(one, KafkaError)}
+    else:
+        refused = await _ask_for_topics(node, missing)
+    for name, why in refused.items():
+        if name not in node.image.topics:
+            log.warning("topic was not created on first use", extra={"topic": name, "why": why})
     return _answer(node, context, request, names)
+
+
+async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, str]:
+    """Lets the controller create topics with its defaults; those it refused, and why."""
+
+    def build(schema: Schema) -> Any:
+        topics = (
+            schema.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=(), configs=())
+            for name in names
+        )
+        return schema.CreateTopicsRequest(topics=tuple(topics), timeout=ms(30_000), validate_only=False)
+
+    try:
+        answer = await node.ask_controller(ApiKey.CREATE_TOPICS, build)
+    except KafkaError as error:
+        return dict.fromkeys(names, error.message)
+    return {topic.name: topic.error_message or "" for topic in answer.topics if topic.error_code}
 
 
 def _answer(
@@ -187,10 +209,11 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
+        controller_id=controller_id(node),
         brokers=tuple(
-            schema.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=False)
-            for node_id, host, port, rack in endpoints(node, context.connection.listener)
+            schema.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=fenced)
+            for fenced in ((False, True) if getattr(request, "include_fenced_brokers", False) else (False,))
+            for node_id, host, port, rack in endpoints(node, context.connection.listener, fenced=fenced)
         ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
@@ -222,7 +245,7 @@ class _Page:
         self.topics: list[bytes] = []
         self.next_cursor: tuple[str, int] | None = None
         self._image = node.image
-        self._alive = alive_brokers(node)
+        self._alive = node.live_brokers
         self._room = limit
 
     def add(self, name: str, first: int) -> bool:

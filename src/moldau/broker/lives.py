@@ -1,0 +1,62 @@
+"""One life of a broker's process, and what it knows of the one before.
+
+The controller asks whether a broker that registers may have lost records it had acknowledged. A process that was
+killed has not: the kernel kept what it had written. Only a machine that went down may have, or a folder that is new.
+So each life notes its broker epoch together with the kernel's boot id.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from moldau.errors import StorageError
+from moldau.log.files import replace_file
+from moldau.log.manager import LogManager
+from moldau.wire.uuids import random_uuid
+
+EPOCH_FILE = "moldau-broker-epoch.json"
+UNKNOWN_EPOCH = -1
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Life(NamedTuple):
+    incarnation_id: uuid.UUID
+    previous_broker_epoch: int
+    """-1: records may have been lost since."""
+    directories: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, logs: LogManager) -> Life:
+        previous = {_previous(directory, logs.was_clean) for directory in logs.directories}
+        # Folders that do not agree are of different lives: one of them may be empty.
+        is_whole = len(previous) == 1 and not logs.offline_dirs
+        return cls(random_uuid(), previous.pop() if is_whole else UNKNOWN_EPOCH, tuple(logs.directories))
+
+    def began(self, broker_epoch: int) -> None:
+        """Notes the epoch that the controller gave to this life."""
+        text = json.dumps({"broker_epoch": broker_epoch, "boot_id": _boot_id()})
+        for directory in self.directories:
+            try:
+                replace_file(directory / EPOCH_FILE, text.encode())
+            except OSError as error:
+                raise StorageError(f"cannot write {directory / EPOCH_FILE}: {error}") from error
+
+
+def _previous(directory: Path, was_clean: bool) -> int:
+    try:
+        noted = json.loads((directory / EPOCH_FILE).read_text())
+        epoch, boot_id = int(noted["broker_epoch"]), noted["boot_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return UNKNOWN_EPOCH
+    return epoch if was_clean or (boot_id and boot_id == _boot_id()) else UNKNOWN_EPOCH
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""  # no such file on this system: every crash counts as the machine's

@@ -1,0 +1,308 @@
+"""A broker's place in its cluster: stand for election, find the controller, follow it, register, send heartbeats.
+
+    campaign ── elected ──> controller.elected            (the store tells, from its own thread)
+       └─ another one leads ──> fetch its records, again and again, each answer a newer image
+
+    first image → logs opened → registered (fenced) → caught up with the own registration → unfenced: clients may come
+
+A connection to the controller that breaks is no proof of its death, a port that refuses is: then its place is taken at
+once. Otherwise the store decides when it has been silent for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.lives import Life
+from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
+from moldau.broker.peers import Peer, refuses
+from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
+from moldau.metadata.store import Candidate, Leadership, MetadataStore
+from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    encode_fetch_request,
+    parse_fetch_response,
+)
+from moldau.wire.messages import Schema
+from moldau.wire.uuids import uuid_from_text
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+POLL_WAIT_MS = 5_000
+"""How long the controller may hold a fetch of metadata when nothing changes."""
+RETRY_S = 0.05
+FENCED_BEAT_S = 0.1
+"""Between the heartbeats of a broker that waits to be unfenced."""
+JOIN_PROGRESS_S = 2.0
+SHUTDOWN_TIMEOUT_S = 10.0
+"""For handing leaderships over; then the broker stops anyway, and the controller finds out."""
+
+_FETCH_VERSION = APIS[ApiKey.FETCH].max_version
+
+
+class Membership:
+    def __init__(self, node: BrokerNode, store: MetadataStore) -> None:
+        self._node = node
+        self._store = store
+        self._life: Life | None = None
+        self._changed = asyncio.Event()
+        """A leadership was told of."""
+        self._has_image = asyncio.Event()
+        self._failure: MoldauError | None = None
+        self._wants_shutdown = False
+        self._may_shut_down = asyncio.Event()
+        self._beat_now = asyncio.Event()
+
+    # -- joining
+
+    async def join(self) -> None:
+        """Returns when clients may come. The listeners are bound by now."""
+        node = self._node
+        await node.in_thread(self._store.open)
+        host, port = node.inter_broker_address
+        await node.in_thread(self._store.campaign, Candidate(node.node_id, host, port), self._told)
+        node.spawn(self._follow_forever())
+        await self._patiently("waiting for a controller", self._has_image.wait)
+        await node.in_thread(self._open_logs)
+        node.coordinators.follow()
+        await self._patiently("waiting to be registered", self._register)
+        node.spawn(self._beat_forever())
+        await self._patiently("waiting to be unfenced", self._unfenced)
+        await node.in_thread(self._announce)
+        node.is_serving.set()
+
+    def _open_logs(self) -> None:
+        node = self._node
+        image = node.controller.image if node.controller.is_active else node.image
+        node.logs.check_in(image.cluster_id)
+        node.open_logs(image)
+        self._life = Life.of(node.logs)
+
+    def _announce(self) -> None:
+        self._store.announce(self._node.node_id, self._node.endpoints, self._node.config.broker_rack)
+
+    async def _patiently(self, what: str, work: Callable[[], Any]) -> None:
+        """Says every two seconds what the start waits for."""
+        task = asyncio.ensure_future(work())
+        try:
+            while not (await asyncio.wait({task}, timeout=JOIN_PROGRESS_S))[0]:
+                if self._failure is not None:
+                    raise self._failure
+                log.info(what)
+            await task
+        finally:
+            task.cancel()
+
+    # -- who leads
+
+    def _told(self, leadership: Leadership | None) -> None:
+        """From a thread of the store."""
+        with suppress(RuntimeError):  # the loop is closed: this broker stops
+            self._node.loop.call_soon_threadsafe(self._leads, leadership)
+
+    def _leads(self, leadership: Leadership | None) -> None:
+        controller = self._node.controller
+        known = controller.leadership
+        if leadership is not None and known is not None and leadership.epoch <= known.epoch:
+            return
+        if leadership is None or leadership.node_id != self._node.node_id or controller.is_active:
+            controller.deposed()
+        controller.leadership = leadership
+        self._changed.set()
+        if leadership is not None and leadership.node_id == self._node.node_id:
+            self._node.spawn(self._elected(leadership))
+
+    async def _elected(self, leadership: Leadership) -> None:
+        controller = self._node.controller
+        await controller.elected(self._store, leadership)
+        if controller.is_active and controller.epoch == leadership.epoch:
+            self._has_image.set()
+            self._beat_now.set()
+            await self._bury_the_dead()
+
+    async def _bury_the_dead(self) -> None:
+        """A new controller does not wait a whole session for brokers that died with the one before."""
+        node = self._node
+        lost = [
+            one for one in node.controller.image.brokers.values() if not one.fenced and one.broker_id != node.node_id
+        ]
+        await asyncio.gather(*(self.probe(one.broker_id) for one in lost))
+
+    async def probe(self, broker_id: int) -> None:
+        """A broker's connection broke, or never came: is anybody there?"""
+        controller = self._node.controller
+        broker = controller.image.brokers.get(broker_id)
+        if broker is None or not controller.is_active or controller.feed.is_connected(broker_id):
+            return
+        with suppress(KafkaError):
+            if await refuses(self._node.loop, self._node.address_in(controller.image, broker_id)):
+                await controller.broker_died(broker_id)
+
+    # -- following
+
+    async def _follow_forever(self) -> None:
+        while True:
+            leadership = self._node.controller.leadership
+            self._changed.clear()
+            if leadership is None or leadership.node_id == self._node.node_id:
+                await self._changed.wait()
+                continue
+            peer = self._node.peers.at((leadership.host, leadership.port), "metadata")
+            following = asyncio.ensure_future(self._follow(peer, leadership))
+            changing = asyncio.ensure_future(self._changed.wait())
+            await asyncio.wait({following, changing}, return_when=asyncio.FIRST_COMPLETED)
+            changing.cancel()
+            if not following.done():
+                following.cancel()
+                with suppress(asyncio.CancelledError):
+                    await following
+                peer.close()
+
+    async def _follow(self, peer: Peer, leadership: Leadership) -> None:
+        """One fetch after the other, until it fails."""
+        node = self._node
+        try:
+            while True:
+                image = node.newest_image
+                request = FetchRequest(
+                    replica_id=node.node_id if node.broker_epoch >= 0 else -1,
+                    replica_epoch=node.broker_epoch,
+                    max_wait_ms=POLL_WAIT_MS,
+                    min_bytes=1,
+                    topics=[FetchTopic(None, METADATA_TOPIC_ID, [_from(image.version, leadership.epoch)])],
+                )
+                body = encode_fetch_request(_FETCH_VERSION, request)
+                frame = await peer.ask_raw(ApiKey.FETCH, _FETCH_VERSION, [body], timeout_s=2 * POLL_WAIT_MS / 1000)
+                ((_, _, (result,)),) = parse_fetch_response(_FETCH_VERSION, frame).topics
+                if result.error_code:
+                    raise KafkaError(ErrorCode(result.error_code), "the controller refused a fetch of metadata")
+                newer = apply_result(image, result)
+                if newer is not image:
+                    if self._has_image.is_set():
+                        node.follow(newer)
+                        await node.applied(newer.version)
+                    else:
+                        node.begin_with(newer)
+                        self._has_image.set()
+                elif not self._has_image.is_set():
+                    self._has_image.set()
+        except (KafkaError, OSError) as error:
+            log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
+            if await refuses(node.loop, (leadership.host, leadership.port)):
+                await node.in_thread(self._store.usurp, leadership.epoch)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), RETRY_S)
+
+    # -- registration and heartbeats
+
+    async def _register(self) -> None:
+        node, life = self._node, self._life
+        assert life is not None
+        while True:
+            try:
+                answer = await node.ask_controller(ApiKey.BROKER_REGISTRATION, self._registration)
+                code = ErrorCode(answer.error_code)
+                if code is ErrorCode.NONE:
+                    break
+                if code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION):
+                    raise ConfigError(f"the controller refuses this broker: {code.name}")
+                log.info("not registered yet", extra={"why": code.name})
+            except KafkaError as error:
+                log.debug("not registered yet: %s", error.message)
+            await asyncio.sleep(FENCED_BEAT_S)
+        node.broker_epoch = answer.broker_epoch
+        await node.in_thread(life.began, answer.broker_epoch)
+
+    def _registration(self, schema: Schema) -> Any:
+        node, life = self._node, self._life
+        assert life is not None
+        return schema.BrokerRegistrationRequest(
+            broker_id=node.node_id,
+            cluster_id=node.cluster_id,
+            incarnation_id=life.incarnation_id,
+            listeners=tuple(
+                schema.Listener(name=name, host=host, port=port, security_protocol=_PROTOCOLS[protocol])
+                for name, host, port, protocol in node.endpoints
+            ),
+            features=(),
+            rack=node.config.broker_rack,
+            is_migrating_zk_broker=False,
+            log_dirs=tuple(uuid_from_text(one) for one in node.logs.directory_ids.values()),
+            previous_broker_epoch=life.previous_broker_epoch,
+        )
+
+    async def _unfenced(self) -> None:
+        node = self._node
+        while (me := node.image.brokers.get(node.node_id)) is None or me.fenced or me.broker_epoch != node.broker_epoch:
+            await node.applied(node.image.version + 1)
+
+    async def _beat_forever(self) -> None:
+        node = self._node
+        while True:
+            try:
+                answer = await node.ask_controller(ApiKey.BROKER_HEARTBEAT, self._heartbeat)
+                code = ErrorCode(answer.error_code)
+                if code is ErrorCode.NONE:
+                    if answer.should_shut_down:
+                        self._may_shut_down.set()
+                    interval_s = node.config.broker_heartbeat_interval_ms / 1000
+                    if answer.is_fenced or self._wants_shutdown:
+                        interval_s = min(interval_s, FENCED_BEAT_S)
+                else:
+                    interval_s = FENCED_BEAT_S
+                    await self._refused(code)
+            except KafkaError as error:
+                log.debug("heartbeat failed: %s", error.message)
+                interval_s = FENCED_BEAT_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._beat_now.wait(), interval_s)
+            self._beat_now.clear()
+
+    async def _refused(self, code: ErrorCode) -> None:
+        if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            # Unregistered by hand, or taken for dead and replaced: begin again as the same process.
+            log.warning("the controller does not know this broker: registering again", extra={"code": code.name})
+            self._node.broker_epoch = -1
+            await self._register()
+
+    def _heartbeat(self, schema: Schema) -> Any:
+        node = self._node
+        return schema.BrokerHeartbeatRequest(
+            broker_id=node.node_id,
+            broker_epoch=node.broker_epoch,
+            current_metadata_offset=node.image.version,
+            want_fence=False,
+            want_shut_down=self._wants_shutdown,
+            offline_log_dirs=(),
+        )
+
+    # -- leaving
+
+    async def leave(self) -> None:
+        """Hands leaderships over, so that clients need not wait for anything; then the controller's own place."""
+        node = self._node
+        if node.broker_epoch >= 0 and node.config.controlled_shutdown_enable:
+            self._wants_shutdown = True
+            self._beat_now.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._may_shut_down.wait(), SHUTDOWN_TIMEOUT_S)
+        with suppress(MoldauError):
+            await node.in_thread(self._store.resign)
+
+
+_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Kafka's numbers of them."""
+
+
+def _from(version: int, epoch: int) -> FetchPartition:
+    return FetchPartition(0, current_leader_epoch=epoch, fetch_offset=version)
