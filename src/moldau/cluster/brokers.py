@@ -1,7 +1,7 @@
 """What brokers tell the controller about themselves, and what it answers: registrations and heartbeats.
 
 A broker is *active* when it is registered, not fenced, and not about to shut down: only then may it lead or be in an
-ISR. In the one-broker shape nobody registers, and the node itself is the one active broker.
+ISR. Where nobody has registered, the node itself is the one active broker.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def active_brokers(image: MetadataImage, node_id: int) -> frozenset[int]:
     """`node_id` is who stands alone where nobody registers."""
     if not image.brokers:
         return frozenset((node_id,))
-    return frozenset(
-        id_ for id_, broker in image.brokers.items() if not broker.fenced and not broker.in_controlled_shutdown
-    )
+    return frozenset(id_ for id_, broker in image.brokers.items() if broker.is_active)
 
 
 def registered(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRecord:

@@ -96,7 +96,7 @@ def _refusal(
 def _all_eligible(image: MetadataImage, isr: Iterable[tuple[int, int]]) -> bool:
     for broker_id, epoch in isr:
         broker = image.brokers.get(broker_id)
-        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+        if broker is None or not broker.is_active:
             return False
         if epoch not in (UNCHECKED_EPOCH, broker.broker_epoch):
             return False

@@ -85,6 +85,11 @@ class BrokerRecord:
     in_controlled_shutdown: bool = False
     incarnation_id: str = ""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead, be in an ISR, and get new replicas."""
+        return not self.fenced and not self.in_controlled_shutdown
+
 
 @dataclass(frozen=True, slots=True)
 class RemoveBrokerRecord:

@@ -1,7 +1,7 @@
 """Planning of topics: what records a change of topics or partitions needs, or why it is refused.
 
 Pure functions over an image, with Kafka's error codes and messages in Kafka's words; nothing is stored here.
-Dynamic configuration is planned in `configs`.
+Dynamic configuration is planned in `configs`, where replicas go in `placement`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.config.topic import validate_topic_overrides
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, TopicImage, unified_name
+from moldau.metadata.placement import Host, hosts_of, next_of_topic, place
 from moldau.metadata.records import (
     ConfigRecord,
     PartitionRecord,
@@ -56,20 +57,20 @@ def plan_create_topic(
     name: str,
     *,
     topic_id: uuid.UUID,
-    brokers: Sequence[int],
     broker_config: BrokerConfig,
     num_partitions: int = -1,
     replication_factor: int = -1,
     assignments: Sequence[Assignment] = (),
     configs: Mapping[str, str | None] | None = None,
 ) -> list[Record]:
-    """Records of a new topic; -1 takes the broker's default. `brokers` are those that can take a replica."""
+    """Records of a new topic; -1 takes the broker's default."""
     if name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     validate_topic_name(name)
     _check_collision(image, name)
     overrides = dict(configs or {})
     validate_topic_overrides(overrides, broker_config)
+    hosts = hosts_of(image, broker_config.node_id)
     if assignments:
         if replication_factor != -1:
             raise _invalid_request(
@@ -77,13 +78,15 @@ def plan_create_topic(
             )
         if num_partitions != -1:
             raise _invalid_request("A manual partition assignment was specified, but numPartitions was not set to -1.")
-        placed = _check_assignments(assignments, brokers)
+        placed = _check_assignments(assignments, hosts)
     else:
-        placed = _place_new_topic(image, num_partitions, replication_factor, brokers, broker_config)
+        count, factor = _size(num_partitions, replication_factor, broker_config)
+        # Each topic begins where the ones before it ended, so that leaders spread evenly without a random number.
+        placed = place(hosts, image.partition_count, count, factor)
     check_partition_count(len(placed))
     records: list[Record] = [TopicRecord(name, topic_id)]
     records.extend(ConfigRecord("topic", name, key, value) for key, value in overrides.items())
-    records.extend(_partition_records(topic_id, 0, placed, brokers))
+    records.extend(_partition_records(topic_id, 0, placed, hosts))
     return records
 
 
@@ -92,7 +95,7 @@ def plan_create_partitions(
     name: str,
     count: int,
     *,
-    brokers: Sequence[int],
+    broker_config: BrokerConfig,
     assignments: Sequence[Sequence[int]] | None = None,
 ) -> list[Record]:
     """Records that bring the topic up to `count` partitions; `assignments` place the new ones."""
@@ -108,6 +111,7 @@ def plan_create_partitions(
     additional = count - current
     check_partition_count(additional)
     replication_factor = len(topic.partitions[0].replicas)
+    hosts = hosts_of(image, broker_config.node_id)
     if assignments is not None:
         if len(assignments) != additional:
             raise _invalid_assignment(
@@ -115,13 +119,12 @@ def plan_create_partitions(
                 "assignment(s) were specified."
             )
         for replicas in assignments:
-            check_replicas(replicas, brokers, replication_factor)
+            check_replicas(replicas, [host.broker_id for host in hosts], replication_factor)
         placed = [tuple(replicas) for replicas in assignments]
     else:
-        start = topic.partitions[0].replicas[0]
-        first = brokers.index(start) if start in brokers else 0
-        placed = _place(first + current, additional, replication_factor, brokers)
-    return list(_partition_records(topic.topic_id, current, placed, brokers))
+        first = next_of_topic(hosts, topic.partitions[0].replicas[0], current)
+        placed = place(hosts, first, additional, replication_factor)
+    return list(_partition_records(topic.topic_id, current, placed, hosts))
 
 
 def plan_delete_topic(image: MetadataImage, topic: str | uuid.UUID | bytes) -> list[Record]:
@@ -157,13 +160,8 @@ def _check_collision(image: MetadataImage, name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _place_new_topic(
-    image: MetadataImage,
-    num_partitions: int,
-    replication_factor: int,
-    brokers: Sequence[int],
-    broker_config: BrokerConfig,
-) -> list[tuple[int, ...]]:
+def _size(num_partitions: int, replication_factor: int, broker_config: BrokerConfig) -> tuple[int, int]:
+    """How many partitions of how many replicas are asked for."""
     if replication_factor < -1 or replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -173,29 +171,11 @@ def _place_new_topic(
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     count = broker_config.num_partitions if num_partitions == -1 else num_partitions
     check_partition_count(count)
-    factor = broker_config.default_replication_factor if replication_factor == -1 else replication_factor
-    # Each topic begins where the ones before it ended, so that leaders spread evenly without a random number.
-    return _place(image.partition_count, count, factor, brokers)
+    return count, broker_config.default_replication_factor if replication_factor == -1 else replication_factor
 
 
-def _place(first: int, count: int, replication_factor: int, brokers: Sequence[int]) -> list[tuple[int, ...]]:
-    """Leaders go round the brokers; followers too, one step further in each round, so that pairs change."""
-    size = len(brokers)
-    if replication_factor > size:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor "
-            f"of {replication_factor} cannot be reached because only {size} broker(s) are registered.",
-        )
-    placed = []
-    for number in range(first, first + count):
-        leader, shift = number % size, number // size
-        steps = ((shift + step) % (size - 1) for step in range(replication_factor - 1))
-        placed.append((brokers[leader], *(brokers[(leader + 1 + step) % size] for step in steps)))
-    return placed
-
-
-def _check_assignments(assignments: Sequence[Assignment], brokers: Sequence[int]) -> list[tuple[int, ...]]:
+def _check_assignments(assignments: Sequence[Assignment], hosts: Sequence[Host]) -> list[tuple[int, ...]]:
+    brokers = [host.broker_id for host in hosts]
     by_index: dict[int, tuple[int, ...]] = {}
     replication_factor = None
     for index, replicas in assignments:
@@ -230,11 +210,17 @@ def check_replicas(replicas: Sequence[int], brokers: Collection[int], replicatio
 
 
 def _partition_records(
-    topic_id: uuid.UUID, first: int, placed: Sequence[tuple[int, ...]], brokers: Sequence[int]
+    topic_id: uuid.UUID, first: int, placed: Sequence[tuple[int, ...]], hosts: Sequence[Host]
 ) -> list[PartitionRecord]:
+    active = {host.broker_id for host in hosts if host.is_active}
     records = []
     for index, replicas in enumerate(placed, first):
-        isr = tuple(broker_id for broker_id in replicas if broker_id in brokers)
+        isr = tuple(broker_id for broker_id in replicas if broker_id in active)
+        if not isr:
+            raise _invalid_assignment(
+                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+                "controlled shutdown."
+            )
         records.append(PartitionRecord(topic_id, index, replicas, isr, leader=isr[0]))
     return records
 

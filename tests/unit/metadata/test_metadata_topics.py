@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, TopicImage
-from moldau.metadata.records import ConfigRecord, PartitionRecord, TopicRecord
+from moldau.metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
 from moldau.metadata.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     check_partition_count,
@@ -28,8 +28,13 @@ ID = uuid.UUID(int=5)
 CONFIG = BrokerConfig(num_partitions=3, default_replication_factor=2)
 
 
-def create(image: MetadataImage, name: str, **options: Any) -> MetadataImage:
-    options = {"topic_id": uuid.uuid4(), "brokers": [1, 2, 3], "broker_config": CONFIG, **options}
+def with_brokers(image: MetadataImage, *brokers: int) -> MetadataImage:
+    return dataclasses.replace(image, brokers={one: BrokerRecord(one, 1, ()) for one in brokers})
+
+
+def create(image: MetadataImage, name: str, brokers: Sequence[int] = (1, 2, 3), **options: Any) -> MetadataImage:
+    options = {"topic_id": uuid.uuid4(), "broker_config": CONFIG, **options}
+    image = with_brokers(image, *brokers)
     return image.apply(plan_create_topic(image, name, **options))
 
 
@@ -81,7 +86,6 @@ def test_a_topic_is_created_with_partitions_and_configuration() -> None:
         MetadataImage(),
         "a",
         topic_id=ID,
-        brokers=[1],
         broker_config=CONFIG,
         num_partitions=2,
         replication_factor=1,
@@ -116,7 +120,7 @@ def test_the_next_topic_begins_where_the_last_one_ended() -> None:
     counts=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
 def test_replicas_are_distinct_and_leaders_and_replicas_even(size: int, factor: int, counts: list[int]) -> None:
-    brokers, factor = list(range(10, 10 + size)), min(factor, size)
+    brokers, factor = range(10, 10 + size), min(factor, size)
     image = MetadataImage()
     for number, count in enumerate(counts):
         image = create(image, f"t{number}", brokers=brokers, num_partitions=count, replication_factor=factor)
@@ -226,13 +230,13 @@ class TestCreatePartitions:
     image = create(MetadataImage(), "a", num_partitions=2, replication_factor=2)
 
     def test_new_ones_go_on_round_the_brokers(self) -> None:
-        image = self.image.apply(plan_create_partitions(self.image, "a", 5, brokers=[1, 2, 3]))
+        image = self.image.apply(plan_create_partitions(self.image, "a", 5, broker_config=CONFIG))
         assert replicas(image, "a")[:2] == replicas(self.image, "a")
         assert [each[0] for each in replicas(image, "a")] == [1, 2, 3, 1, 2]
         assert all(len(set(each)) == 2 for each in replicas(image, "a"))
 
     def test_assignments_of_the_new_ones(self) -> None:
-        records = plan_create_partitions(self.image, "a", 3, brokers=[1, 2, 3], assignments=[[3, 2]])
+        records = plan_create_partitions(self.image, "a", 3, broker_config=CONFIG, assignments=[[3, 2]])
         assert replicas(self.image.apply(records), "a")[2] == (3, 2)
 
     @pytest.mark.parametrize(
@@ -262,12 +266,12 @@ class TestCreatePartitions:
     def test_what_cannot_be_added_is_refused_with_kafkas_code(
         self, name: str, count: int, assignments: Any, code: ErrorCode, message: str
     ) -> None:
-        got = refusal(plan_create_partitions, self.image, name, count, brokers=[1, 2, 3], assignments=assignments)
+        got = refusal(plan_create_partitions, self.image, name, count, broker_config=CONFIG, assignments=assignments)
         assert got[0] is code
         assert message in got[1]
 
     def test_too_few_brokers_are_said(self) -> None:
-        code, message = refusal(plan_create_partitions, self.image, "a", 3, brokers=[1])
+        code, message = refusal(plan_create_partitions, with_brokers(self.image, 1), "a", 3, broker_config=CONFIG)
         assert code is ErrorCode.INVALID_REPLICATION_FACTOR
         assert "only 1 broker(s) are registered" in message
 
@@ -294,7 +298,7 @@ class _Unwalked(dict[str, TopicImage]):
 def test_a_topic_is_planned_without_a_walk_over_all_others() -> None:
     image = create(create(MetadataImage(), "a.b", num_partitions=2), "c")
     unwalked = dataclasses.replace(image, topics=_Unwalked(image.topics))
-    assert plan_create_topic(unwalked, "d.e", topic_id=ID, brokers=[1, 2], broker_config=CONFIG)
+    assert plan_create_topic(unwalked, "d.e", topic_id=ID, broker_config=CONFIG)
     assert refusal(create, unwalked, "a_b")[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 

@@ -78,7 +78,6 @@ def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> l
         image,
         topic.name,
         topic_id=random_uuid(),
-        brokers=[node.node_id],
         broker_config=node.config,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
@@ -235,7 +234,7 @@ async def handle_create_partitions(node: BrokerNode, context: RequestContext, re
             plan_create_partitions,
             name=topic.name,
             count=topic.count,
-            brokers=[node.node_id],
+            broker_config=node.config,
             assignments=topic.assignments and [assignment.broker_ids for assignment in topic.assignments],
         )
         for topic in request.topics
