@@ -75,6 +75,7 @@ class Membership:
         await self._patiently("waiting for a controller", self._has_image.wait)
         await node.in_thread(self._open_logs)
         node.coordinators.follow()
+        node.catch_up()
         await self._patiently("waiting to be registered", self._register)
         node.spawn(self._beat_forever())
         await self._patiently("waiting to be unfenced", self._unfenced)

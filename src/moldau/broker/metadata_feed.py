@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.broker.connection import Answer, Buffers, ClientConnection
@@ -68,6 +68,7 @@ class MetadataFeed:
         self._batches.clear()
         self._kept_bytes = 0
         self.followed = {}
+        self._progress.set()
         self._connections.clear()
         self._answer_waiting()
 
@@ -112,15 +113,12 @@ class MetadataFeed:
     def is_connected(self, broker_id: int) -> bool:
         return broker_id in self._connections.values()
 
-    async def wait_for(self, brokers: Collection[int], version: int, timeout_s: float) -> None:
-        """Until these brokers have made `version` true, or the time is over."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while any(self.followed.get(one, -1) < version for one in brokers if one in self._node.live_brokers):
-                    self._progress.clear()
-                    await self._progress.wait()
-        except TimeoutError:
-            return
+    async def everywhere(self, version: int) -> None:
+        """Returns when every other broker that lives has made `version` true."""
+        me = self._node.node_id
+        while any(self.followed.get(one, -1) < version for one in self._node.live_brokers if one != me):
+            self._progress.clear()
+            await self._progress.wait()
 
     def _answer_waiting(self) -> None:
         for waiting in tuple(self._waiting):

@@ -96,6 +96,7 @@ class BrokerNode:
         self._rejected_overrides: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._following = asyncio.Lock()
         self._newest = self.image
+        self._is_open = False
         self._applied = asyncio.Condition()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.logs = LogManager(
@@ -120,7 +121,7 @@ class BrokerNode:
 
     def open_logs(self, image: MetadataImage) -> None:
         """Loads (and after a crash recovers) the logs, and makes them what `image` says. Blocks."""
-        self.image = self._newest = image
+        self.begin_with(image)
         self._apply_broker_overrides()
         self.logs.open(self.topic_config, progress=_log_progress())
         if not self.config.is_clustered and self.image.version == 0 and self.logs.logs:
@@ -129,6 +130,7 @@ class BrokerNode:
         topics = list(self.image.topics.values())
         self.hosted.prepare(topics, self.image, self.image)
         self.replication.follow(self.hosted.match(topics))
+        self._is_open = True
 
     def _adopt(self) -> None:
         adoption.check(self.logs, METADATA_FILE)
@@ -137,7 +139,7 @@ class BrokerNode:
             "for each until you set it",
             extra={"partitions": len(self.logs.logs)},
         )
-        self.image = self._newest = self.controller.adopt(adoption.records_of(self.logs.logs, self.node_id))
+        self.begin_with(self.controller.adopt(adoption.records_of(self.logs.logs, self.node_id)))
 
     async def close(self) -> None:
         """Everything to the disk, the clean-shutdown mark last."""
@@ -265,12 +267,18 @@ class BrokerNode:
         if image.version <= self._newest.version:
             return
         self._newest = image
-        if not self._following.locked():
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Follows what came while the logs were opened."""
+        if self._is_open and not self._following.locked() and self.image is not self._newest:
             self.spawn(self._follow())
 
     def begin_with(self, image: MetadataImage) -> None:
-        """The first image of a broker that joins a cluster; `open_logs` makes it true."""
-        self.image = self._newest = image
+        """The first image; `open_logs` makes it true."""
+        self.image = image
+        if image.version >= self._newest.version:
+            self._newest = image
 
     @property
     def newest_image(self) -> MetadataImage:
@@ -284,8 +292,14 @@ class BrokerNode:
 
     async def _follow(self) -> None:
         async with self._following:
-            while self.image is not self._newest:
-                await self._make_true(self._newest)
+            while self.image is not (newest := self._newest):
+                try:
+                    await self._make_true(newest)
+                except Exception:
+                    # A slip with one partition must not keep this broker from ever hearing of the others.
+                    self.metrics.unexpected_errors += 1
+                    log.exception("a change of metadata is not wholly in force", extra={"version": newest.version})
+                    self.image = newest
                 async with self._applied:
                     self._applied.notify_all()
 
