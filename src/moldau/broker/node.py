@@ -129,8 +129,14 @@ class BrokerNode:
         self.hosted.settle()
         topics = list(self.image.topics.values())
         self.hosted.prepare(topics, self.image, self.image)
-        self.replication.follow(self.hosted.match(topics))
+        self.hosted.match(topics)
         self._is_open = True
+
+    def begin(self) -> None:
+        """The logs are open: leads, follows and coordinates what the image says. On the loop."""
+        self.replication.follow(list(self.hosted))
+        self.coordinators.follow()
+        self._catch_up()
 
     def _adopt(self) -> None:
         adoption.check(self.logs, METADATA_FILE)
@@ -267,10 +273,9 @@ class BrokerNode:
         if image.version <= self._newest.version:
             return
         self._newest = image
-        self.catch_up()
+        self._catch_up()
 
-    def catch_up(self) -> None:
-        """Follows what came while the logs were opened."""
+    def _catch_up(self) -> None:
         if self._is_open and not self._following.locked() and self.image is not self._newest:
             self.spawn(self._follow())
 

@@ -47,7 +47,7 @@ class Server:
                 await self._join()
             else:
                 await self.node.in_thread(self.node.open)
-                self.node.coordinators.follow()
+                self.node.begin()
                 await self._listen_all()
                 await self.node.register_alone()
         except BaseException:
