@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moldau.broker.producer_ids import BLOCK_SIZE
+from moldau.cluster.controller import PRODUCER_ID_BLOCK
 from moldau.coordinators.transactions.records import KINDS
 from moldau.errors import ConfigError, StorageError
 from moldau.log.manager import LogManager
@@ -49,7 +49,7 @@ def records_of(logs: Mapping[tuple[str, int], PartitionLog], node_id: int) -> li
         records += _topic_records(name, partitions, node_id)
     if records:
         # An id given twice would make a new producer's first batch look like a stray of an old one's.
-        records.append(ProducerIdsRecord((newest_producer_id // BLOCK_SIZE + 1) * BLOCK_SIZE))
+        records.append(ProducerIdsRecord((newest_producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK))
     return records
 
 

@@ -2,9 +2,14 @@
 
 A coordinator keeps its state in a topic of its own, and each partition of that topic holds one shard. An event goes
 
-    handler → ask → the shard's step → Effects → records appended → (flushed) → replies
+    handler → ask → the shard's step → Effects → records appended → committed (and flushed) → replies
 
-on the event loop, so no two steps of a shard overlap and its records are in the order of its steps.
+on the event loop, so no two steps of a shard overlap and its records are in the order of its steps. What a reply tells
+is known to every replica that could lead the partition next. Where there are too few of those (`min.insync.replicas`)
+no step runs at all: its records would be refused when memory has them already.
+
+A shard lives where its partition is led, for one leader epoch. Who becomes the leader loads all that is in its log: the
+leader before may have acknowledged any of it, and all of it is committed in the end.
 
 A step that raises a KafkaError (or NothingChanged) has changed nothing. Any other exception of a step, and records that
 cannot be written, leave memory that differs from the log: the shard is thrown away, whoever waits in it is told to ask
@@ -16,21 +21,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from moldau.broker.partition import Partition
+from moldau.broker.state_topic import StateTopic
 from moldau.coordinators.effects import Effects, NothingChanged
-from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin, read_marker
-from moldau.metadata.topics import plan_create_topic
 from moldau.wire.batch import BatchHeader, check_batch, encode_batch, iter_headers, iter_records
 from moldau.wire.compression import Codec
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
-from moldau.wire.uuids import random_uuid
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -43,6 +46,9 @@ RECORDS_PER_TURN = 100
 """Taken up while loading before others get their turn: a millisecond or so, over all shards together."""
 WAKES_MAX_MS = 5
 """How long wakes may take in one go: groups that were made together tend to be due together."""
+RETRY_WAKE_MS = 500
+"""After a timer's step that came when too few replicas were in sync."""
+ENOUGH_REPLICAS_POLL_S = 0.1
 RELOAD_DELAY_S = 1.0
 RELOAD_DELAY_MAX_S = 10.0
 """Between two tries to load a shard whose disk refuses, doubling: clients ask again in the meantime."""
@@ -58,6 +64,13 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
+
+
+class NotNowError(KafkaError):
+    """A step was not even begun: it can be tried again as it is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
 
 
 class Reply:
@@ -91,6 +104,7 @@ class Coordinator(Generic[S]):
         *,
         partitions: Callable[[], int],
         topic_configs: Callable[[], dict[str, str]],
+        replication_factor: Callable[[], int] = lambda: 1,
         codec: Callable[[], Codec] = lambda: Codec.NONE,
         load_bytes: Callable[[], int] = lambda: LOAD_BYTES_MAX,
     ) -> None:
@@ -98,11 +112,16 @@ class Coordinator(Generic[S]):
         self._node = node
         self._records = records
         self._make_shard = make_shard
-        self._new_topic_partitions = partitions
-        self._new_topic_configs = topic_configs
+        self._state_topic = StateTopic(
+            node, topic, partitions=partitions, replication_factor=replication_factor, configs=topic_configs
+        )
+        self.partition_for = self._state_topic.partition_for
+        self.leader_for = self._state_topic.leader_for
         self._codec = codec
         self._load_bytes = load_bytes
         self._shards: dict[int, S] = {}
+        self._epochs: dict[int, int] = {}
+        """The leader epochs of the partitions whose shards are here, or are being loaded."""
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
         """Held by a load for a handful of records: all loads together take one turn of the loop at a time."""
@@ -119,34 +138,20 @@ class Coordinator(Generic[S]):
         """Makes the state topic if this is the first time that somebody needs it."""
         if self._shards or self._loading:
             return  # a topic that is in the image alone may still be in the making, and nobody be told to come
-        topic, configs, count = self.topic, self._new_topic_configs(), self._new_topic_partitions()
-
-        def plan(image: Any) -> Any:
-            if topic in image.topics:
-                return ()
-            return plan_create_topic(
-                image,
-                topic,
-                topic_id=random_uuid(),
-                num_partitions=count,
-                replication_factor=1,
-                configs=configs,
-                brokers=(self._node.node_id,),
-                broker_config=self._node.config,
-            )
-
-        await self._node.change_metadata(plan)
+        await self._state_topic.create()
 
     @property
     def exists(self) -> bool:
         """Somebody needed the state topic once."""
-        return self.topic in self._node.image.topics
+        return self._state_topic.exists
 
-    def partition_for(self, key: str) -> int:
-        topic = self._node.image.topics.get(self.topic)
-        if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} is not there yet")
-        return java_hash(key) % len(topic.partitions)
+    def leads(self, key: str) -> bool:
+        """Whether this broker has the shard of `key`, or is loading it."""
+        return self.partition_for(key) in self._epochs
+
+    def epoch_for(self, key: str) -> int:
+        """Of the coordinator of `key`: its partition's leader epoch, if this broker leads it."""
+        return self._epochs.get(self.partition_for(key), -1)
 
     def shard(self, key: str) -> S:
         return self._shard(self.partition_for(key))
@@ -183,9 +188,23 @@ class Coordinator(Generic[S]):
         reply.future.add_done_callback(lambda _: waiting.discard(reply))
         return reply.future
 
+    def settled(self, key: str) -> asyncio.Future[Any] | None:
+        """Done when all that the shard of `key` knows now is safe; None if it is. For answers without a step."""
+        partition = self.partition_for(key)
+        self._shard(partition)
+        safe = self._safe(self._node.find_partition(self.topic, None, partition))
+        if safe is None:
+            return None
+        told = self._node.loop.create_future()
+        reply = Reply()
+        reply.future = told
+        safe.add_done_callback(partial(self._reply_all, partition, self._shards[partition], [(reply, None)]))
+        return told
+
     def run(self, partition: int, step: Callable[[S, int], Effects]) -> None:
         """Runs a step. What it raises is a KafkaError, or NothingChanged."""
         shard = self._shard(partition)
+        leader = self._leader(partition)
         try:
             effects = step(shard, self._node.clock())
         except (KafkaError, NothingChanged):
@@ -193,49 +212,83 @@ class Coordinator(Generic[S]):
         except Exception as error:
             raise self._distrust(partition, shard, error) from error
         try:
-            self._perform(partition, shard, effects)
+            self._perform(partition, shard, leader, effects)
         except KafkaError as error:
-            self._forget(partition, shard, error.message)
-            is_passing = isinstance(error, StorageError) or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._forget(partition, shard, _as_told(error, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             # What is wrong with the records themselves would be wrong again, if the client came back with them.
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_passing else ErrorCode.UNKNOWN_SERVER_ERROR
-            raise KafkaError(code, error.message) from error
+            raise _as_told(error, ErrorCode.UNKNOWN_SERVER_ERROR) from error
         except Exception as error:
             raise self._distrust(partition, shard, error) from error
+
+    def _leader(self, partition: int) -> Partition:
+        """Where the records of a step can go."""
+        try:
+            leader = self._node.find_partition(self.topic, None, partition)
+        except KafkaError as error:
+            raise NotNowError(error.message) from error
+        if _has_too_few_replicas(leader):
+            raise NotNowError(f"too few replicas of {self.topic}-{partition} are in sync")
+        return leader
 
     def marker_written(self, partition: int, producer_id: int, committed: bool) -> None:
         """A transaction that wrote into this partition has ended. A shard that is being loaded meets the marker."""
 
-        def replay_marker(shard: S, _: int) -> Effects:
+        shard = self._shards.get(partition)
+        if shard is None:
+            return
+        try:
             shard.replay_marker(producer_id, committed)
-            return Effects()
-
-        with suppress(KafkaError):  # being loaded, or from now on
-            self.run(partition, replay_marker)
+        except Exception as error:
+            self._distrust(partition, shard, error)
 
     def _distrust(self, partition: int, shard: S, error: Exception) -> KafkaError:
         """What to tell of a slip in the machine or the log; who knows how far the step came."""
         log.error("a step failed inside", exc_info=error, extra={"partition": f"{self.topic}-{partition}"})
         self._node.metrics.unexpected_errors += 1
-        self._forget(partition, shard, "its coordinator begins again")
+        self._forget(partition, shard, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its coordinator begins again"))
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"failed inside the coordinator: {error!r}")
 
-    def _perform(self, partition: int, shard: S, effects: Effects) -> None:
-        if effects.records or effects.replies:
-            leader = self._node.find_partition(self.topic, None, partition)
-            if effects.records:
-                self._append(leader, effects)
-            # A step without records may tell of an earlier step's, so it waits for the same disk.
-            if leader.log.unflushed_messages < leader.log.config.flush_messages:
+    def _perform(self, partition: int, shard: S, leader: Partition, effects: Effects) -> None:
+        if effects.records:
+            self._append(leader, effects)
+        if effects.replies:
+            # A step without records may tell of an earlier step's, so it waits for the same disk and replicas.
+            safe = self._safe(leader)
+            if safe is None:
                 for reply, value in effects.replies:
                     reply.arrive(value)
             else:
-                self._node.spawn(self._reply_when_flushed(partition, shard, leader, effects))
+                safe.add_done_callback(partial(self._reply_all, partition, shard, effects.replies))
         if effects.wakes:
             for at_ms, key in effects.wakes:
-                self._wake_count += 1
-                heapq.heappush(self._wakes, (at_ms, self._wake_count, partition, key))
+                self._wake_at(at_ms, partition, key)
             self._arm()
+
+    def _safe(self, leader: Partition) -> asyncio.Future[Any] | None:
+        """Done when all that is in the log now is on every replica in sync, and on the disk where that was asked for;
+        None if it is."""
+        written = leader.log
+        committed = leader.committed(written.log_end_offset)
+        if written.unflushed_messages < written.config.flush_messages:
+            return committed
+        flushed = self._node.group_commit.flushed(written)
+        return flushed if committed is None else asyncio.gather(flushed, committed)
+
+    def _reply_all(
+        self, partition: int, shard: S, replies: Sequence[tuple[Any, Any]], safe: asyncio.Future[Any]
+    ) -> None:
+        error = asyncio.CancelledError() if safe.cancelled() else safe.exception()
+        if error is None:
+            try:
+                for reply, value in replies:
+                    reply.arrive(value)
+            except Exception as slip:
+                self._distrust(partition, shard, slip)
+            return
+        told = _as_told(error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._forget(partition, shard, told)
+        for reply, _ in replies:
+            reply.fail(told)
 
     def _append(self, leader: Partition, effects: Effects) -> None:
         now_ms = self._node.clock()
@@ -252,18 +305,11 @@ class Coordinator(Generic[S]):
         )
         leader.append(memoryview(bytearray(batch)), now_ms, AppendOrigin.COORDINATOR)
 
-    async def _reply_when_flushed(self, partition: int, shard: S, leader: Partition, effects: Effects) -> None:
-        try:
-            await self._node.group_commit.flushed(leader.log)
-        except Exception as error:
-            self._forget(partition, shard, str(error))
-            for reply, _ in effects.replies:
-                reply.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)))
-            return
-        for reply, value in effects.replies:
-            reply.arrive(value)
-
     # -- time
+
+    def _wake_at(self, at_ms: int, partition: int, key: Any) -> None:
+        self._wake_count += 1
+        heapq.heappush(self._wakes, (at_ms, self._wake_count, partition, key))
 
     def _arm(self) -> None:
         """One timer of the loop, for the earliest wake."""
@@ -284,6 +330,8 @@ class Coordinator(Generic[S]):
             _, _, partition, key = heapq.heappop(self._wakes)
             try:
                 self.run(partition, partial(_wake, key))
+            except NotNowError:
+                self._wake_at(now_ms + RETRY_WAKE_MS, partition, key)
             except KafkaError as error:
                 log.warning("a timer's step failed", extra={"partition": f"{self.topic}-{partition}", "why": error})
         self._arm()
@@ -293,13 +341,14 @@ class Coordinator(Generic[S]):
     def follow(self) -> None:
         """Loads the shards of partitions that this broker leads now, and drops those it does not lead any more."""
         topic = self._node.image.topics.get(self.topic)
-        led = {one.index for one in topic.partitions if one.leader == self._node.node_id} if topic else set()
-        if self._is_stopped:
-            led = set()
-        here = self._shards.keys() | self._loading.keys()
-        for partition in here - led:
+        led: dict[int, int] = {}
+        if topic is not None and not self._is_stopped:
+            led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._node.node_id}
+        # With another leader epoch than it was loaded in, somebody else may have led in between.
+        for partition in [one for one, epoch in self._epochs.items() if led.get(one) != epoch]:
             self._drop(partition, KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved"))
-        for partition in led - here:
+        for partition in led.keys() - self._epochs.keys():
+            self._epochs[partition] = led[partition]
             if self._is_empty(partition):
                 self._begin(partition, self._make_shard(partition))
             else:
@@ -312,10 +361,10 @@ class Coordinator(Generic[S]):
 
     def _is_empty(self, partition: int) -> bool:
         try:
-            leader = self._node.find_partition(self.topic, None, partition)
+            written = self._leader(partition).log
         except KafkaError:
             return False
-        return leader.log.log_end_offset == leader.log.log_start_offset
+        return written.log_end_offset == written.log_start_offset
 
     def _load_soon(self, partition: int, delay_s: float = 0.0) -> None:
         self._loading[partition] = self._node.spawn(self._load(partition, delay_s))
@@ -343,20 +392,30 @@ class Coordinator(Generic[S]):
             self.run(partition, _loaded)
         except KafkaError as error:
             log.error("cannot begin", extra={"partition": f"{self.topic}-{partition}", "why": error.message})
-            self._forget(partition, shard, error.message)  # without its wakes it would stand still
+            self._forget(partition, shard, error)  # without its wakes it would stand still
 
     async def _replay(self, partition: int, shard: S) -> None:
         leader = self._node.find_partition(self.topic, None, partition)
-        offset = leader.log.log_start_offset
-        while offset < leader.log.high_watermark:
+        leader.check_leads()
+        written = leader.log
+        offset = written.log_start_offset
+        while True:
+            committed = leader.committed(written.log_end_offset)
+            if committed is not None:
+                await committed
+                continue
+            if offset >= written.log_end_offset:
+                break
             size = min(self._load_bytes(), LOAD_BYTES_MAX)
-            data = bytes(leader.log.read(offset, size, upto_offset=leader.log.high_watermark, min_one=True))
+            data = bytes(written.read(offset, size, upto_offset=written.high_watermark, min_one=True))
             if not data:
                 break
             for position, header in iter_headers(data):
                 check_batch(data, position, header, strict=False)
                 await self._replay_batch(shard, data, position, header)
                 offset = header.next_offset
+        while _has_too_few_replicas(leader):  # noqa: ASYNC110  (rare, and nobody tells of it)
+            await asyncio.sleep(ENOUGH_REPLICAS_POLL_S)  # its first step could write something
 
     async def _replay_batch(self, shard: S, data: bytes, position: int, header: BatchHeader) -> None:
         if header.is_control:
@@ -376,16 +435,19 @@ class Coordinator(Generic[S]):
                         )
                 await asyncio.sleep(0)
 
-    def _forget(self, partition: int, shard: S, why: str) -> None:
+    def _forget(self, partition: int, shard: S, why: KafkaError) -> None:
         """Memory is not what the log holds: begin again from there."""
         if self._shards.get(partition) is not shard:
             return  # it is forgotten already
         log.error("memory and log differ: loading again", extra={"partition": f"{self.topic}-{partition}", "why": why})
-        self._drop(partition, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+        epoch = self._epochs[partition]
+        self._drop(partition, why)
+        self._epochs[partition] = epoch
         self._load_soon(partition, RELOAD_DELAY_S)
 
     def _drop(self, partition: int, error: KafkaError) -> None:
         self._shards.pop(partition, None)
+        self._epochs.pop(partition, None)
         if (loading := self._loading.pop(partition, None)) is not None:
             loading.cancel()
         self._wakes = [wake for wake in self._wakes if wake[2] != partition]
@@ -394,19 +456,27 @@ class Coordinator(Generic[S]):
             reply.fail(error)
 
 
+_TOLD = {
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+}
+
+
+def _as_told(error: BaseException, otherwise: ErrorCode) -> KafkaError:
+    """What it means to clients that a log did not take records, or could not keep them."""
+    if isinstance(error, KafkaError):
+        return KafkaError(_TOLD.get(error.code, otherwise), error.message)
+    return KafkaError(otherwise, str(error))
+
+
+def _has_too_few_replicas(leader: Partition) -> bool:
+    return leader.leadership is not None and len(leader.leadership.isr) < leader.min_isr
+
+
 def _wake(key: Any, shard: Shard, now_ms: int) -> Effects:
     return shard.wake(key, now_ms)
 
 
 def _loaded(shard: Shard, now_ms: int) -> Effects:
     return shard.loaded(now_ms)
-
-
-@lru_cache(maxsize=1024)  # the groups that are busy now; the hash is a fifth of what a small step costs
-def java_hash(text: str) -> int:
-    """The absolute value of Java's `String.hashCode`, over UTF-16 code units; 0 for the one number that has none."""
-    value = 0
-    data = text.encode("utf-16-be")
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return 0 if value == 0x80000000 else min(value, 0x100000000 - value)

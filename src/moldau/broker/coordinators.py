@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moldau.broker.coordinator import Coordinator, Shard
+from moldau.broker.remote_transactions import RemoteTransactions
 from moldau.broker.transactions import make_transactions
+from moldau.broker.txn_markers import RemoteMarkers
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.group_kinds import GROUP_RECORDS
 from moldau.coordinators.group_shard import GroupShard
@@ -32,10 +34,13 @@ class Coordinators:
             lambda _: GroupShard(lambda: node.config, topics, self._overrides),
             partitions=lambda: node.config.offsets_topic_num_partitions,
             topic_configs=lambda: _state_topic_configs(node.config.offsets_topic_segment_bytes),
+            replication_factor=lambda: node.config.offsets_topic_replication_factor,
             codec=lambda: Codec(node.config.offsets_topic_compression_codec),
             load_bytes=lambda: node.config.offsets_load_buffer_size,
         )
         self.transactions = make_transactions(node)
+        self.remote_transactions = RemoteTransactions(node)
+        self.remote_markers = RemoteMarkers(node)
         self.share_state: Coordinator[ShareStateShard] = Coordinator(
             node,
             SHARE_STATE_TOPIC,
@@ -47,7 +52,9 @@ class Coordinators:
                 # An update does not contain the one before it: what snapshots replaced is deleted in front of them.
                 "cleanup.policy": "delete",
                 "retention.ms": "-1",
+                "min.insync.replicas": str(node.config.share_coordinator_state_topic_min_isr),
             },
+            replication_factor=lambda: node.config.share_coordinator_state_topic_replication_factor,
         )
 
     def _overrides(self, group_id: str) -> Mapping[str, str]:

@@ -1,38 +1,76 @@
-"""Producer ids: taken from the metadata in blocks, never given twice, not even across restarts."""
+"""Producer ids: taken from the controller in blocks, never given twice, not even across restarts."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from moldau.cluster.controller import PRODUCER_ID_BLOCK
+from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ProducerIdsRecord, Record
+from moldau.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-BLOCK_SIZE = 1000
-"""Ids taken from the metadata at once: one durable write per thousand producers; a crash skips the rest of a block."""
+REFILL_AT = 100
+"""Ids left when the next block is asked for: that takes a round trip and a durable write, and nobody should wait."""
 
 
 class ProducerIds:
-    """The current block. The metadata holds where the next one begins."""
+    """The current block, and the next one when it is there."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
-        self._next = 0
-        self._end = 0
+        self._block = range(0)
+        self._next_block = range(0)
+        self._refilling: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
-        while self._next == self._end:
-            first = -1
+        while not self._block:
+            if not self._next_block:
+                await asyncio.shield(self._refill())
+            self._block, self._next_block = self._next_block, range(0)
+        producer_id, self._block = self._block[0], self._block[1:]
+        if len(self._block) < REFILL_AT and not self._next_block:
+            self._refill()
+        return producer_id
 
-            def reserve(image: MetadataImage) -> list[Record]:
-                nonlocal first
-                first = image.next_producer_id
-                return [ProducerIdsRecord(next_producer_id=first + BLOCK_SIZE)]
+    def _refill(self) -> asyncio.Task[None]:
+        """One at a time, for all who wait."""
+        if self._refilling is None:
+            self._refilling = self._node.spawn(self._fetch_block())
+            self._refilling.add_done_callback(self._refilled)
+        return self._refilling
 
-            await self._node.change_metadata(reserve)
-            if self._next == self._end:
-                self._next, self._end = first, first + BLOCK_SIZE
-        self._next += 1
-        return self._next - 1
+    def _refilled(self, task: asyncio.Task[None]) -> None:
+        self._refilling = None
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; a refill ahead of need is tried again with the next id
+
+    async def _fetch_block(self) -> None:
+        if not self._node.config.is_clustered:
+            self._next_block = await self._reserve()
+            return
+        answer = await self._node.ask_controller(
+            ApiKey.ALLOCATE_PRODUCER_IDS,
+            lambda schema: schema.AllocateProducerIdsRequest(
+                broker_id=self._node.node_id, broker_epoch=self._node.broker_epoch
+            ),
+        )
+        if answer.error_code:
+            # To a producer it is as if its coordinator were loading: it asks again.
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller gave no producer ids")
+        self._next_block = range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+
+    async def _reserve(self) -> range:
+        first = -1
+
+        def plan(image: MetadataImage) -> list[Record]:
+            nonlocal first
+            first = image.next_producer_id
+            return [ProducerIdsRecord(next_producer_id=first + PRODUCER_ID_BLOCK)]
+
+        await self._node.change_metadata(plan)
+        return range(first, first + PRODUCER_ID_BLOCK)

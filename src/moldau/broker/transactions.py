@@ -1,10 +1,10 @@
 """The transaction coordinator as the rest of the broker sees it.
 
-A transactional append is admitted by `admit`: only what belongs to an open transaction of its own producer may go into
-a log, or else nobody would ever end it, and readers of committed records would wait there for good. Old clients have
-told the coordinator of the partition before (`AddPartitionsToTxn`), and it is verified that they have; newer ones rely
-on the broker to do it with the first append (KIP-890). Either way the coordinator knows the partition, durably, before
-the first record is in it.
+A transactional append is admitted by an `Entry`: only what belongs to an open transaction of its own producer may go
+into a log, or else nobody would ever end it, and readers of committed records would wait there for good. Old clients
+have told the coordinator of the partition before (`AddPartitionsToTxn`), and it is verified that they have; newer ones
+rely on the broker to do it with the first append (KIP-890). Either way the coordinator knows the partition, durably,
+before the first record is in it. Where the coordinator is another broker, `remote_transactions` asks it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator import Coordinator, Reply
+from moldau.broker.partition import Partition
+from moldau.broker.remote_transactions import Guard, is_open
 from moldau.broker.txn_markers import MarkerWriter
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.records import KINDS
@@ -62,6 +64,7 @@ def make_transactions(node: BrokerNode) -> Coordinator[TransactionShard]:
             "min.insync.replicas": str(node.config.transaction_state_log_min_isr),
             "segment.bytes": str(node.config.transaction_state_log_segment_bytes),
         },
+        replication_factor=lambda: node.config.transaction_state_log_replication_factor,
     )
 
 
@@ -80,31 +83,101 @@ async def ask_with_id(
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def admit(
-    node: BrokerNode,
-    transactional_id: str,
-    producer: Identity,
-    partitions: Sequence[TopicPartition],
-    admission: Admission,
-) -> Awaitable[None] | None:
-    """KafkaError, now or from the awaitable, unless the producer may append to the partitions at once.
+class Entry:
+    """Of one producer's transaction into partitions of this broker: `begin`, then `check` right before each append."""
 
-    After an awaitable, other things have happened: the append must follow without another pause.
-    """
-    try:
-        if admission is not Admission.ADD:
-            if node.config.transaction_partition_verification_enable:
-                node.transactions.shard(transactional_id).verify(transactional_id, producer, partitions)
+    def __init__(
+        self,
+        node: BrokerNode,
+        transactional_id: str,
+        producer: Identity,
+        partitions: Sequence[Partition],
+        admission: Admission,
+    ) -> None:
+        self._node = node
+        self._transactional_id = transactional_id
+        self._producer = producer
+        self._partitions = partitions
+        self._admission = admission
+        self._is_local = not node.transactions.exists or node.transactions.leads(transactional_id)
+        self._is_verified = admission is Admission.ADD or node.config.transaction_partition_verification_enable
+        self._guard: Guard | None = None
+
+    def begin(self) -> Awaitable[None] | None:
+        """KafkaError, now or from the awaitable, where the producer may not append."""
+        new = [partition for partition in self._partitions if not is_open(partition, self._producer)]
+        if not new or not self._is_verified:
             return None
+        places = [(partition.topic, partition.index) for partition in new]
+        if not self._is_local:
+            self._guard = self._node.coordinators.remote_transactions.guard(new, self._producer.producer_id)
+            return _admit_remotely(self._node, self._transactional_id, self._producer, places, self._admission)
+        if self._admission is Admission.ADD:
+            return _admit(self._node, self._transactional_id, self._producer, places)
+        # That the partitions were added must not be forgotten when this broker dies.
+        return self._node.transactions.settled(self._transactional_id)
+
+    def check(self, partition: Partition) -> None:
+        """KafkaError unless the producer may append, now."""
+        if not self._is_verified:
+            return
+        if partition not in self._partitions:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "the partition is led here since a moment ago")
+        if self._is_local:
+            self._check_here(partition)
+        elif not is_open(partition, self._producer):
+            if self._guard is None:
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
+            self._guard.check(partition)
+
+    def _check_here(self, partition: Partition) -> None:
+        transactions, producer = self._node.transactions, self._producer
+        try:
+            shard = transactions.shard(self._transactional_id)
+            if self._node.config.is_clustered:
+                known_epoch = partition.log.producers.coordinator_epoch_of(producer.producer_id)
+                if known_epoch > transactions.epoch_for(self._transactional_id):
+                    # This broker is no longer the coordinator, and about to learn it.
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved")
+            shard.verify(self._transactional_id, producer, [(partition.topic, partition.index)])
+        except KafkaError as error:
+            raise _as_told(error, self._admission) from error
+
+
+def _admit(
+    node: BrokerNode, transactional_id: str, producer: Identity, partitions: Sequence[TopicPartition]
+) -> Awaitable[None] | None:
+    """After an awaitable, other things have happened: the append must follow without another pause."""
+    try:
         adding = _add(node, transactional_id, producer, partitions)
     except KafkaError as error:
-        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or admission is not Admission.ADD:
-            raise _as_told(error, admission) from error
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise _as_told(error, Admission.ADD) from error
         adding = None
     else:
         if adding is None:
             return None
     return _admit_later(node, transactional_id, producer, partitions, adding)
+
+
+async def _admit_remotely(
+    node: BrokerNode,
+    transactional_id: str,
+    producer: Identity,
+    partitions: Sequence[TopicPartition],
+    admission: Admission,
+) -> None:
+    verify_only = admission is not Admission.ADD
+    for left in reversed(range(1 if verify_only else RETRY_TIMES)):
+        try:
+            await node.coordinators.remote_transactions.ask(
+                transactional_id, producer, partitions, verify_only=verify_only
+            )
+            return
+        except KafkaError as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not left:
+                raise _as_told(error, admission) from error
+        await asyncio.sleep(RETRY_BACKOFF_S)
 
 
 def _add(
@@ -128,9 +201,7 @@ async def _admit_later(
         if adding is None:
             adding = await _add_again(partial(_add, node, transactional_id, producer, partitions))
         if adding is not None:
-            await adding
-            # While the disk worked, the transaction may have ended: then this append comes too late.
-            node.transactions.shard(transactional_id).verify(transactional_id, producer, partitions)
+            await adding  # and `check` finds out whether the transaction ended in the meantime
     except KafkaError as error:
         raise _as_told(error, Admission.ADD) from error
 

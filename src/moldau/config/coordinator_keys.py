@@ -167,7 +167,6 @@ class CoordinatorKeys(Configuration):
         "Replicas of `__consumer_offsets`.",
         AtLeast(1),
         kafka_default="3",
-        later=True,
     )
     offsets_topic_segment_bytes: int = key(
         "offsets.topic.segment.bytes",
@@ -197,7 +196,6 @@ class CoordinatorKeys(Configuration):
         "Replicas of `__transaction_state`.",
         AtLeast(1),
         kafka_default="3",
-        later=True,
     )
     transaction_state_log_min_isr: int = key(
         "transaction.state.log.min.isr",

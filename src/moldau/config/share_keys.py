@@ -120,7 +120,6 @@ class ShareKeys(Configuration):
         "Replicas of `__share_group_state`.",
         AtLeast(1),
         kafka_default="3",
-        later=True,
     )
     share_coordinator_state_topic_min_isr: int = key(
         "share.coordinator.state.topic.min.isr",
@@ -129,7 +128,6 @@ class ShareKeys(Configuration):
         "`min.insync.replicas` of `__share_group_state`.",
         AtLeast(1),
         kafka_default="2",
-        later=True,
     )
     share_coordinator_state_topic_segment_bytes: int = key(
         "share.coordinator.state.topic.segment.bytes",

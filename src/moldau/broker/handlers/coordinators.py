@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator import Coordinator
 from moldau.broker.handlers.off_loop import answer_in_thread, in_turns
+from moldau.broker.packed_metadata import endpoints
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
 
@@ -43,7 +44,8 @@ async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: s
     try:
         coordinator = _coordinator(node, key_type)
         await coordinator.ready()
-        coordinator.partition_for(key)
+        broker_id = coordinator.leader_for(key)
+        host, port = _endpoint(node, context.connection.listener, broker_id)
     except KafkaError as failure:
         return {
             "node_id": -1,
@@ -52,14 +54,22 @@ async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: s
             "error_code": error(failure.code),
             "error_message": failure.message,
         }
-    host, port = node.advertised[context.connection.listener]
     return {
-        "node_id": node.node_id,
+        "node_id": broker_id,
         "host": host,
         "port": port,
         "error_code": error(ErrorCode.NONE),
         "error_message": None,
     }
+
+
+def _endpoint(node: BrokerNode, listener: str, broker_id: int) -> tuple[str, int]:
+    if broker_id == node.node_id:
+        return node.advertised[listener]
+    for other, host, port, _ in endpoints(node, listener):
+        if other == broker_id:
+            return host, port
+    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} has no listener {listener}")
 
 
 def _coordinator(node: BrokerNode, key_type: int) -> Coordinator[Any]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.asking import answer
 from moldau.broker.handlers.off_loop import answer_in_thread
-from moldau.broker.transactions import Admission, admit
+from moldau.broker.partition import Partition
+from moldau.broker.transactions import Admission, Entry
 from moldau.coordinators.group import check_group_id
 from moldau.coordinators.offsets.cleanup import delete_offsets
 from moldau.coordinators.offsets.commits import (
@@ -52,8 +53,12 @@ _LOADING_KNOWN_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_SINCE = 5
 
+_BETWEEN_BROKERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
+
 _Refusals = dict[int, ErrorCode]
 _FetchedTopic = tuple[str | None, uuid.UUID | None, list[Fetched]]
+_FetchedGroup = tuple[Any, ErrorCode, list[_FetchedTopic]]
+"""What was asked, and the error of the group, or what it committed."""
 
 
 # -- committing
@@ -89,33 +94,43 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
             # Producers before 2.0 stop at the code for "loading" instead of asking again.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         check_group_id(request.group_id)
-        _check_producer(node, request)
-        admitting = _admit(node, context, request) if offsets else None
+        node.groups.shard(request.group_id)
+        partition = node.find_partition(node.groups.topic, None, node.groups.partition_for(request.group_id))
+        _check_producer(partition, request)
+        entry = _entry(node, context, request, partition) if offsets else None
+        beginning = None if entry is None else entry.begin()
+        if entry is not None and beginning is None:
+            entry.check(partition)
     except KafkaError as failure:
-        return encode_commit_response(context.correlation_id, request, repeat(failure.code))
-    if admitting is None:
+        return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
+    if entry is None or beginning is None:
         return _commit(node, context, request, asked, refusals)
 
     async def commit_when_admitted() -> Any:
         try:
-            await admitting
-            _check_producer(node, request)  # it may have been fenced in the meantime
+            await beginning
+            _check_producer(partition, request)  # it may have been fenced in the meantime
+            entry.check(partition)
         except KafkaError as failure:
-            return encode_commit_response(context.correlation_id, request, repeat(failure.code))
+            return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
         response = _commit(node, context, request, asked, refusals)
         return await response if inspect.isawaitable(response) else response
 
     return commit_when_admitted()
 
 
-def _admit(node: BrokerNode, context: RequestContext, request: Any) -> Awaitable[None] | None:
+def _entry(node: BrokerNode, context: RequestContext, request: Any, partition: Partition) -> Entry:
     """The group's partition has to be part of the producer's open transaction."""
     admission = Admission.ADD if context.version >= _ADDS_SINCE else Admission.VERIFY
     if context.version < _ABORTABLE_SINCE:
         admission = Admission.VERIFY_OLD
-    where = (node.groups.topic, node.groups.partition_for(request.group_id))
     producer = Identity(request.producer_id, request.producer_epoch)
-    return admit(node, request.transactional_id, producer, [where], admission)
+    return Entry(node, request.transactional_id, producer, (partition,), admission)
+
+
+def _as_told(code: ErrorCode) -> ErrorCode:
+    """What went wrong between brokers is to a producer as if its group were being loaded: it asks again."""
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in _BETWEEN_BROKERS else code
 
 
 def _offsets(node: BrokerNode, request: Any) -> tuple[list[Offset], _Refusals]:
@@ -147,14 +162,12 @@ def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Comm
     )
 
 
-def _check_producer(node: BrokerNode, request: Any) -> None:
+def _check_producer(partition: Partition, request: Any) -> None:
     """Before anything is remembered of the commit: its batch must not be refused by the log afterwards."""
     producer_id, epoch = request.producer_id, request.producer_epoch
     if producer_id < 0 or epoch < 0:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"there is no producer {producer_id}, epoch {epoch}")
-    groups = node.groups
-    log = node.find_partition(groups.topic, None, groups.partition_for(request.group_id)).log
-    known = log.producers.producers.get(producer_id)
+    known = partition.log.producers.producers.get(producer_id)
     if known is not None and epoch < known.epoch:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is older than {known.epoch}")
 
@@ -200,7 +213,7 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
 def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     has_many = context.version >= _MANY_GROUPS_SINCE
     require_stable = getattr(request, "require_stable", False)
-    groups = []
+    groups: list[_FetchedGroup] = []
     count = 0
     for group in request.groups if has_many else (request,):
         code, topics = _fetch(node, context, group, require_stable)
@@ -211,10 +224,30 @@ def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any)
     def build() -> Any:
         return _fetched_groups(context, groups) if has_many else _fetched_group(context, *groups[0])
 
+    unsettled = _unsettled(node, groups)
+    if unsettled:
+        return _tell_when_settled(groups, unsettled, build)
     return build() if count <= TELL_INLINE_MAX else answer_in_thread(node, context, build)
 
 
-def _fetched_groups(context: RequestContext, groups: list[tuple[Any, ErrorCode, list[_FetchedTopic]]]) -> Any:
+def _unsettled(node: BrokerNode, groups: list[_FetchedGroup]) -> dict[int, Awaitable[Any]]:
+    """What the answer has to wait for, by the place of the group: an offset that can still be lost is not told."""
+    waits = {place: node.groups.settled(group.group_id) for place, (group, code, _) in enumerate(groups) if not code}
+    return {place: wait for place, wait in waits.items() if wait is not None}
+
+
+async def _tell_when_settled(
+    groups: list[_FetchedGroup], unsettled: dict[int, Awaitable[Any]], build: Callable[[], Any]
+) -> Any:
+    for place, wait in unsettled.items():
+        try:
+            await wait
+        except KafkaError as failure:
+            groups[place] = (groups[place][0], failure.code, [])
+    return build()
+
+
+def _fetched_groups(context: RequestContext, groups: list[_FetchedGroup]) -> Any:
     schema = context.schema
     return schema.OffsetFetchResponse(
         throttle_time=ms(0),

@@ -6,17 +6,17 @@ WriteTxnMarkers (27) is here, too: what a coordinator sends to the leaders of ot
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.transactions import ask_with_id
-from moldau.broker.txn_markers import AT_ONCE_MAX, flush_all, write_marker
+from moldau.broker.txn_markers import AT_ONCE_MAX, marker_safe, write_marker
 from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
-from moldau.log.partition_log import PartitionLog
 from moldau.wire.messages import error, ms
 from moldau.wire.produce import PARTITIONS_MAX
 
@@ -48,19 +48,28 @@ async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext
         return schema.AddPartitionsToTxnResponse(
             throttle_time=ms(0), results_by_topic_v3_and_below=_topic_results(context, topics, codes)
         )
-    results = []
-    for one in request.transactions:
-        producer = Identity(one.producer_id, one.producer_epoch)
-        codes = await _add_each(
-            node, one.transactional_id, producer, one.topics, version=EPOCH_BUMP_SINCE, verify_only=one.verify_only
-        )
-        results.append(
-            schema.AddPartitionsToTxnResult(
-                transactional_id=one.transactional_id, topic_results=_topic_results(context, one.topics, codes)
+    # Together, since each waits for its records to be committed.
+    codes_of_all = await asyncio.gather(
+        *(
+            _add_each(
+                node,
+                one.transactional_id,
+                Identity(one.producer_id, one.producer_epoch),
+                one.topics,
+                version=EPOCH_BUMP_SINCE,
+                verify_only=one.verify_only,
             )
+            for one in request.transactions
         )
+    )
+    results = tuple(
+        schema.AddPartitionsToTxnResult(
+            transactional_id=one.transactional_id, topic_results=_topic_results(context, one.topics, codes)
+        )
+        for one, codes in zip(request.transactions, codes_of_all, strict=True)
+    )
     return schema.AddPartitionsToTxnResponse(
-        throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=tuple(results)
+        throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=results
     )
 
 
@@ -86,7 +95,8 @@ async def _add_each(
     if not verify_only:
         code = await _add(node, AddPartitions(transactional_id, producer, wanted, version))
         return dict.fromkeys(wanted, code)
-    return {one: _verify(node, transactional_id, producer, one) for one in wanted}
+    codes = {one: _verify(node, transactional_id, producer, one) for one in wanted}
+    return codes if await _is_settled(node, transactional_id) else dict.fromkeys(wanted, ErrorCode.NOT_COORDINATOR)
 
 
 def _exists(node: BrokerNode, partition: TopicPartition) -> bool:
@@ -116,6 +126,17 @@ def _verify(node: BrokerNode, transactional_id: str, producer: Identity, partiti
     except KafkaError as failure:
         return failure.code
     return ErrorCode.NONE
+
+
+async def _is_settled(node: BrokerNode, transactional_id: str) -> bool:
+    """What is said of a transaction must not be forgotten when this broker dies; False: it is not the coordinator."""
+    try:
+        settled = node.transactions.settled(transactional_id)
+        if settled is not None:
+            await settled
+    except KafkaError:
+        return False
+    return True
 
 
 def _topic_results(
@@ -186,8 +207,8 @@ async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, re
         for index in topic.partition_indexes
     )
     written = [_write_marker(node, *place) async for place in in_turns(places, AT_ONCE_MAX)]
-    failed = await flush_all(node, {log for _, log in written if log is not None})
-    codes = (ErrorCode.KAFKA_STORAGE_ERROR if log in failed else code for code, log in written)
+    outcomes = iter(await asyncio.gather(*(wait for _, wait in written if wait is not None), return_exceptions=True))
+    codes = iter([code if wait is None else _code_after(code, next(outcomes)) for code, wait in written])
     return schema.WriteTxnMarkersResponse(
         markers=tuple(
             schema.WritableTxnMarkerResult(
@@ -208,10 +229,11 @@ async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, re
     )
 
 
-def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, PartitionLog | None]:
-    """The code, and the log if it has to be flushed."""
+def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:
+    """The code, and what has to happen until it is true."""
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None  # nobody's transaction
+    code = ErrorCode.NONE
     try:
         partition = node.find_partition(topic, None, index)
         write_marker(
@@ -223,6 +245,14 @@ def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tupl
             coordinator_epoch=marker.coordinator_epoch,
         )
     except KafkaError as failure:
-        return failure.code, None
-    log = partition.log
-    return ErrorCode.NONE, log if log.unflushed_messages >= log.config.flush_messages else None
+        code = failure.code
+        if code is not ErrorCode.INVALID_PRODUCER_EPOCH:
+            return code, None
+    # The epoch is known already, perhaps from this very marker: as long as that is not safe, nor is the answer.
+    return code, marker_safe(node, partition, partition.log.config.flush_messages)
+
+
+def _code_after(code: ErrorCode, outcome: object) -> ErrorCode:
+    if isinstance(outcome, KafkaError):
+        return outcome.code
+    return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(outcome, BaseException) else code

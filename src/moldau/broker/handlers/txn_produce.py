@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.partition import Partition
-from moldau.broker.transactions import Admission, admit
-from moldau.coordinators.transactions.transaction import Identity, TopicPartition
+from moldau.broker.transactions import Admission, Entry
+from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import NO_EPOCH
 from moldau.wire.batch import BatchHeader, is_transactional, read_header
@@ -20,54 +20,64 @@ _ABORTABLE_SINCE = 11
 _ADDS_SINCE = 12
 
 _ASK_AGAIN = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        # Between brokers:
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
 )
 
 
 class Gate:
-    """Of one request: first `add`, where the client leaves that to the broker, then `check` for each batch."""
+    """Of one request: first `add`, which may take time, then `check` for each batch."""
 
     def __init__(self, node: BrokerNode, version: int, request: ProduceRequest, transactional_id: str) -> None:
         self._node = node
-        self._transactional_id = transactional_id
         self._admission = Admission.ADD if version >= _ADDS_SINCE else Admission.VERIFY
         if version < _ABORTABLE_SINCE:
             self._admission = Admission.VERIFY_OLD
         self._refusal: KafkaError | None = None
         batches = dict(self._batches(request))
-        if len(set(batches.values())) > 1:
+        producers = set(batches.values())
+        self._entry: Entry | None = None
+        if len(producers) > 1:
             self._refusal = KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
             )
-        self._partitions = tuple(batches)
-        self._producer = next(iter(batches.values()), None)
+        elif producers:
+            self._entry = Entry(node, transactional_id, producers.pop(), tuple(batches), self._admission)
 
-    def _batches(self, request: ProduceRequest) -> Iterator[tuple[TopicPartition, Identity]]:
+    def _batches(self, request: ProduceRequest) -> Iterator[tuple[Partition, Identity]]:
         for topic in request.topics:
             for part in topic.partitions:
                 if not part.records or not is_transactional(part.records):
                     continue
                 try:
                     partition = self._node.find_partition(topic.name, topic.topic_id, part.index)
+                    partition.check_leads()
                 except KafkaError:
                     continue  # the append will say so
                 header = read_header(part.records)
-                yield (partition.topic, partition.index), Identity(header.producer_id, header.producer_epoch)
+                yield partition, Identity(header.producer_id, header.producer_epoch)
 
     def add(self) -> Awaitable[None] | None:
-        """Makes the partitions part of the transaction; an awaitable if that takes time."""
-        if self._admission is not Admission.ADD or self._producer is None or self._refusal is not None:
+        """Makes the partitions part of the transaction, or finds out that they are; an awaitable if that takes time."""
+        if self._entry is None:
             return None
         try:
-            adding = admit(self._node, self._transactional_id, self._producer, self._partitions, Admission.ADD)
+            beginning = self._entry.begin()
         except KafkaError as error:
             self._refusal = error
             return None
-        return None if adding is None else self._added(adding)
+        return None if beginning is None else self._begun(beginning)
 
-    async def _added(self, adding: Awaitable[None]) -> None:
+    async def _begun(self, beginning: Awaitable[None]) -> None:
         try:
-            await adding
+            await beginning
         except KafkaError as error:
             self._refusal = error
 
@@ -76,12 +86,13 @@ class Gate:
         try:
             if self._refusal is not None:
                 raise self._refusal
+            partition.check_leads()
+            if self._entry is None:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, "the partition is led here since a moment ago")
             header = read_header(records)
             if self._admission is Admission.ADD and header.base_sequence > 0:
                 _refuse_gap(partition, header)
-            verify = Admission.VERIFY if self._admission is Admission.ADD else self._admission
-            producer = Identity(header.producer_id, header.producer_epoch)
-            admit(self._node, self._transactional_id, producer, [(partition.topic, partition.index)], verify)
+            self._entry.check(partition)
         except KafkaError as error:
             raise self._as_told(error) from error
 
