@@ -68,8 +68,8 @@ class ControllerShell:
 
     @property
     def followed(self) -> dict[int, int]:
-        """The version that each broker has made true."""
-        return {**self.feed.followed, self._node.node_id: self._node.image.version}
+        """The version that each broker has made true, as far as this controller knows."""
+        return self.feed.followed
 
     # -- being elected
 
@@ -123,6 +123,7 @@ class ControllerShell:
         self.image = image
         self.machine = Controller(lambda: self._node.config, image, self._node.clock())
         self.feed.begin(leadership.epoch, image)
+        self.machine.followed = self.feed.followed
 
     def deposed(self) -> None:
         """Another broker is the controller, or may be: whoever waits here has to ask there."""
@@ -164,7 +165,6 @@ class ControllerShell:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(EVERYWHERE_TIMEOUT_S):
-                await node.applied(version)
                 await self.feed.everywhere(version)
 
     def _write_ended(self, task: asyncio.Task[None]) -> None:

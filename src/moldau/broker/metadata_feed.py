@@ -90,8 +90,7 @@ class MetadataFeed:
         asked = request.topics[0].partitions[0]
         if request.replica_id >= 0 and asked.current_leader_epoch == self._epoch:
             self._connections[context.connection] = request.replica_id
-            self.followed[request.replica_id] = asked.fetch_offset
-            self._progress.set()
+            self.made_true(request.replica_id, asked.fetch_offset)
         if self._epoch < 0 or asked.current_leader_epoch != self._epoch or asked.fetch_offset != self._end:
             return self._answer(context, asked)
         answer: asyncio.Future[Buffers] = self._node.loop.create_future()
@@ -113,10 +112,13 @@ class MetadataFeed:
     def is_connected(self, broker_id: int) -> bool:
         return broker_id in self._connections.values()
 
+    def made_true(self, broker_id: int, version: int) -> None:
+        self.followed[broker_id] = version
+        self._progress.set()
+
     async def everywhere(self, version: int) -> None:
         """Returns when every other broker that lives has made `version` true."""
-        me = self._node.node_id
-        while any(self.followed.get(one, -1) < version for one in self._node.live_brokers if one != me):
+        while any(self.followed.get(one, -1) < version for one in self._node.live_brokers):
             self._progress.clear()
             await self._progress.wait()
 

@@ -305,6 +305,7 @@ class BrokerNode:
                     self.metrics.unexpected_errors += 1
                     log.exception("a change of metadata is not wholly in force", extra={"version": newest.version})
                     self.image = newest
+                self.controller.feed.made_true(self.node_id, newest.version)
                 async with self._applied:
                     self._applied.notify_all()
 

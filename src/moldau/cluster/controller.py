@@ -56,7 +56,9 @@ class Controller:
             self._last_seen_ms[asked.broker_id] = now_ms
             amended = replace(existing, endpoints=asked.endpoints, rack=asked.rack)
             return ([] if amended == existing else [amended]), existing.broker_epoch
-        if existing is not None and self._has_session(asked.broker_id, now_ms):
+        # Nobody can listen where another process still does, so the same address proves the end of the life before.
+        moved = existing is not None and existing.endpoints != asked.endpoints
+        if moved and self._has_session(asked.broker_id, now_ms):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"Another broker is registered with id {asked.broker_id}. If the broker was recently restarted this "
