@@ -33,7 +33,7 @@ class WaitingFetch(Protocol):
 class Subscriber(Protocol):
     """A follower's fetch session, as far as this partition is in it."""
 
-    def appended(self, byte_count: int) -> None: ...
+    def appended(self, base_offset: int, byte_count: int) -> None: ...
 
     def high_watermark_moved(self) -> None: ...
 
@@ -61,7 +61,11 @@ class Replicas(Cluster, Protocol):
     def clock(self) -> Callable[[], int]: ...
 
     def propose(self, partition: Partition, change: IsrChange) -> None:
-        """Sends a change of the ISR to the controller; `isr_answered` or `isr_refused` comes back."""
+        """Sends a change of the ISR to the controller; `isr_accepted` or `isr_refused` comes back."""
+        ...
+
+    def forget(self, partition: Partition) -> None:
+        """This broker has no replica of it any more."""
         ...
 
 
@@ -171,6 +175,7 @@ class Partition:
         """This broker has no replica of the partition any more."""
         self.is_leader, self.leader_id = False, -1
         self.leadership = None
+        self._replicas.forget(self)
         self._fail_commits()
         self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
         for subscriber in tuple(self.subscribers):
@@ -208,7 +213,7 @@ class Partition:
                     f"{self.name} has {len(leadership.isr)} in-sync replicas, {self.min_isr} are needed",
                 )
             info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
-            self._appended(len(records), now_ms)
+            self._appended(info.base_offset, len(records), now_ms)
             return info
         if not self.is_leader:
             self.check_leads()
@@ -218,22 +223,51 @@ class Partition:
             self.wake(len(records), self._newly_stable(stable_before, info.base_offset, len(records)))
         return info
 
-    def _appended(self, byte_count: int, now_ms: int) -> None:
+    def _appended(self, base_offset: int, byte_count: int, now_ms: int) -> None:
         """A batch that is above the high watermark, until followers have it."""
         self._uncommitted.append((self.log.log_end_offset, byte_count))
         for subscriber in self.subscribers:
-            subscriber.appended(byte_count)
+            subscriber.appended(base_offset, byte_count)
         assert self.leadership is not None
         if len(self.leadership.maximal_isr) == 1:
             self.advance(now_ms)
 
-    def append_as_follower(self, records: memoryview, *, high_watermark: int, now_ms: int) -> None:
+    def append_as_follower(
+        self, records: memoryview, leader_high_watermark: int, leader_start_offset: int, now_ms: int
+    ) -> None:
         """What the leader sent, as it came. Its high watermark goes for as much of the log as is here."""
+        partition_log = self.log
         if records:
-            end_offset = self.log.append_as_follower(records, now_ms=now_ms)
+            end_offset = partition_log.append_as_follower(records, now_ms=now_ms)
             self._uncommitted.append((end_offset, len(records)))
-        if high_watermark > self.log.high_watermark:
-            self._move_high_watermark(min(high_watermark, self.log.log_end_offset))
+        high_watermark = min(leader_high_watermark, partition_log.log_end_offset)
+        if high_watermark > partition_log.high_watermark:
+            self._move_high_watermark(high_watermark)
+        if leader_start_offset > partition_log.log_start_offset:
+            partition_log.delete_records(min(leader_start_offset, partition_log.high_watermark))
+
+    def truncate_to(self, offset: int, why: str) -> None:
+        """Drops what the leader does not have."""
+        partition_log = self.log
+        where = {"partition": self.name, "offset": offset, "from": partition_log.log_end_offset, "why": why}
+        if offset < partition_log.high_watermark:
+            where["high_watermark"] = partition_log.high_watermark
+            log.error("RECORDS THAT WERE COMMITTED ARE CUT OFF: the leader does not have them", extra=where)
+        elif offset < partition_log.log_end_offset:
+            log.info("cutting off what the leader does not have", extra=where)
+        partition_log.truncate_to(offset)
+        while self._uncommitted and self._uncommitted[-1][0] > partition_log.log_end_offset:
+            self._uncommitted.pop()
+
+    def start_over_at(self, offset: int, why: str) -> None:
+        """Drops everything: the leader's log begins after the end of this one."""
+        if self.log.log_end_offset > self.log.log_start_offset:
+            log.warning(
+                "the whole log is dropped: the leader's begins after its end",
+                extra={"partition": self.name, "offset": offset, "from": self.log.log_end_offset, "why": why},
+            )
+        self.log.truncate_fully_and_start_at(offset)
+        self._uncommitted.clear()
 
     def _newly_stable(self, stable_before: int, readable_before: int, byte_count: int) -> int:
         """How many of the bytes that became readable readers of committed records may see."""
@@ -298,12 +332,6 @@ class Partition:
         commits = self._commits
         while commits and commits[0][0] <= offset:
             commits.popleft()[1].committed()
-
-    def truncated(self) -> None:
-        """The log is shorter than it was: nothing waits above its end any more."""
-        end_offset = self.log.log_end_offset
-        while self._uncommitted and self._uncommitted[-1][0] > end_offset:
-            self._uncommitted.pop()
 
     # -- who waits for a commit
 

@@ -1,16 +1,38 @@
-"""Replication on this broker: which partitions it follows and where, and what it asks the controller about its own."""
+"""Replication on this broker: which partitions it follows and where, and what it asks the controller about its own.
+
+A change of an ISR is proposed by the partition that wants it. One AlterPartition is under way at a time, with all that
+was proposed while the one before was: when a broker dies, its thousand partitions take two requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from moldau.broker.follower_sessions import FollowerSessions
 from moldau.broker.partition import Partition
+from moldau.broker.replica_fetcher import ReplicaFetcher
 from moldau.cluster.replica import UNKNOWN_EPOCH, IsrChange
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.records import BrokerRecord
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.05
+"""Between two tries to tell the controller of an ISR."""
+GROW_INTERVAL_S = 1.0
+"""A follower may become eligible without a fetch that says anything new."""
+
+_Proposals = dict[Partition, IsrChange]
 
 
 class ReplicaManager:
@@ -18,6 +40,16 @@ class ReplicaManager:
         self._node = node
         self.loop: asyncio.AbstractEventLoop = node.loop
         self.clock: Callable[[], int] = node.clock
+        self.sessions = FollowerSessions(node)
+        self._led: set[Partition] = set()
+        """Those with followers."""
+        self._sources: dict[Partition, ReplicaFetcher] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._proposals: _Proposals = {}
+        self._proposing: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+        self._brokers: Mapping[int, BrokerRecord] = {}
+        self._is_stopped = False
 
     @property
     def broker_id(self) -> int:
@@ -34,11 +66,138 @@ class ReplicaManager:
             return False
         return broker_epoch in (UNKNOWN_EPOCH, broker.broker_epoch)
 
-    def follow(self, changed: Sequence[Partition]) -> None:
-        """After each change of the image: the partitions that are led or followed in another way now."""
+    # -- following the metadata
 
-    def propose(self, partition: Partition, change: IsrChange) -> None:
-        """Asks the controller for another ISR."""
+    def follow(self, changed: Sequence[Partition]) -> None:
+        """After each change of the image: partitions that are led or followed in another way now."""
+        if self._is_stopped:
+            return
+        for partition in changed:
+            if partition.leadership is not None:
+                self._led.add(partition)
+            else:
+                self._led.discard(partition)
+            if partition.is_leader or partition.leader_id < 0:
+                self._unfollow(partition)
+            else:
+                self._follow(partition)
+        if self._node.image.brokers is not self._brokers:
+            self._brokers = self._node.image.brokers
+            self._grow()
+        if self._led and self._checking is None:
+            self._checking = self._node.spawn(self._check_followers())
+
+    def _follow(self, partition: Partition) -> None:
+        leader = partition.leader_id
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = ReplicaFetcher(self._node, leader)
+        if self._sources.get(partition) is not fetcher:
+            self._unfollow(partition)
+            self._sources[partition] = fetcher
+        fetcher.add(partition)
+
+    def _unfollow(self, partition: Partition) -> None:
+        fetcher = self._sources.pop(partition, None)
+        if fetcher is not None:
+            fetcher.remove(partition)
+
+    def forget(self, partition: Partition) -> None:
+        self._led.discard(partition)
+        self._proposals.pop(partition, None)
+        self._unfollow(partition)
 
     def stop(self) -> None:
         """Follows nothing any more, and asks for nothing."""
+        self._is_stopped = True
+        for fetcher in self._fetchers.values():
+            fetcher.stop()
+        for task in (self._proposing, self._checking):
+            if task is not None:
+                task.cancel()
+
+    # -- in-sync sets
+
+    async def _check_followers(self) -> None:
+        shrink_s = max(self.lag_time_max_ms / 2000, RETRY_S)
+        next_shrink_s = self.loop.time() + shrink_s
+        while True:
+            await asyncio.sleep(min(GROW_INTERVAL_S, shrink_s))
+            self._grow()
+            if self.loop.time() >= next_shrink_s:
+                next_shrink_s = self.loop.time() + shrink_s
+                now_ms = self.clock()
+                for partition in tuple(self._led):
+                    partition.shrink_isr(now_ms)
+
+    def _grow(self) -> None:
+        for partition in self._led:
+            leadership = partition.leadership
+            if leadership is not None and len(leadership.isr) <= len(leadership.followers):
+                partition.grow_isr()
+
+    def propose(self, partition: Partition, change: IsrChange) -> None:
+        """Asks the controller for another ISR."""
+        self._proposals[partition] = change
+        if self._proposing is None and not self._is_stopped:
+            self._proposing = self._node.spawn(self._propose())
+
+    async def _propose(self) -> None:
+        try:
+            while self._proposals:
+                sent, self._proposals = self._proposals, {}
+                try:
+                    answer = await self._node.ask_controller(ApiKey.ALTER_PARTITION, partial(self._alter, sent))
+                    if answer.error_code:
+                        raise KafkaError(ErrorCode(answer.error_code), "the controller refused all changes")
+                    again = self._answered(sent, answer)
+                except KafkaError as error:
+                    log.info("cannot change in-sync sets yet", extra={"why": str(error), "partitions": len(sent)})
+                    again = {one: change for one, change in sent.items() if one.isr_refused(change, error.code)}
+                if again:
+                    self._proposals = again | self._proposals
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._proposing = None
+
+    def _alter(self, proposals: _Proposals, schema: Schema) -> Any:
+        topics: dict[bytes, list[Any]] = {}
+        for partition, change in proposals.items():
+            asked = schema.PartitionData(
+                partition_index=partition.index,
+                leader_epoch=change.leader_epoch,
+                new_isr_with_epochs=tuple(self._member(schema, *member) for member in change.isr),
+                partition_epoch=change.partition_epoch,
+            )
+            topics.setdefault(partition.topic_id, []).append(asked)
+        return schema.AlterPartitionRequest(
+            broker_id=self.broker_id,
+            broker_epoch=self._node.broker_epoch,
+            topics=tuple(
+                schema.TopicData(topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
+            ),
+        )
+
+    def _member(self, schema: Schema, broker_id: int, broker_epoch: int) -> Any:
+        if broker_id == self.broker_id:
+            broker_epoch = self._node.broker_epoch
+        return schema.BrokerState(broker_id=broker_id, broker_epoch=broker_epoch)
+
+    @staticmethod
+    def _answered(sent: _Proposals, answer: Any) -> _Proposals:
+        """What has to be asked again."""
+        found = {
+            (topic.topic_id.bytes, one.partition_index): one for topic in answer.topics for one in topic.partitions
+        }
+        again: _Proposals = {}
+        for partition, change in sent.items():
+            one = found.get((partition.topic_id, partition.index))
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if one is None else ErrorCode(one.error_code)
+            if one is not None and code is ErrorCode.NONE:
+                partition.isr_accepted(change, one.isr, one.leader_epoch, one.partition_epoch)
+            elif partition.isr_refused(change, code):
+                again[partition] = change
+            else:
+                log.info("an in-sync set stays", extra={"partition": partition.name, "why": code.name})
+        return again

@@ -13,12 +13,6 @@ from typing import NamedTuple
 UNDEFINED = -1
 
 
-class Truncation(NamedTuple):
-    offset: int
-    is_complete: bool
-    """False: the leader has to be asked about the epoch that the log ends with now."""
-
-
 def truncation(
     leader_epoch: int,
     leader_end_offset: int,
@@ -27,18 +21,18 @@ def truncation(
     own_end_offset: int,
     log_end_offset: int,
     high_watermark: int,
-) -> Truncation:
-    """Where to cut, when the leader's `leader_epoch` ended at `leader_end_offset`.
+) -> int:
+    """The offset to cut at, when the leader's `leader_epoch` ended at `leader_end_offset`.
 
     `own_epoch` is the newest epoch here up to `leader_epoch`, and `own_end_offset` its end, both -1 if there is none.
     """
     if leader_end_offset == UNDEFINED:
-        return Truncation(min(high_watermark, log_end_offset), True)
+        return min(high_watermark, log_end_offset)
     if UNDEFINED in (leader_epoch, own_epoch):
-        return Truncation(min(leader_end_offset, log_end_offset), True)
+        return min(leader_end_offset, log_end_offset)
     if own_epoch != leader_epoch:
-        return Truncation(min(own_end_offset, log_end_offset), False)
-    return Truncation(min(own_end_offset, leader_end_offset, log_end_offset), True)
+        return min(own_end_offset, log_end_offset)  # the next fetch asks about the epoch that is the last one then
+    return min(own_end_offset, leader_end_offset, log_end_offset)
 
 
 class OutOfRange(NamedTuple):

@@ -1,0 +1,386 @@
+"""The leader's end of replication: the fetch sessions of followers.
+
+A session holds its partitions in memory, each as a `Subscription` in the partition's list. An append or a new high
+watermark marks the subscription as due, so a fetch costs what has news, not what it follows: three thousand idle
+partitions cost nothing.
+
+    named     the request holds the partition: its offset says what the follower has; checked, then counted
+    due       there is something to tell: records, a high watermark, a log start, another leader
+    sent      records went out: until the partition is named again, its offset here is not the follower's
+
+A fetch that finds no records waits. An append answers it; a high watermark alone does so a little later, since the
+next records will most likely take it along; another fetch of the session does so at once, so that a follower can
+bring in a new partition at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
+from moldau.broker.partition import Partition
+from moldau.cluster.replica import UNKNOWN_EPOCH, Follower
+from moldau.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from moldau.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    encode_fetch_response,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.dispatch import RequestContext
+    from moldau.broker.node import BrokerNode
+
+HIGH_WATERMARK_DELAY_S = 0.01
+"""How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
+WAIT_MAX_MS = 600_000
+"""Of a fetch: a follower that is gone is not remembered longer."""
+_UNTOLD = -2
+
+_PartitionKey = tuple[bytes, int]
+
+
+class Subscription:
+    """One partition in a follower's session."""
+
+    __slots__ = (
+        "asked",
+        "follower",
+        "is_due",
+        "is_sent",
+        "partition",
+        "refusal",
+        "session",
+        "told_high_watermark",
+        "told_start_offset",
+        "topic_id",
+    )
+
+    def __init__(self, session: FollowerSession, topic_id: bytes, asked: FetchPartition) -> None:
+        self.session = session
+        self.topic_id = topic_id
+        self.asked = asked
+        self.partition: Partition | None = None
+        self.follower: Follower | None = None
+        self.refusal: FetchPartitionResult | None = None
+        self.is_due = False
+        self.is_sent = False
+        self.told_high_watermark = self.told_start_offset = _UNTOLD
+
+    # -- what a partition tells
+
+    def appended(self, base_offset: int, byte_count: int) -> None:
+        follower = self.follower
+        if follower is not None and follower.log_end_offset == base_offset:
+            follower.was_caught_up_at(self.session.last_fetch_ms)
+        if not self.is_sent:
+            self.mark_due()
+            self.session.more(byte_count)
+
+    def high_watermark_moved(self) -> None:
+        if not self.is_sent:
+            self.mark_due()
+            self.session.tell_later()
+
+    def leader_changed(self) -> None:
+        self.check()
+        self.is_sent = False
+        self.mark_due()
+        self.session.answer_soon()
+
+    def mark_due(self) -> None:
+        if not self.is_due:
+            self.is_due = True
+            self.session.due[self] = None
+
+    # -- what the follower says
+
+    def check(self) -> None:
+        """Finds the partition and the follower's place in it, and what is wrong with what was asked."""
+        session, asked = self.session, self.asked
+        self.follower = None
+        try:
+            partition = session.node.find_partition(None, self.topic_id, asked.index)
+            self.move_to(partition)
+            partition.check_leader_epoch(asked.current_leader_epoch)
+            partition.check_leads()
+            leadership = partition.leadership
+            follower = leadership.followers.get(session.replica_id) if leadership is not None else None
+            if follower is None:
+                # Its metadata is ahead of ours, or far behind.
+                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is no replica")
+            session.check_life()
+            self.refusal = _diverging(partition, asked)
+            self.follower = follower
+        except KafkaError as error:
+            self.refusal = FetchPartitionResult(asked.index, int(error.code))
+
+    def move_to(self, partition: Partition | None) -> None:
+        """A partition that left and came back is another one."""
+        if self.partition is not partition:
+            if self.partition is not None:
+                self.partition.subscribers.remove(self)
+            if partition is not None:
+                partition.subscribers.append(self)
+            self.partition = partition
+
+    # -- what it is told
+
+    def read(self, left: int, *, min_one: bool) -> tuple[FetchPartitionResult | None, int]:
+        """The result, if it is any news, and the bytes of its records."""
+        asked, partition = self.asked, self.partition
+        if self.refusal is not None or partition is None:
+            self.told_high_watermark = _UNTOLD  # the follower has to see that it is over
+            return self.refusal, 0
+        log = partition.log
+        high_watermark, start_offset = log.high_watermark, log.log_start_offset
+        try:
+            max_bytes = min(left, asked.max_bytes)
+            records = log.read(asked.fetch_offset, max_bytes, upto_offset=log.log_end_offset, min_one=min_one)
+        except KafkaError as error:
+            self.told_high_watermark = _UNTOLD
+            return FetchPartitionResult(asked.index, int(error.code)), 0
+        size = len(records)
+        if not size and high_watermark == self.told_high_watermark and start_offset == self.told_start_offset:
+            return None, 0
+        stable_offset = log.last_stable_offset
+        return FetchPartitionResult(
+            asked.index, 0, high_watermark, stable_offset, start_offset, None, -1, records
+        ), size
+
+    def told(self, result: FetchPartitionResult) -> None:
+        self.is_sent = bool(result.records)
+        if not result.error_code:
+            self.told_high_watermark = result.high_watermark
+            self.told_start_offset = result.log_start_offset
+
+
+def _diverging(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
+    """Where the follower has records that are not the leader's, it is told up to where they agree."""
+    log = partition.log
+    if asked.fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRangeError(f"{log.name} begins at {log.log_start_offset}")
+    if asked.last_fetched_epoch >= 0:
+        epoch, end_offset = log.offset_for_leader_epoch(asked.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0:
+            raise OffsetOutOfRangeError(f"{log.name} knows nothing of epoch {asked.last_fetched_epoch}")
+        if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+            stable_offset, start_offset = log.last_stable_offset, log.log_start_offset
+            return FetchPartitionResult(
+                asked.index, 0, log.high_watermark, stable_offset, start_offset, diverging_epoch=(epoch, end_offset)
+            )
+    if asked.fetch_offset > log.log_end_offset:
+        raise OffsetOutOfRangeError(f"{log.name} ends at {log.log_end_offset}")
+    return None
+
+
+_Results = list[tuple[Subscription, FetchPartitionResult]]
+
+
+class _Waiting:
+    """A fetch that is not answered yet."""
+
+    __slots__ = ("context", "future", "missing_bytes", "timer")
+
+    def __init__(
+        self, context: RequestContext, future: asyncio.Future[Buffers], missing_bytes: int, timer: asyncio.TimerHandle
+    ) -> None:
+        self.context = context
+        self.future = future
+        self.missing_bytes = missing_bytes
+        self.timer = timer
+
+
+class FollowerSession:
+    def __init__(self, node: BrokerNode, session_id: int, replica_id: int, connection: ClientConnection) -> None:
+        self.node = node
+        self.id = session_id
+        self.epoch = 0
+        self.replica_id = replica_id
+        self.connection = connection
+        self.last_fetch_ms = 0
+        self.subscriptions: dict[_PartitionKey, Subscription] = {}
+        self.due: dict[Subscription, None] = {}
+        """In the order in which they became due."""
+        self._replica_epoch = UNKNOWN_EPOCH
+        self._max_bytes = 0
+        self._waiting: _Waiting | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def check_life(self) -> None:
+        """A fetch of an earlier life of the broker must not speak for the one that is registered."""
+        broker = self.node.image.brokers.get(self.replica_id)
+        if broker is not None and UNKNOWN_EPOCH < self._replica_epoch < broker.broker_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker has registered anew since")
+
+    def close(self) -> None:
+        self.answer()
+        for subscription in self.subscriptions.values():
+            follower = subscription.follower
+            if follower is not None and not subscription.is_due and not subscription.is_sent:
+                follower.was_caught_up_at(self.last_fetch_ms)
+            subscription.move_to(None)
+        self.subscriptions.clear()
+        self.due.clear()
+
+    # -- a fetch
+
+    def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
+        self.answer()
+        self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
+        now_ms = self.last_fetch_ms = self.node.clock()
+        self._replica_epoch = request.replica_epoch
+        self._max_bytes = request.max_bytes
+        for forgotten in request.forgotten:
+            for index in forgotten.partitions:
+                self._forget((forgotten.topic_id or b"", index))
+        is_refused = False
+        for topic in request.topics:
+            for asked in topic.partitions:
+                is_refused |= not self._named(topic.topic_id or b"", asked, now_ms)
+        results, size = self._read()
+        # A session that begins is answered at once: with its id the follower can speak up again at any time.
+        if size >= request.min_bytes or is_refused or request.session_epoch == 0 or request.max_wait_ms <= 0:
+            return self._encode(context, results)
+        for subscription, _ in results:
+            subscription.mark_due()
+        return self._wait(context, request, size)
+
+    def _forget(self, key: _PartitionKey) -> None:
+        subscription = self.subscriptions.pop(key, None)
+        if subscription is not None:
+            subscription.move_to(None)
+            self.due.pop(subscription, None)
+
+    def _named(self, topic_id: bytes, asked: FetchPartition, now_ms: int) -> bool:
+        """The follower says how far it is; False when it is wrong, and has to hear of it."""
+        key = (topic_id, asked.index)
+        subscription = self.subscriptions.get(key)
+        if subscription is None:
+            subscription = self.subscriptions[key] = Subscription(self, topic_id, asked)
+        subscription.asked = asked
+        subscription.is_sent = False
+        subscription.check()
+        partition, follower = subscription.partition, subscription.follower
+        if subscription.refusal is not None or partition is None or follower is None:
+            subscription.mark_due()
+            return False
+        partition.fetched(
+            follower,
+            asked.fetch_offset,
+            log_start_offset=asked.log_start_offset,
+            broker_epoch=self._replica_epoch,
+            now_ms=now_ms,
+        )
+        log = partition.log
+        if asked.fetch_offset < log.log_end_offset or log.high_watermark != subscription.told_high_watermark:
+            subscription.mark_due()
+        return True
+
+    def _read(self) -> tuple[_Results, int]:
+        """What is due, as far as the answer has room; the rest stays due."""
+        left = min(self._max_bytes, self.node.connections.send_budget.left)
+        size = 0
+        results: _Results = []
+        for subscription in tuple(self.due):
+            if left <= 0 and size:
+                break
+            subscription.is_due = False
+            del self.due[subscription]
+            result, count = subscription.read(left, min_one=not size)
+            if result is not None:
+                results.append((subscription, result))
+                size += count
+                left -= count
+        return results, size
+
+    def _encode(self, context: RequestContext, results: _Results) -> Buffers:
+        topics: dict[bytes, list[FetchPartitionResult]] = {}
+        for subscription, result in results:
+            subscription.told(result)
+            topics.setdefault(subscription.topic_id, []).append(result)
+        return encode_fetch_response(
+            context.version,
+            context.correlation_id,
+            [(None, topic_id, of_topic) for topic_id, of_topic in topics.items()],
+            session_id=self.id,
+        )
+
+    # -- waiting
+
+    def _wait(self, context: RequestContext, request: FetchRequest, size: int) -> Pipelined:
+        loop = self.node.loop
+        future: asyncio.Future[Buffers] = loop.create_future()
+        timer = loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self.answer)
+        self._waiting = _Waiting(context, future, request.min_bytes - size, timer)
+        if self.due:
+            self.tell_later()
+        return Pipelined(future)
+
+    def more(self, byte_count: int) -> None:
+        waiting = self._waiting
+        if waiting is not None and waiting.missing_bytes > 0:
+            waiting.missing_bytes -= byte_count
+            if waiting.missing_bytes <= 0:
+                # Not now: a burst of appends makes one answer.
+                self.node.loop.call_soon(self.answer)
+
+    def answer_soon(self) -> None:
+        self.more(2**31)
+
+    def tell_later(self) -> None:
+        if self._waiting is not None and self._timer is None:
+            self._timer = self.node.loop.call_later(HIGH_WATERMARK_DELAY_S, self.answer)
+
+    def answer(self) -> None:
+        """Ends the wait, if there is one, with what there is to tell."""
+        waiting, self._waiting = self._waiting, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if waiting is None:
+            return
+        waiting.timer.cancel()
+        if not waiting.future.done():
+            results, _ = self._read()
+            waiting.future.set_result(self._encode(waiting.context, results))
+
+
+class FollowerSessions:
+    """One for each connection of a follower."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._sessions: dict[int, FollowerSession] = {}
+
+    def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
+        if request.session_epoch <= 0:
+            return self._begin(request.replica_id, context.connection).fetch(context, request)
+        session = self._sessions.get(request.session_id)
+        if session is None or session.replica_id != request.replica_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        return session.fetch(context, request)
+
+    def _begin(self, replica_id: int, connection: ClientConnection) -> FollowerSession:
+        for old in list(self._sessions.values()):
+            if old.connection is connection or (old.replica_id == replica_id and old.connection.closing):
+                self._close(old)
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = secrets.randbits(31)
+        session = self._sessions[session_id] = FollowerSession(self._node, session_id, replica_id, connection)
+        return session
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        for session in list(self._sessions.values()):
+            if session.connection is connection:
+                self._close(session)
+
+    def _close(self, session: FollowerSession) -> None:
+        del self._sessions[session.id]
+        session.close()
