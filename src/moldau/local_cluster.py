@@ -89,7 +89,8 @@ class BrokerProcess:
         self.log_path = log_path
         self.is_paused = False
         self.is_wanted = False  # started, and not stopped since: it has to be alive
-        self._properties = {
+        # Of its own; what a test changes here holds from the next start on.
+        self.properties = {
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{HOST}:{port}",
             "log.dirs": str(self.data_dir),
@@ -129,7 +130,7 @@ class BrokerProcess:
             if self.is_alive:
                 raise MoldauError(f"broker {self.node_id} is already running")
             self._properties_path.parent.mkdir(parents=True, exist_ok=True)
-            self._properties_path.write_text(format_properties(self._properties))
+            self._properties_path.write_text(format_properties(self.properties))
             self._close()
             output = None if self.log_path is None else opened.enter_context(self.log_path.open("ab"))
             self._process = subprocess.Popen(
