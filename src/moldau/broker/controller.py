@@ -90,6 +90,7 @@ class ControllerShell:
         image = self.image.apply(records)
         self._store.append(self.epoch, records, image)
         self.image = image
+        self.feed.begin(self.epoch, image)
         return image
 
     async def elected(self, store: MetadataStore, leadership: Leadership) -> None:

@@ -158,11 +158,10 @@ class MetadataFeed:
 def apply_result(image: MetadataImage, result: FetchPartitionResult) -> MetadataImage:
     """The image that a broker has after this answer to its fetch."""
     data = result.records if isinstance(result.records, (bytes, memoryview)) else b"".join(result.records or ())
-    records = list(_records_of(bytes(data)))
     if result.snapshot_id is not None:
-        version = result.snapshot_id[0]
-        return MetadataImage(version=version - len(records)).apply(records)
-    return image.apply(records) if records else image
+        records = list(_records_of(bytes(data), 0))
+        return MetadataImage(version=result.snapshot_id[0] - len(records)).apply(records)
+    return image.apply(_records_of(bytes(data), image.version)) if data else image
 
 
 def _batches(records: Sequence[Record], version: int, epoch: int, now_ms: int) -> Iterable[_Batch]:
@@ -175,8 +174,11 @@ def _batches(records: Sequence[Record], version: int, epoch: int, now_ms: int) -
         yield _Batch(first, first + len(part), bytes(data))
 
 
-def _records_of(data: bytes) -> Iterable[Record]:
+def _records_of(data: bytes, version: int) -> Iterable[Record]:
     for position, header in iter_headers(data):
+        if header.base_offset != version:
+            raise StorageError(f"the controller sent metadata from {header.base_offset} on, {version} was next")
+        version = header.next_offset
         for record in iter_records(data, position, header):
             try:
                 yield record_from_json(json.loads(record.value or b""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from moldau.broker.connection import Pipelined
@@ -15,6 +14,10 @@ from moldau.wire.batch import encode_batch
 from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
 
 LISTENER, ADVERTISED = "PLAINTEXT", ("broker.example", 9092)
+
+
+class OfflineConnection:
+    listener, peer_host = LISTENER, "127.0.0.1"
 
 
 class OfflineBroker:
@@ -31,8 +34,10 @@ class OfflineBroker:
 
     async def send(self, frame: bytes) -> bytes:
         """A request's bytes, without their size, to its answer's."""
-        connection: Any = SimpleNamespace(listener=LISTENER, peer_host="127.0.0.1")
-        answer: Any = self._dispatcher.handle(connection, memoryview(bytearray(frame)))
+        answer: Any = self._dispatcher.handle(
+            OfflineConnection(),  # type: ignore[arg-type]
+            memoryview(bytearray(frame)),
+        )
         if isinstance(answer, Pipelined):
             answer = await answer.future
         elif inspect.isawaitable(answer):
