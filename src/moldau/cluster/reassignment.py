@@ -84,7 +84,7 @@ def _towards(partition: PartitionImage, wanted: tuple[int, ...]) -> Target:
     unwanted = [one for one in partition.adding if one not in wanted]
     isr = tuple(one for one in partition.isr if one not in unwanted)
     if not isr:
-        isr, unwanted = partition.isr, []
+        isr, unwanted = partition.isr, [one for one in unwanted if one not in partition.isr]
     still_adding = [one for one in partition.adding if one in wanted]
     original = [one for one in partition.replicas if one not in unwanted and one not in still_adding]
     removing = tuple(one for one in original if one not in wanted)

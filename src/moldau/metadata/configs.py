@@ -166,7 +166,21 @@ def _records(
         if current.get(key) != value
     ]
     removed = [ConfigRecord(resource_type, resource_name, key, None) for key in current if key not in wanted]
-    return [*changed, *removed]
+    records: list[Record] = [*changed, *removed]
+    if any(record.key == "min.insync.replicas" for record in (*changed, *removed)):
+        records += _without_elrs(image, resource_name if resource_type == "topic" else None)
+    return records
+
+
+def _without_elrs(image: MetadataImage, topic: str | None) -> list[Record]:
+    """Who was eligible to lead under the old minimum may lack what is committed under the new one."""
+    topics = image.topics.values() if topic is None else (image.topics[topic],)
+    return [
+        partition.record(each.topic_id, elr=(), partition_epoch=partition.partition_epoch + 1)
+        for each in topics
+        for partition in each.partitions
+        if partition.elr
+    ]
 
 
 def _check_broker_values(
