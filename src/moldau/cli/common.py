@@ -20,6 +20,8 @@ from moldau.version import __version__
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
 
+EXIT_FAILED = 1
+
 
 class CommandParser(argparse.ArgumentParser):
     """argparse with one-line errors and an example in every help text."""
@@ -63,7 +65,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def require_connection(self, args: argparse.Namespace) -> None:
         if args.bootstrap_server is None and args.zookeeper is not None:
-            self.error("--zookeeper is not supported yet: give the brokers with --bootstrap-server host:9092")
+            warn(f"{self.prog}: --zookeeper is the old way and may go; --bootstrap-server host:9092 names brokers")
+            try:
+                args.bootstrap_server = _brokers_at(args.zookeeper)
+            except MoldauError as error:
+                self.exit(EXIT_FAILED, f"{self.prog}: {error}\n")
         self.require(args, "--bootstrap-server")
 
     def allow_with(self, args: argparse.Namespace, option: str, *actions: str) -> None:
@@ -74,6 +80,12 @@ class CommandParser(argparse.ArgumentParser):
 
         if given(option) and not any(given(action) for action in actions):
             self.error(f"Option {option} can be used only with {' or '.join(actions)}")
+
+
+def _brokers_at(zookeeper: str) -> str:
+    from moldau.client.zookeeper import brokers_at  # with kazoo, for those who have an ensemble
+
+    return brokers_at(zookeeper)
 
 
 def run(prog: str, work: Callable[[], int], *, prefix: str = "") -> int:
@@ -197,5 +209,21 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         print(line(cells))
 
 
+def print_tabbed(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; in a pipe as some of Kafka's commands print theirs, with a tab after every aligned cell."""
+    lines = [[str(cell) for cell in row] for row in rows]
+    if at_terminal():
+        print_table(headers, lines)
+        return
+    widths = [max(len(line[i]) for line in (headers, *lines)) for i in range(len(headers))]
+    for line in (headers, *lines):
+        print("".join(cell.ljust(width) + "\t" for cell, width in zip(line, widths, strict=True)))
+
+
 def bold(text: str) -> str:
-    return text if "NO_COLOR" in os.environ or not at_terminal() else f"\033[1m{text}\033[0m"
+    return styled(text, "1")
+
+
+def styled(text: str, style: str) -> str:
+    """`style` as terminals number them: 1 is bold, 31 red, 32 green, 33 yellow."""
+    return text if "NO_COLOR" in os.environ or not at_terminal() else f"\033[{style}m{text}\033[0m"

@@ -60,6 +60,20 @@ COMMANDS = (
     Command("producer-perf-test", "moldau.cli.producer_perf:main", "measure producing", "ProducerPerformance"),
     Command("consumer-perf-test", "moldau.cli.consumer_perf:main", "measure consuming", "ConsumerPerformance"),
     Command(
+        "reassign-partitions",
+        "moldau.cli.reassign_partitions:main",
+        "move replicas between brokers",
+        "ReassignPartitionsCommand",
+    ),
+    Command("leader-election", "moldau.cli.leader_election:main", "elect leaders", "LeaderElectionCommand"),
+    Command("cluster", "moldau.cli.cluster:main", "status, id and members of the cluster", "ClusterTool"),
+    Command(
+        "metadata-quorum",
+        "moldau.cli.metadata_quorum:main",
+        "who keeps the metadata, and how far others have read it",
+        "MetadataQuorumCommand",
+    ),
+    Command(
         "broker-api-versions",
         "moldau.cli.api_versions:main",
         "what brokers serve",

@@ -24,7 +24,10 @@ from moldau.wire.constants import INTERNAL_TOPICS, ResourceType
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata
+    from moldau.client.cluster_admin import Reassignment
     from moldau.config.entries import ConfigEntry
+
+    Shown = list[tuple[PartitionMetadata, Reassignment | None]]
 
 _ACTIONS = ("--create", "--list", "--describe", "--alter", "--delete")
 _REPORTS = (
@@ -256,10 +259,15 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         resources = [admin.Resource(ResourceType.TOPIC, name) for name in names]
         configs = {r.name: entries for r, entries in admin.describe_configs(cluster, resources).items()}
     live = set(cluster.brokers())
+    moving = _reassignments(cluster, topics)
     described = []
     for topic in topics:
         entries = configs[topic.name]
-        shown = [p for p in topic.partitions if _is_shown(args, p, entries, live)]
+        shown = [
+            (p, moving.get((topic.name, p.partition)))
+            for p in topic.partitions
+            if _is_shown(args, p, entries, live, moving.get((topic.name, p.partition)))
+        ]
         overrides = {entry.name: entry.value for entry in entries if not entry.is_default}
         if args.topics_with_overrides:
             shown = []
@@ -273,27 +281,42 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         print_json(described)
 
 
+def _reassignments(cluster: Cluster, topics: Sequence[TopicMetadata]) -> dict[tuple[str, int], Reassignment]:
+    from moldau.client.cluster_admin import list_reassignments
+
+    partitions = [(topic.name, p.partition) for topic in topics for p in topic.partitions]
+    try:
+        return list_reassignments(cluster, partitions) if partitions else {}
+    except KafkaError as error:
+        if error.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            raise
+        return {}
+
+
 def _is_report(args: argparse.Namespace) -> bool:
     return any(getattr(args, report.removeprefix("--").replace("-", "_")) for report in _REPORTS)
 
 
 def _is_shown(
-    args: argparse.Namespace, partition: PartitionMetadata, configs: list[ConfigEntry], live: set[int]
+    args: argparse.Namespace,
+    partition: PartitionMetadata,
+    configs: list[ConfigEntry],
+    live: set[int],
+    moving: Reassignment | None,
 ) -> bool:
     min_isr = next((int(e.value) for e in configs if e.name == "min.insync.replicas" and e.value), 1)
     in_sync = len(partition.isr)
+    due = len(partition.replicas) - (len(moving.adding) if moving else 0)
     return (
         not _is_report(args)
-        or (args.under_replicated_partitions and in_sync < len(partition.replicas))
+        or (args.under_replicated_partitions and in_sync < due)
         or (args.unavailable_partitions and partition.leader not in live)
         or (args.under_min_isr_partitions and (partition.leader < 0 or in_sync < min_isr))
         or (args.at_min_isr_partitions and in_sync == min_isr)
     )
 
 
-def _print_topic(
-    topic: TopicMetadata, shown: list[PartitionMetadata], overrides: dict[str, str | None], *, head: bool
-) -> None:
+def _print_topic(topic: TopicMetadata, shown: Shown, overrides: dict[str, str | None], *, head: bool) -> None:
     from moldau.wire.uuids import ZERO_UUID, uuid_to_text
 
     if head:
@@ -302,19 +325,26 @@ def _print_topic(
         print(
             bold(
                 f"Topic: {topic.name}{topic_id}\tPartitionCount: {len(topic.partitions)}"
-                f"\tReplicationFactor: {_replication_factor(topic)}\tConfigs: {configs}"
+                f"\tReplicationFactor: {_replication_factor(topic, shown)}\tConfigs: {configs}"
             )
         )
     if at_terminal() and shown:
-        rows = [(topic.name, p.partition, *_partition_cells(p)) for p in shown]
-        print_table(("Topic", "Partition", "Leader", "Replicas", "Isr", "Elr", "LastKnownElr"), rows)
+        rows = [(topic.name, p.partition, *_partition_cells(p), _moving_text(moving, " ")) for p, moving in shown]
+        print_table(("Topic", "Partition", "Leader", "Replicas", "Isr", "Elr", "LastKnownElr", ""), rows)
         return
-    for partition in shown:
+    for partition, moving in shown:
         leader, replicas, isr, elr, last_known_elr = _partition_cells(partition)
         sys.stdout.write(
             f"\tTopic: {topic.name}\tPartition: {partition.partition}\tLeader: {leader}\tReplicas: {replicas}"
-            f"\tIsr: {isr}\tElr: {elr}\tLastKnownElr: {last_known_elr}\n"
+            f"\tIsr: {isr}{_moving_text(moving)}\tElr: {elr}\tLastKnownElr: {last_known_elr}\n"
         )
+
+
+def _moving_text(moving: Reassignment | None, separator: str = "\t") -> str:
+    if moving is None:
+        return ""
+    adding, removing = (",".join(map(str, ids)) for ids in (moving.adding, moving.removing))
+    return f"{separator}Adding Replicas: {adding}{separator}Removing Replicas: {removing}"
 
 
 def _partition_cells(partition: PartitionMetadata) -> tuple[str, str, str, str, str]:
@@ -326,18 +356,23 @@ def _partition_cells(partition: PartitionMetadata) -> tuple[str, str, str, str, 
     return leader, ids(partition.replicas), ids(partition.isr), elr, last_known_elr
 
 
-def _replication_factor(topic: TopicMetadata) -> int:
-    return len(topic.partitions[0].replicas) if topic.partitions else 0
+def _replication_factor(topic: TopicMetadata, shown: Shown) -> int:
+    """Of the first partition; replicas that are only being added do not count yet."""
+    if not topic.partitions:
+        return 0
+    first = topic.partitions[0]
+    moving = next((moving for partition, moving in shown if partition is first), None)
+    return len(first.replicas) - (len(moving.adding) if moving else 0)
 
 
-def _as_json(topic: TopicMetadata, shown: list[PartitionMetadata], overrides: dict[str, str | None]) -> dict[str, Any]:
+def _as_json(topic: TopicMetadata, shown: Shown, overrides: dict[str, str | None]) -> dict[str, Any]:
     from moldau.wire.uuids import uuid_to_text
 
     return {
         "topic": topic.name,
         "topicId": uuid_to_text(topic.topic_id),
         "partitionCount": len(topic.partitions),
-        "replicationFactor": _replication_factor(topic),
+        "replicationFactor": _replication_factor(topic, shown),
         "configs": overrides,
         "partitions": [
             {
@@ -347,7 +382,8 @@ def _as_json(topic: TopicMetadata, shown: list[PartitionMetadata], overrides: di
                 "isr": p.isr,
                 "elr": p.elr,
                 "lastKnownElr": p.last_known_elr,
+                **({"adding": moving.adding, "removing": moving.removing} if moving else {}),
             }
-            for p in shown
+            for p, moving in shown
         ],
     }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from moldau.cli.common import CommandParser, at_terminal, connect, print_json, print_table, run
+from moldau.cli.common import CommandParser, connect, print_json, print_tabbed, run
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -341,12 +341,7 @@ def _print(args: argparse.Namespace, headers: Sequence[str], rows: Iterable[Sequ
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     lines = [["None" if cell is None else str(cell) for cell in row] for row in rows]
-    if at_terminal():
-        print_table(headers, lines)
-        return
-    widths = [max(len(line[i]) for line in (headers, *lines)) for i in range(len(headers))]
-    for line in (headers, *lines):
-        print("".join(cell.ljust(width) + "\t" for cell, width in zip(line, widths, strict=True)))
+    print_tabbed(headers, lines)
 
 
 _COMMANDS = {

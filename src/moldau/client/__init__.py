@@ -6,6 +6,7 @@
 `connection`  one socket to one broker: version negotiation, one request at a time
 `cluster`     which broker to ask: bootstrap, controller, partition leaders, coordinators, retries
 `admin`       what an administrator asks of topics, configurations and logs, answered in plain values
+`cluster_admin`  the same of brokers, leaders and replicas that move
 `groups`, `share_groups`, `transactions`  the same of what coordinators keep
 `librdkafka`  the same Java-style properties for confluent-kafka, which moves the records
 

@@ -1,0 +1,85 @@
+"""`kafka-leader-election`: give partitions back to their preferred leaders, or, knowingly, to replicas that lag."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moldau.cli.common import CommandParser, connect, load_text, run
+from moldau.cli.reassignment_json import TopicPartition, names, parse_partitions
+from moldau.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from moldau.client.cluster import Cluster
+
+_EXAMPLE = """\
+{prog} --bootstrap-server localhost:9092 --election-type preferred --all-topic-partitions
+{prog} --bootstrap-server localhost:9092 --election-type unclean --topic orders --partition 0"""
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "kafka-leader-election") -> int:
+    parser = CommandParser(
+        prog,
+        "Elect the preferred leaders of partitions; or, where no replica in sync is left, any that is alive\n"
+        "(unclean), which loses what only the others had.",
+        _EXAMPLE,
+    )
+    parser.add_connection()
+    parser.add_command_config()
+    parser.add_argument("--admin.config", dest="command_config", help=argparse.SUPPRESS)
+    parser.add_argument("--election-type", type=str.lower, choices=["preferred", "unclean"], help="which to elect")
+    parser.add_argument("--topic", metavar="NAME", help="the topic of one partition")
+    parser.add_argument("--partition", metavar="N", type=int, help="that partition")
+    parser.add_flag("--all-topic-partitions", "every partition that needs it")
+    parser.add_argument(
+        "--path-to-json-file", metavar="FILE", help='{"partitions": [{"topic": "orders", "partition": 0}]}'
+    )
+    args = parser.parse_args(argv)
+    _check(parser, args)
+
+    def work() -> int:
+        with connect(args) as cluster:
+            return _elect(cluster, args)
+
+    return run(prog, work)
+
+
+def _check(parser: CommandParser, args: argparse.Namespace) -> None:
+    parser.require_connection(args)
+    parser.require(args, "--election-type")
+    if (args.topic is not None) + args.all_topic_partitions + (args.path_to_json_file is not None) != 1:
+        parser.error(
+            "One and only one of the following options is required: topic, all-topic-partitions, path-to-json-file"
+        )
+    if args.topic is not None:
+        parser.require(args, "--partition")
+    parser.allow_with(args, "--partition", "--topic")
+
+
+def _elect(cluster: Cluster, args: argparse.Namespace) -> int:
+    from moldau.client.cluster_admin import ElectionType, elect_leaders
+
+    partitions: list[TopicPartition] | None = None
+    if args.topic is not None:
+        partitions = [(args.topic, args.partition)]
+    elif args.path_to_json_file is not None:
+        partitions = parse_partitions(load_text(args.path_to_json_file))
+    kind = ElectionType[args.election_type.upper()]
+    results = elect_leaders(cluster, kind, partitions)
+    elected = [partition for partition, error in results.items() if error is None]
+    if elected:
+        print(f"Successfully completed leader election ({kind.name}) for partitions {names(elected, ', ')}")
+    needless = [partition for partition, error in results.items() if _is_needless(error)]
+    if needless:
+        print(f"Valid replica already elected for partitions {names(needless, ', ')}")
+    failed = {partition: error for partition, error in results.items() if error and not _is_needless(error)}
+    for partition, error in sorted(failed.items()):
+        print(f"Error completing leader election ({kind.name}) for partition: {names([partition])}: {error}")
+    if failed:
+        raise KafkaError(next(iter(failed.values())).code, f"{len(failed)} replica(s) could not be elected")
+    return 0
+
+
+def _is_needless(error: KafkaError | None) -> bool:
+    return error is not None and error.code == ErrorCode.ELECTION_NOT_NEEDED
