@@ -42,7 +42,7 @@ unit: $(READY)
 integration: $(READY)
 	@$(BIN)/python -m pytest -q tests/integration
 
-bench: $(READY) ## Compare with Apache Kafka and with Spark's connector (about 45 minutes; needs Java and Maven for the comparison)
+bench: $(READY) ## Compare with Apache Kafka, alone and as three brokers, and with Spark's connector (about an hour; needs Java and Maven for the comparison)
 	@$(BIN)/python -m bench
 
 bench-quick: $(READY) ## The same, smaller: one round

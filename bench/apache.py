@@ -57,10 +57,8 @@ class ApacheKafka(ServerProcess):
     name = KAFKA
     title = "Apache Kafka"
 
-    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None) -> None:
-        super().__init__(directory, cores=cores)
-        self._controller_port = free_port()
-        self._libs = JARS.ensure()
+    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None, port: int | None = None) -> None:
+        super().__init__(directory, cores=cores, port=port)
         self._properties_path = directory / "server.properties"
 
     @property
@@ -68,32 +66,38 @@ class ApacheKafka(ServerProcess):
         return VERSION
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
-        return ["java", *HEAP_FLAGS, *JVM_FLAGS, "-cp", f"{self._libs}/*", main_class, *arguments]
+        return ["java", *HEAP_FLAGS, *JVM_FLAGS, "-cp", f"{JARS.ensure()}/*", main_class, *arguments]
+
+    def properties(self) -> dict[str, object]:
+        controller_port = free_port()
+        return {
+            **self.role_properties(1, f"1@{HOST}:{controller_port}", controller_port),
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+        }
+
+    def role_properties(self, node_id: int, voters: str, controller_port: int) -> dict[str, object]:
+        """Of a node that is broker and controller."""
+        return {
+            "process.roles": "broker,controller",
+            "node.id": node_id,
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.data_directory,
+            # Waits by which groups get fewer rebalances: 3 s and 1 s by default. Moldau has none, and what
+            # is compared is what the brokers do, not how long they wait before.
+            "group.initial.rebalance.delay.ms": 0,
+            "group.consumer.assignment.interval.ms": 0,
+        }
 
     def prepare(self) -> None:
         if self._properties_path.exists():
             return
-        write_properties(
-            self._properties_path,
-            {
-                "process.roles": "broker,controller",
-                "node.id": 1,
-                "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
-                "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{self._controller_port}",
-                "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
-                "controller.listener.names": "CONTROLLER",
-                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-                "log.dirs": self.data_directory,
-                "offsets.topic.replication.factor": 1,
-                "transaction.state.log.replication.factor": 1,
-                "transaction.state.log.min.isr": 1,
-                # Waits by which groups get fewer rebalances: 3 s and 1 s by default. Moldau has none, and what
-                # is compared is what the brokers do, not how long they wait before.
-                "group.initial.rebalance.delay.ms": 0,
-                "group.consumer.assignment.interval.ms": 0,
-                **self.extra,
-            },
-        )
+        write_properties(self._properties_path, {**self.properties(), **self.extra})
         arguments = ("format", "-t", CLUSTER_ID, "-c", str(self._properties_path))
         command = self._java("kafka.tools.StorageTool", *arguments)
         answer = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from bench.server import Server, pinned
+from bench.server import pinned
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,6 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENT_SATURATED = 0.9
 # … and the broker as having room below this one.
 BROKER_HAS_ROOM = 0.7
+
+
+class Driven(Protocol):
+    """What clients need of a server, of however many brokers it is made."""
+
+    bootstrap: str
+
+    def cpu_seconds(self) -> float: ...
 
 
 class ClientError(Exception):
@@ -58,12 +66,10 @@ class Drivers:
     def __init__(self, cores: Sequence[int] | None = None) -> None:
         self._cores = cores
 
-    def run(self, server: Server, job: str, *parameters: Mapping[str, Any]) -> Drive:
+    def run(self, server: Driven, job: str, *parameters: Mapping[str, Any]) -> Drive:
         """Run one client process per parameter set against the server, all at once."""
         with contextlib.ExitStack() as stack:
-            clients = [
-                stack.enter_context(self._client(job, {"bootstrap": server.bootstrap, **each})) for each in parameters
-            ]
+            clients = [stack.enter_context(self.client(server, job, each)) for each in parameters]
             cpu_before = server.cpu_seconds()
             for client in clients:
                 client.go()
@@ -72,12 +78,13 @@ class Drivers:
 
     def run_alone(self, job: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Run a job that talks to no server."""
-        with self._client(job, parameters) as client:
+        with Client(job, parameters, self._cores) as client:
             client.go()
             return client.result()
 
-    def _client(self, job: str, parameters: Mapping[str, Any]) -> Client:
-        return Client(job, parameters, self._cores)
+    def client(self, server: Driven, job: str, parameters: Mapping[str, Any]) -> Client:
+        """One client process, for a scenario that does something else while it runs."""
+        return Client(job, {"bootstrap": server.bootstrap, **parameters}, self._cores)
 
 
 class Client:

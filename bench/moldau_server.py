@@ -15,8 +15,8 @@ class Moldau(ServerProcess):
     name = MOLDAU
     title = "Moldau"
 
-    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None) -> None:
-        super().__init__(directory, cores=cores)
+    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None, port: int | None = None) -> None:
+        super().__init__(directory, cores=cores, port=port)
         self._properties_path = directory / "server.properties"
 
     @property

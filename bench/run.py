@@ -21,20 +21,28 @@ from confluent_kafka import KafkaException
 
 from bench import apache, machine, report
 from bench.apache import ApacheKafka
+from bench.apache_cluster import KafkaCluster
+from bench.cluster import NODES, ServerCluster
 from bench.drive import ClientError, Drivers
 from bench.metrics import KAFKA, MOLDAU, Outcome
+from bench.moldau_cluster import MoldauCluster
 from bench.moldau_server import Moldau
 from bench.scenarios import SCENARIOS, warm_up
 from bench.scenarios.scenario import BOTH, FULL, QUICK, Bench, Phase, Scenario
 from bench.server import ServerError, ServerProcess
+from moldau.errors import KafkaError
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SCRATCH = RESULTS / "scratch"
 
-CLASSES: dict[str, type[ServerProcess]] = {MOLDAU: Moldau, KAFKA: ApacheKafka}
+# By the number of brokers, then by name.
+CLASSES: dict[int, dict[str, type[ServerProcess] | type[ServerCluster]]] = {
+    1: {MOLDAU: Moldau, KAFKA: ApacheKafka},
+    NODES: {MOLDAU: MoldauCluster, KAFKA: KafkaCluster},
+}
 
 # What a scenario may fail with without taking the run down: it is reported, and the others go on.
-FAILURES = (ServerError, ClientError, KafkaException, AssertionError, OSError, RuntimeError)
+FAILURES = (ServerError, ClientError, KafkaException, KafkaError, AssertionError, OSError, RuntimeError)
 
 
 class Run:
@@ -54,48 +62,49 @@ class Run:
 
     def execute(self) -> None:
         try:
-            if any(scenario.phase is not Phase.ALONE for scenario in self._scenarios):
-                self._run_shared()
+            for brokers in CLASSES:
+                if any(each.brokers == brokers and each.phase is not Phase.ALONE for each in self._scenarios):
+                    self._run_shared(brokers)
             self._run_alone()
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _of(self, phase: Phase) -> list[Scenario]:
-        return [scenario for scenario in self._scenarios if scenario.phase is phase]
+    def _of(self, phase: Phase, brokers: int) -> list[Scenario]:
+        return [each for each in self._scenarios if each.phase is phase and each.brokers == brokers]
 
     @contextlib.contextmanager
-    def _server(self, name: str, directory: str) -> Iterator[ServerProcess]:
-        server = CLASSES[name](self._directory / directory / name, cores=self._cores)
+    def _server(self, name: str, brokers: int, directory: str) -> Iterator[ServerProcess | ServerCluster]:
+        server = CLASSES[brokers][name](self._directory / directory / name, cores=self._cores)
         self.versions[name] = server.version
         try:
             yield server
         finally:
             server.discard()
 
-    def _run_shared(self) -> None:
+    def _run_shared(self, brokers: int) -> None:
         with contextlib.ExitStack() as stack:
-            servers: list[ServerProcess] = []
+            servers: list[ServerProcess | ServerCluster] = []
             for name in self._names:
-                server = stack.enter_context(self._server(name, "shared"))
+                server = stack.enter_context(self._server(name, brokers, f"shared-{brokers}"))
                 self._bench.say(f"{server.title} {server.version} starts")
                 with self._reporting("start", server.title):
                     server.start()
                     servers.append(server)
-            self._take_turns(self._of(Phase.IDLE), servers)
+            self._take_turns(self._of(Phase.IDLE, brokers), servers)
             # A server that cannot be warmed up can show nothing of load, its memory after none included.
-            warm: list[ServerProcess] = []
+            warm: list[ServerProcess | ServerCluster] = []
             for server in servers:
                 self._bench.say(f"warm-up · {server.title}")
                 with self._reporting("warm-up", server.title):
                     warm_up(self._bench, server)
                     warm.append(server)
-            self._take_turns(self._of(Phase.LOAD), warm)
-            self._take_turns(self._of(Phase.AFTER), warm)
+            self._take_turns(self._of(Phase.LOAD, brokers), warm)
+            self._take_turns(self._of(Phase.AFTER, brokers), warm)
             for server in servers:
                 with self._reporting("stop", server.title):
                     server.stop()
 
-    def _take_turns(self, scenarios: Sequence[Scenario], servers: Sequence[ServerProcess]) -> None:
+    def _take_turns(self, scenarios: Sequence[Scenario], servers: Sequence[ServerProcess | ServerCluster]) -> None:
         for scenario in scenarios:
             rounds = scenario.rounds(self._bench.repeat)
             for number in range(rounds):
@@ -105,15 +114,15 @@ class Run:
                         self._measure(scenario, server, number, rounds)
 
     def _run_alone(self) -> None:
-        for scenario in self._of(Phase.ALONE):
+        for scenario in (each for each in self._scenarios if each.phase is Phase.ALONE):
             rounds = scenario.rounds(self._bench.repeat)
             for number in range(rounds):
                 for name in self._names:
                     if name in scenario.servers:
-                        with self._server(name, f"{scenario.name}-{number}") as server:
+                        with self._server(name, scenario.brokers, f"{scenario.name}-{number}") as server:
                             self._measure(scenario, server, number, rounds)
 
-    def _measure(self, scenario: Scenario, server: ServerProcess, number: int, rounds: int) -> None:
+    def _measure(self, scenario: Scenario, server: ServerProcess | ServerCluster, number: int, rounds: int) -> None:
         self._bench.say(f"{scenario.name} · {server.title} · round {number + 1} of {rounds}")
         with self._reporting(scenario.name, server.title):
             for sample in scenario.run(self._bench, server):
@@ -146,12 +155,14 @@ def talker() -> Callable[[str], None]:
     return say
 
 
-def choose(only: Sequence[str] | None) -> list[Scenario]:
-    """The scenarios whose names begin with one of the given ones; all without any."""
-    chosen = [each for each in SCENARIOS if not only or each.name.startswith(tuple(only))]
+def choose(only: Sequence[str] | None, *, quick: bool = False) -> list[Scenario]:
+    """The scenarios whose names begin with one of the given ones; without any, all that belong to such a run."""
+    if not only:
+        return [each for each in SCENARIOS if each.is_quick or not quick]
+    chosen = [each for each in SCENARIOS if each.name.startswith(tuple(only))]
     if not chosen:
         names = ", ".join(each.name for each in SCENARIOS)
-        sys.exit(f"no scenario is called {', '.join(only or ())}; there are: {names}")
+        sys.exit(f"no scenario is called {', '.join(only)}; there are: {names}")
     return chosen
 
 
@@ -206,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repeat = asked.repeat or (1 if asked.quick else 3)
     broker_cores, client_cores = split_cores() if asked.pin else (None, None)
     bench = Bench(Drivers(client_cores), sizes, repeat, say)
-    scenarios = without_obstacles(choose(asked.only), say)
+    scenarios = without_obstacles(choose(asked.only, quick=asked.quick), say)
     run = Run(bench, scenarios, servers, broker_cores)
     run.execute()
     facts["cores_taken_by_others"] = round(neighbours.cores(), 2)

@@ -92,9 +92,9 @@ class ServerProcess(ABC):
     name: str
     title: str
 
-    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None) -> None:
+    def __init__(self, directory: Path, *, cores: Sequence[int] | None = None, port: int | None = None) -> None:
         self.directory = directory
-        self.port = free_port()
+        self.port = port or free_port()
         self.bootstrap = f"{HOST}:{self.port}"
         self.data_directory = directory / "data"
         self.log_path = directory / "server.out"
@@ -121,10 +121,21 @@ class ServerProcess(ABC):
         return self._process.pid
 
     def start(self) -> float:
+        self.prepare_directory()
+        started = time.perf_counter()
+        self.launch()
+        while not answers(self.port):
+            self.expect_alive(started)
+            time.sleep(POLL_INTERVAL_S)
+        return time.perf_counter() - started
+
+    def prepare_directory(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.prepare()
+
+    def launch(self) -> None:
+        """Spawn the process, and wait for nothing."""
         with self.log_path.open("ab") as output, pinned(self._cores):
-            started = time.perf_counter()
             self._process = subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
@@ -135,15 +146,16 @@ class ServerProcess(ABC):
                 # Ctrl-C must reach the runner alone, which then stops the brokers in order.
                 start_new_session=True,
             )
-        while not answers(self.port):
-            if self._process.poll() is not None:
-                code = self._process.returncode
-                raise ServerError(f"{self.title} ended with code {code} while starting: {self._last_words()}")
-            if time.perf_counter() - started > START_TIMEOUT_S:
-                self.kill()
-                raise ServerError(f"{self.title} did not answer within {START_TIMEOUT_S:.0f} s: {self._last_words()}")
-            time.sleep(POLL_INTERVAL_S)
-        return time.perf_counter() - started
+
+    def expect_alive(self, started: float) -> None:
+        """While it starts: it has not ended, and still has time."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            code = self._process.returncode
+            raise ServerError(f"{self.title} ended with code {code} while starting: {self._last_words()}")
+        if time.perf_counter() - started > START_TIMEOUT_S:
+            self.kill()
+            raise ServerError(f"{self.title} did not answer within {START_TIMEOUT_S:.0f} s: {self._last_words()}")
 
     def _last_words(self) -> str:
         return self.log_path.read_text(errors="replace")[-2000:].strip() or "it said nothing"
@@ -189,6 +201,15 @@ class ServerProcess(ABC):
         for process in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
+        return total
+
+    def pss_bytes(self) -> int:
+        """As `rss_bytes`, but what several processes share counts once altogether: Linux alone tells."""
+        total = 0
+        for process in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                memory = process.memory_full_info()
+                total += getattr(memory, "pss", memory.rss)
         return total
 
 

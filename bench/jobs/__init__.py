@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bench.jobs import (
     cleaning,
+    cluster,
     commits,
     connections,
     embedded,
@@ -26,6 +27,8 @@ JOBS: dict[str, Job] = {
     "produce": librdkafka.produce,
     "consume": librdkafka.consume,
     "produce_one_by_one": librdkafka.produce_one_by_one,
+    "produce_paced": cluster.produce_paced,
+    "fail_over": cluster.fail_over,
     "pipeline_requests": raw_produce.pipeline_requests,
     "fill": raw_produce.fill,
     "produce_to_each_partition": raw_produce.produce_to_each_partition,

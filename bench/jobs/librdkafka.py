@@ -20,7 +20,7 @@ def raise_on_failure(error: KafkaError | None, _message: Message) -> None:
         raise KafkaException(error)
 
 
-def _producer(parameters: Parameters, **settings: Any) -> Producer:
+def connected_producer(parameters: Parameters, **settings: Any) -> Producer:
     producer = Producer(
         {
             "bootstrap.servers": parameters["bootstrap"],
@@ -40,12 +40,12 @@ def _producer(parameters: Parameters, **settings: Any) -> Producer:
 def produce(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     """As many records as asked for, as fast as they go; done when the last one is acknowledged.
 
-    One more comes first, see `_producer`.
+    One more comes first, see `connected_producer`.
     """
     topic: str = parameters["topic"]
     records: int = parameters["records"]
     values = payloads(parameters["record_bytes"])
-    producer = _producer(
+    producer = connected_producer(
         parameters,
         **{
             "compression.type": parameters["codec"],
@@ -123,7 +123,7 @@ def produce_one_by_one(parameters: Parameters, ready: Ready) -> dict[str, Any]:
     """One record, wait for its acknowledgement, the next: what a synchronous caller feels."""
     topic: str = parameters["topic"]
     value = payloads(parameters["record_bytes"], count=1)[0]
-    producer = _producer(parameters, **{"linger.ms": 0, "socket.nagle.disable": True})
+    producer = connected_producer(parameters, **{"linger.ms": 0, "socket.nagle.disable": True})
     ready()
     latencies_ms: list[float] = []
     started = time.perf_counter()

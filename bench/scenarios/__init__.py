@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from bench.cluster import ServerCluster
+from bench.drive import Drive
 from bench.metrics import KAFKA
+from bench.scenarios import cluster_load
+from bench.scenarios.cluster_failover import ClusterFailover, ClusterStart
+from bench.scenarios.cluster_load import ClusterLatency, ClusterMemory, ClusterThroughput
+from bench.scenarios.cluster_partitions import ClusterPartitions
 from bench.scenarios.commits import PipelinedCommits, SynchronousCommit, commit_one_by_one, pipeline_commits
 from bench.scenarios.compaction import Compaction
 from bench.scenarios.groups import (
@@ -55,6 +63,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     FetchAnywhere(),
     Recovery(),
     Compaction(),
+    ClusterThroughput(100),
+    ClusterThroughput(1_000),
+    ClusterLatency(),
+    ClusterMemory(),
+    ClusterStart(),
+    ClusterFailover(9_000),
+    ClusterFailover(3_000),
+    ClusterPartitions(),
     SparkThroughput("plain", 2, ("read", "hash", "stream", "window", "write")),
     SparkThroughput("plain", 1, ("read", "stream", "write"), servers=(KAFKA,)),
     SparkThroughput("moldau", 2, ("read", "write"), servers=(KAFKA,)),
@@ -67,23 +83,40 @@ WARM_FROM = 0.95
 WARM_UP_PASSES_MAX = 6
 
 
-def warm_up(bench: Bench, server: ServerProcess) -> None:
+def warm_up(bench: Bench, server: ServerProcess | ServerCluster) -> None:
     """Every path of the load phase, until a pass costs no less CPU than the last: a JVM compiles for long.
 
     The same rule for both servers.
     """
+    if isinstance(server, ServerCluster):
+        warm_up_cluster(bench, server)
+    else:
+        warm_up_broker(bench, server)
+
+
+def warm_up_broker(bench: Bench, server: ServerProcess) -> None:
     sizes = bench.sizes
-    cpu_before_s = float("inf")
-    for _ in range(WARM_UP_PASSES_MAX if sizes.warms_up_fully else 1):
-        drives = produce_and_consume(bench, server, sizes.warm_up_records, 100, "none")
-        cpu_s = sum(drive.broker_cpu_s for drive in drives)
-        if cpu_s > WARM_FROM * cpu_before_s:
-            break
-        cpu_before_s = cpu_s
+    until_warm(bench, lambda: produce_and_consume(bench, server, sizes.warm_up_records, 100, "none"))
     produce_and_consume(bench, server, sizes.warm_up_records // 10, 1_000, "lz4")
     pipeline(bench, server, sizes.pipeline_seconds)
     one_by_one(bench, server, sizes.one_by_one_records)
     warm_up_coordinators(bench, server)
+
+
+def warm_up_cluster(bench: Bench, cluster: ServerCluster) -> None:
+    records = bench.sizes.warm_up_records // 2
+    until_warm(bench, lambda: cluster_load.produce_and_consume(bench, cluster, records, 100))
+    cluster_load.one_by_one(bench, cluster)
+    cluster_load.at_a_pace(bench, cluster)
+
+
+def until_warm(bench: Bench, run_pass: Callable[[], tuple[Drive, ...]]) -> None:
+    cpu_before_s = float("inf")
+    for _ in range(WARM_UP_PASSES_MAX if bench.sizes.warms_up_fully else 1):
+        cpu_s = sum(drive.broker_cpu_s for drive in run_pass())
+        if cpu_s > WARM_FROM * cpu_before_s:
+            break
+        cpu_before_s = cpu_s
 
 
 def warm_up_coordinators(bench: Bench, server: ServerProcess) -> None:

@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+from bench.cluster import NODES
 from bench.drive import Drivers
 from bench.metrics import KAFKA, MOLDAU, Metric, Sample
-from bench.server import ServerProcess
 
 BOTH = (MOLDAU, KAFKA)
 
@@ -53,6 +54,10 @@ class Sizes:
     compactions: int
     spark_records: int
     spark_write_rows: int
+    paced_seconds: float
+    cluster_partitions: int
+    cluster_idle_seconds: float
+    cluster_move_seconds: float
 
 
 FULL = Sizes(
@@ -82,6 +87,10 @@ FULL = Sizes(
     compactions=2,
     spark_records=4_000_000,
     spark_write_rows=2_000_000,
+    paced_seconds=10,
+    cluster_partitions=3_000,
+    cluster_idle_seconds=30,
+    cluster_move_seconds=30,
 )
 QUICK = Sizes(
     warms_up_fully=False,
@@ -110,6 +119,10 @@ QUICK = Sizes(
     compactions=1,
     spark_records=500_000,
     spark_write_rows=250_000,
+    paced_seconds=2,
+    cluster_partitions=300,
+    cluster_idle_seconds=5,
+    cluster_move_seconds=10,
 )
 
 
@@ -130,6 +143,10 @@ class Scenario(ABC):
     phase: Phase
     metrics: tuple[Metric, ...]
     servers: tuple[str, ...] = BOTH
+    # How many brokers the server it is run against is made of.
+    brokers = 1
+    # Part of a quick run that names no scenarios.
+    is_quick = True
     # Takes its several samples in one call, because what it builds first is dear.
     repeats_itself = False
 
@@ -138,8 +155,14 @@ class Scenario(ABC):
         return None
 
     @abstractmethod
-    def run(self, bench: Bench, server: ServerProcess) -> list[Sample]: ...
+    def run(self, bench: Bench, server: Any, /) -> list[Sample]:
+        """`server` is a `ServerProcess`, or a `ServerCluster` where there are several brokers."""
 
     def rounds(self, repeat: int) -> int:
         """How often the runner calls it."""
         return 1 if self.repeats_itself else repeat
+
+
+class ClusterScenario(Scenario):
+    brokers = NODES
+    is_quick = False
