@@ -113,7 +113,7 @@ class Subscription:
                 # Its metadata is ahead of ours, or far behind.
                 raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is no replica")
             session.check_life()
-            self.refusal = _diverging(partition, asked)
+            self.refusal = diverging_epoch(partition, asked)
             self.follower = follower
         except KafkaError as error:
             self.refusal = FetchPartitionResult(asked.index, int(error.code))
@@ -158,8 +158,8 @@ class Subscription:
             self.told_start_offset = result.log_start_offset
 
 
-def _diverging(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
-    """Where the follower has records that are not the leader's, it is told up to where they agree."""
+def diverging_epoch(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
+    """A reader whose last record is none of this log is told up to where they agree."""
     log = partition.log
     if asked.fetch_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(f"{log.name} begins at {log.log_start_offset}")

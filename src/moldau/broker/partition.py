@@ -129,6 +129,11 @@ class Partition:
         """`min.insync.replicas`, as far as there are replicas."""
         return min(self.log.config.min_insync_replicas, len(self.replicas))
 
+    @property
+    def is_short_of_replicas(self) -> bool:
+        """Whether even with those who are about to join there are too few for acks=all."""
+        return self.leadership is not None and len(self.leadership.maximal_isr) < self.min_isr
+
     # -- following the metadata
 
     def follow_image(self, image: PartitionImage) -> None:
@@ -246,6 +251,13 @@ class Partition:
         if leader_start_offset > partition_log.log_start_offset:
             partition_log.delete_records(min(leader_start_offset, partition_log.high_watermark))
 
+    def delete_records(self, before_offset: int) -> int:
+        """As the leader: the log begins at `before_offset` (-1: the high watermark); followers hear of it."""
+        start_offset = self.log.delete_records(before_offset)
+        for subscriber in self.subscribers:
+            subscriber.high_watermark_moved()
+        return start_offset
+
     def truncate_to(self, offset: int, why: str) -> None:
         """Drops what the leader does not have."""
         partition_log = self.log
@@ -346,6 +358,9 @@ class Partition:
             place = next(number for number, (other, _) in enumerate(commits) if other > offset)
             commits.insert(place, (offset, waiting))
         return False
+
+    def stop_waiting(self, waiting: WaitingCommit) -> None:
+        self._commits = deque(entry for entry in self._commits if entry[1] is not waiting)
 
     def committed(self, offset: int) -> asyncio.Future[None] | None:
         """None if everything below `offset` is committed; else a future that is done when it is.

@@ -32,6 +32,8 @@ RETRY_S = 0.05
 GROW_INTERVAL_S = 1.0
 """A follower may become eligible without a fetch that says anything new."""
 
+RACK_AWARE = frozenset({"org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector"})
+
 _Proposals = dict[Partition, IsrChange]
 
 
@@ -115,6 +117,26 @@ class ReplicaManager:
         for task in (self._proposing, self._checking):
             if task is not None:
                 task.cancel()
+
+    # -- readers
+
+    def preferred_read_replica(self, partition: Partition, rack_id: str, offset: int) -> int | None:
+        """An in-sync follower in the client's rack that has what it asks for (KIP-392); None: read here."""
+        config = self._node.config
+        leadership = partition.leadership
+        if leadership is None or config.replica_selector_class not in RACK_AWARE or config.broker_rack == rack_id:
+            return None
+        brokers = self._node.image.brokers
+        near = [
+            follower
+            for follower in leadership.followers.values()
+            if follower.broker_id in leadership.isr
+            and follower.log_start_offset <= offset <= follower.log_end_offset
+            and (broker := brokers.get(follower.broker_id)) is not None
+            and broker.rack == rack_id
+            and not broker.fenced
+        ]
+        return max(near, key=lambda follower: follower.log_end_offset).broker_id if near else None
 
     # -- in-sync sets
 

@@ -57,7 +57,7 @@ class Server:
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retention)
         self._every(self.config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
         self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
-        self._every(self.config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint)
+        self._every(self._checkpoint_interval_ms() / 1000, self._checkpoint)
         self._every(1.0, self._purge)
         prune_interval_ms = self.config.share_coordinator_state_topic_prune_interval_ms
         self._every(prune_interval_ms / 1000, self.node.share_partitions.prune)
@@ -186,6 +186,13 @@ class Server:
 
     async def _flush(self) -> None:
         await self.node.in_thread(self.node.logs.flush_due, self.node.clock())
+
+    def _checkpoint_interval_ms(self) -> int:
+        """All checkpoints are written together; only where there are other replicas high watermarks are hard to get."""
+        interval_ms = self.config.log_flush_offset_checkpoint_interval_ms
+        if not self.config.is_clustered:
+            return interval_ms
+        return min(interval_ms, self.config.replica_high_watermark_checkpoint_interval_ms)
 
     async def _checkpoint(self) -> None:
         await self.node.in_thread(self.node.logs.checkpoint)

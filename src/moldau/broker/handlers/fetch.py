@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers
 from moldau.broker.delayed_fetch import DelayedFetch
 from moldau.broker.fetch_sessions import FetchPlan, Wanted
+from moldau.broker.follower_sessions import diverging_epoch
+from moldau.broker.handlers.replica_fetch import handle_replica_fetch
+from moldau.broker.leader_hints import hinted_endpoints, leader_hint
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID
 from moldau.broker.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
@@ -18,6 +21,7 @@ from moldau.wire.fetch import (
     encode_fetch_response,
     parse_fetch_request,
 )
+from moldau.wire.primitives import NodeEndpoint
 
 if TYPE_CHECKING:
     from moldau.broker.dispatch import RequestContext
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 _READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
 _ZSTD_SINCE = 10
+_FOLLOWERS_SINCE = 11
+_HINTS_SINCE = 16
 
 WAIT_MAX_MS = 600_000
 """A fetch may ask to wait for 24 days; a client that is gone must not be remembered that long."""
@@ -35,19 +41,18 @@ def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) ->
     request = parse_fetch_request(context.version, body)
     if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
         return node.controller.feed.handle(context, request)
+    if request.replica_id >= 0:
+        return handle_replica_fetch(node, context, request)
     try:
-        if request.replica_id >= 0:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no followers")
         plan = node.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
-    zstd = context.version >= _ZSTD_SINCE
-    results, size, failed = _read(node, request, plan.wanted, zstd)
+    results, size, failed = _read(node, context, request, plan.wanted)
     if failed or size >= request.min_bytes or request.max_wait_ms <= 0 or not plan.wanted:
         return _encode(node, context, plan, results, size)
 
     def read_again() -> Buffers:
-        late, late_size, _ = _read(node, request, plan.wanted, zstd)
+        late, late_size, _ = _read(node, context, request, plan.wanted)
         return _encode(node, context, plan, late, late_size)
 
     partitions = [node.find_partition(one.name, one.topic_id, one.partition.index) for one in plan.wanted]
@@ -70,33 +75,71 @@ def _encode(
 ) -> list[bytes | memoryview]:
     node.metrics.bytes_fetched += size
     session_id, topics = plan.answer(results)
-    return encode_fetch_response(context.version, context.correlation_id, topics, session_id=session_id)
+    where: Sequence[NodeEndpoint] = ()
+    if context.version >= _HINTS_SINCE:
+        hints = [result.current_leader for result in results if result.error_code]
+        where = hinted_endpoints(node, context, hints) if hints else ()
+    return encode_fetch_response(
+        context.version, context.correlation_id, topics, session_id=session_id, node_endpoints=where
+    )
 
 
 def _read(
-    node: BrokerNode, request: FetchRequest, wanted: Sequence[Wanted], zstd: bool
+    node: BrokerNode, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted]
 ) -> tuple[list[FetchPartitionResult], int, bool]:
-    """The results in the order of `wanted`, their bytes, and whether one of them is an error."""
+    """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once."""
     left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left)
     committed = request.isolation_level == _READ_COMMITTED
+    version = context.version
     results: list[FetchPartitionResult] = []
     size = 0
-    failed = False
+    urgent = False
     for name, topic_id, asked in wanted:
         try:
             partition = node.find_partition(name, topic_id, asked.index)
-            if not zstd and partition.log.config.compression_type == "zstd":
-                raise KafkaError(
-                    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 10 of Fetch or a later one"
-                )
+            if not partition.is_leader and version < _FOLLOWERS_SINCE:
+                partition.check_leads()
+            if version < _ZSTD_SINCE:
+                _refuse_zstd(partition)
+            elsewhere = _elsewhere(node, partition, request.rack_id, asked)
+            if elsewhere is not None:
+                urgent = True
+                results.append(elsewhere)
+                continue
             result, count = _read_partition(partition, asked, left, committed=committed, min_one=size == 0)
             size += count
             left -= count
         except KafkaError as error:
-            failed = True
-            result = FetchPartitionResult(asked.index, int(error.code))
+            urgent = True
+            hint = leader_hint(node, error.code, name, topic_id, asked.index)
+            result = FetchPartitionResult(asked.index, int(error.code), current_leader=hint)
         results.append(result)
-    return results, size, failed
+    return results, size, urgent
+
+
+def _refuse_zstd(partition: Partition) -> None:
+    if partition.log.config.compression_type == "zstd":
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 10 of Fetch or a later one")
+
+
+def _elsewhere(
+    node: BrokerNode, partition: Partition, rack_id: str, asked: FetchPartition
+) -> FetchPartitionResult | None:
+    """For a client that shall read from another replica, or has read what is not in the log any more."""
+    log = partition.log
+    if asked.last_fetched_epoch >= 0:
+        diverging = diverging_epoch(partition, asked)
+        if diverging is not None:
+            return diverging
+    if not rack_id or partition.leadership is None:
+        return None
+    replica = node.replication.preferred_read_replica(partition, rack_id, asked.fetch_offset)
+    if replica is None:
+        return None
+    partition.check_leader_epoch(asked.current_leader_epoch)
+    return FetchPartitionResult(
+        asked.index, 0, log.high_watermark, log.last_stable_offset, log.log_start_offset, preferred_read_replica=replica
+    )
 
 
 def _read_partition(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import (
@@ -22,30 +22,46 @@ if TYPE_CHECKING:
 
 _READ_COMMITTED = 1
 _NOWHERE = (-1, -1, -1)
+_NOT_YET = ErrorCode.OFFSET_NOT_AVAILABLE
+_NOT_YET_SINCE = 5
+
+
+class _Reader(NamedTuple):
+    """Who asks."""
+
+    is_replica: bool
+    committed: bool
+    not_yet: ErrorCode
+    """What it is told by a leader whose high watermark has yet to reach what the one before had committed."""
 
 
 def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+    reader = _Reader(
+        is_replica=request.replica_id >= 0,
+        committed=getattr(request, "isolation_level", 0) == _READ_COMMITTED,
+        not_yet=_NOT_YET if context.version >= _NOT_YET_SINCE else ErrorCode.LEADER_NOT_AVAILABLE,
+    )
     return schema.ListOffsetsResponse(
         throttle_time=ms(0),
         topics=tuple(
             schema.ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(_list_offset(node, schema, topic.name, one, committed) for one in topic.partitions),
+                partitions=tuple(_list_offset(node, schema, topic.name, one, reader) for one in topic.partitions),
             )
             for topic in request.topics
         ),
     )
 
 
-def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, committed: bool) -> Any:
+def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reader: _Reader) -> Any:
     code = ErrorCode.NONE
     found = _NOWHERE
     try:
         partition = node.find_partition(topic, None, asked.partition_index)
         partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
-        found = _look_up(partition, asked.timestamp, committed)
+        partition.check_leads()
+        found = _look_up(partition, asked.timestamp, reader)
     except KafkaError as failure:
         code = failure.code
     timestamp_ms, offset, leader_epoch = found
@@ -58,11 +74,21 @@ def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, commi
     )
 
 
-def _look_up(partition: Partition, timestamp_ms: int, committed: bool) -> tuple[int, int, int]:
+def _readable_upto(partition: Partition, reader: _Reader) -> int:
+    log = partition.log
+    if reader.is_replica:
+        return log.log_end_offset
+    return log.last_stable_offset if reader.committed else log.high_watermark
+
+
+def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch); -1 where Kafka says -1."""
     log = partition.log
-    readable_upto = log.last_stable_offset if committed else log.high_watermark
+    readable_upto = _readable_upto(partition, reader)
+    is_new = partition.leadership is not None and partition.leadership.epoch_start_offset > log.high_watermark
     if timestamp_ms == LATEST:
+        if is_new and not reader.is_replica:
+            raise KafkaError(reader.not_yet, "a new leader does not know yet what is committed")
         return (-1, readable_upto, partition.leader_epoch)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return (-1, log.log_start_offset, log.epoch_of(log.log_start_offset))
@@ -75,6 +101,8 @@ def _look_up(partition: Partition, timestamp_ms: int, committed: bool) -> tuple[
     else:
         found = log.offset_for_timestamp(timestamp_ms)
     if found is None or found[1] >= readable_upto:
+        if is_new:
+            raise KafkaError(reader.not_yet, "a new leader does not know yet what is committed")
         return _NOWHERE
     return found
 
@@ -99,6 +127,7 @@ def _epoch_end(node: BrokerNode, schema: Schema, topic: str, asked: Any) -> Any:
     try:
         partition = node.find_partition(topic, None, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)
+        partition.check_leads()
         leader_epoch, end_offset = partition.log.offset_for_leader_epoch(asked.leader_epoch)
     except KafkaError as failure:
         code = failure.code

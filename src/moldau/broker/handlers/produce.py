@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.broker.connection import Answer, Buffers, Pipelined
+from moldau.broker.delayed_produce import DelayedProduce, Uncommitted
 from moldau.broker.handlers.txn_produce import Gate
+from moldau.broker.leader_hints import hinted_endpoints, leader_hint
 from moldau.broker.partition import Partition
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError, RefusedRecordsError
 from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
@@ -28,12 +30,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZSTD_SINCE = 7
+_HINTS_SINCE = 10
 _ADMIN_CLIENT = "__admin_client"
 """The client id with which Kafka's own tools may write to internal topics."""
 
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
 """A partition to flush, and where its result stands: a failed fsync turns it into an error."""
+
+
+class _Written(NamedTuple):
+    topics: list[_TopicResults]
+    unflushed: list[_Unflushed]
+    uncommitted: list[Uncommitted]
+
+    def note(self, partition: Partition, results: list[ProducePartitionResult], end_offset: int) -> None:
+        """Whether the last of `results` waits for the disk, or for followers to have everything below `end_offset`."""
+        log = partition.log
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            self.unflushed.append((partition, results, len(results) - 1))
+        if log.high_watermark < end_offset:
+            self.uncommitted.append(Uncommitted(partition, end_offset, results, len(results) - 1))
 
 
 def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
@@ -61,11 +78,8 @@ async def _write_later(
 def _write(
     node: BrokerNode, context: RequestContext, request: ProduceRequest, gate: Gate | None
 ) -> Buffers | Pipelined | None:
-    version = context.version
     now_ms = node.clock()
-    failed = False
-    unflushed: list[_Unflushed] = []
-    topics: list[_TopicResults] = []
+    written = _Written([], [], [])
     for topic in request.topics:
         results: list[ProducePartitionResult] = []
         for part in topic.partitions:
@@ -73,31 +87,30 @@ def _write(
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
                 if partition.is_internal:
                     _refuse_internal(partition, context)
-                if version < _ZSTD_SINCE:
+                if context.version < _ZSTD_SINCE:
                     _refuse_zstd(part)
-                results.append(_append(node, partition, part, now_ms, gate))
-                written = partition.log
-                if written.log_end_offset - written.recovery_point >= written.config.flush_messages:
-                    unflushed.append((partition, results, len(results) - 1))
+                result, end_offset = _append(node, partition, part, now_ms, gate, acks=request.acks)
+                results.append(result)
+                written.note(partition, results, end_offset if request.acks == -1 else 0)
             except KafkaError as error:
-                failed = True
                 _count_failure(node, error)
-                results.append(_failure(part.index, error))
-        topics.append((topic.name, topic.topic_id, results))
+                hint = leader_hint(node, error.code, topic.name, topic.topic_id, part.index)
+                results.append(_failure(part.index, error, hint))
+        written.topics.append((topic.name, topic.topic_id, results))
     if request.acks == 0:
-        for partition, _, _ in unflushed:
-            node.group_commit.flush_soon(partition.log)
-        if failed:
-            raise ProtocolError("a record sent with acks=0 could not be written")
+        _flush_soon(node, written)
         return None
-    if unflushed:
-        return Pipelined(node.spawn(_flush_then_answer(node, context, topics, unflushed)))
-    return encode_produce_response(version, context.correlation_id, topics)
+    if written.unflushed:
+        return Pipelined(node.spawn(_flush_then_answer(node, context, request, written)))
+    if written.uncommitted:
+        return Pipelined(_when_committed(node, context, request, written))
+    return _encode(node, context, written.topics)
 
 
 def _append(
-    node: BrokerNode, partition: Partition, part: ProducePartition, now_ms: int, gate: Gate | None
-) -> ProducePartitionResult:
+    node: BrokerNode, partition: Partition, part: ProducePartition, now_ms: int, gate: Gate | None, *, acks: int
+) -> tuple[ProducePartitionResult, int]:
+    """The result, and the offset behind the batch, be it a new one or a known one."""
     records = part.records
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
@@ -108,19 +121,46 @@ def _append(
             )
         gate.check(partition, records)
     try:
-        info = partition.append(records, now_ms)
+        info = partition.append(records, now_ms, required_acks=acks)
     except DuplicateSequenceError as known:
-        return ProducePartitionResult(
-            part.index, 0, known.base_offset, known.timestamp_ms, partition.log.log_start_offset
-        )
+        start_offset = partition.log.log_start_offset
+        known_result = ProducePartitionResult(part.index, 0, known.base_offset, known.timestamp_ms, start_offset)
+        return known_result, known.last_offset + 1
     node.metrics.records_in += info.count
-    return ProducePartitionResult(part.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+    result = ProducePartitionResult(part.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+    return result, info.last_offset + 1
 
 
-def _failure(index: int, error: KafkaError) -> ProducePartitionResult:
+def _flush_soon(node: BrokerNode, written: _Written) -> None:
+    """Nobody waits; what failed closes the connection, for want of another way to tell."""
+    for partition, _, _ in written.unflushed:
+        node.group_commit.flush_soon(partition.log)
+    if any(result.error_code for _, _, results in written.topics for result in results):
+        raise ProtocolError("a record sent with acks=0 could not be written")
+
+
+def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResults]) -> bytes:
+    if context.version < _HINTS_SINCE:
+        return encode_produce_response(context.version, context.correlation_id, topics)
+    hints = [result.current_leader for _, _, results in topics for result in results if result.error_code]
+    where = hinted_endpoints(node, context, hints) if hints else ()
+    return encode_produce_response(context.version, context.correlation_id, topics, node_endpoints=where)
+
+
+def _when_committed(
+    node: BrokerNode, context: RequestContext, request: ProduceRequest, written: _Written
+) -> asyncio.Future[Buffers]:
+    return DelayedProduce(
+        node.loop, written.uncommitted, request.timeout_ms, lambda: _encode(node, context, written.topics)
+    ).future
+
+
+def _failure(index: int, error: KafkaError, hint: tuple[int, int] | None) -> ProducePartitionResult:
     # Without messages of their own the refused records cannot outgrow the batch that they came in.
     refused = tuple((place, None) for place in error.indexes) if isinstance(error, RefusedRecordsError) else ()
-    return ProducePartitionResult(index, int(error.code), record_errors=refused, error_message=error.message)
+    return ProducePartitionResult(
+        index, int(error.code), record_errors=refused, error_message=error.message, current_leader=hint
+    )
 
 
 def _refuse_internal(partition: Partition, context: RequestContext) -> None:
@@ -144,18 +184,20 @@ def _count_failure(node: BrokerNode, error: KafkaError) -> None:
 
 
 async def _flush_then_answer(
-    node: BrokerNode, context: RequestContext, topics: list[_TopicResults], unflushed: list[_Unflushed]
+    node: BrokerNode, context: RequestContext, request: ProduceRequest, written: _Written
 ) -> Buffers:
     done = await asyncio.gather(
-        *(node.group_commit.flushed(partition.log) for partition, _, _ in unflushed), return_exceptions=True
+        *(node.group_commit.flushed(partition.log) for partition, _, _ in written.unflushed), return_exceptions=True
     )
-    for (partition, results, place), error in zip(unflushed, done, strict=True):
+    for (partition, results, place), error in zip(written.unflushed, done, strict=True):
         if error is not None:
             log.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
             results[place] = ProducePartitionResult(
                 partition.index, int(ErrorCode.KAFKA_STORAGE_ERROR), error_message=str(error)
             )
-    return encode_produce_response(context.version, context.correlation_id, topics)
+    if written.uncommitted:
+        return await _when_committed(node, context, request, written)
+    return _encode(node, context, written.topics)
 
 
 def _refuse(context: RequestContext, request: ProduceRequest, code: ErrorCode) -> Answer:

@@ -308,7 +308,9 @@ def _delete_records(node: BrokerNode, topic: str, asked: Any) -> int | KafkaErro
 
 def _move_log_start(node: BrokerNode, topic: str, index: int, offset: int) -> int:
     """Offset -1 stands for the high watermark."""
-    partition_log = node.find_partition(topic, None, index).log
+    partition = node.find_partition(topic, None, index)
+    partition.check_leads()
+    partition_log = partition.log
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
     if partition_log.config.compact and not partition_log.config.delete:
@@ -316,4 +318,4 @@ def _move_log_start(node: BrokerNode, topic: str, index: int, offset: int) -> in
             ErrorCode.POLICY_VIOLATION,
             f"Records of partition {topic}-{index} can not be deleted due to the configured policy",
         )
-    return partition_log.delete_records(offset)
+    return partition.delete_records(offset)
