@@ -140,7 +140,7 @@ class Proxy:
         self._links.add(link)
         try:
             await link.run(reader)
-        except (OSError, EOFError):
+        except (OSError, EOFError, asyncio.CancelledError):  # the last at the end of the loop
             pass
         finally:
             self._links.discard(link)
