@@ -33,6 +33,7 @@ from moldau.broker.handlers import (
     reassignments,
     share_fetch,
     share_groups,
+    share_state,
     topics,
     transaction_admin,
     transactions,
@@ -142,6 +143,11 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.SHARE_GROUP_DESCRIBE: share_groups.handle_share_group_describe,
     ApiKey.SHARE_FETCH: share_fetch.handle_share_fetch,
     ApiKey.SHARE_ACKNOWLEDGE: share_fetch.handle_share_acknowledge,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: share_state.handle_share_group_state,
+    ApiKey.READ_SHARE_GROUP_STATE: share_state.handle_share_group_state,
+    ApiKey.WRITE_SHARE_GROUP_STATE: share_state.handle_share_group_state,
+    ApiKey.DELETE_SHARE_GROUP_STATE: share_state.handle_share_group_state,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: share_state.handle_share_group_state,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_groups.handle_describe_share_group_offsets,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_groups.handle_alter_share_group_offsets,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_groups.handle_delete_share_group_offsets,
@@ -160,6 +166,7 @@ class Dispatcher:
     def disconnected(self, connection: ClientConnection) -> None:
         self._node.connections.remove(connection)
         self._node.share_partitions.disconnected(connection)
+        self._node.replication.sessions.disconnected(connection)
         self._node.disconnected(connection)
 
     def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:

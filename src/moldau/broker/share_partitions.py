@@ -1,24 +1,26 @@
 """The share partitions that are in use on this broker: machines, their state's way to the log, and their clocks.
 
-A share partition comes to life with the first fetch of its group: its state is taken from the share coordinator, or
-begins where the group's `share.auto.offset.reset` says. It is given up again with its group's last session, when
-its topic, its group or its offsets are deleted, and when a write of its state is refused: memory must never be ahead of
-the log for good. What members held is then available again, and their acknowledgements come too late.
+A share partition comes to life where its partition is led, with the first fetch of its group: its state is taken from
+the share coordinator, or begins where the group's `share.auto.offset.reset` says. It is given up again with its group's
+last session, when its topic, its group or its offsets are deleted, when another broker leads, and when a write of its
+state is refused: memory must never be ahead of the log for good. What members held is then available again, and their
+acknowledgements come too late.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker.partition import Partition
 from moldau.broker.share_sessions import ShareSession, ShareSessions
+from moldau.broker.share_states import ShareStates
 from moldau.config.group import GroupConfig
-from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.share.partition import Ack, ShareLimits, SharePartition, StateWrite
-from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareStateShard
+from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareState
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class SharePartitions:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._live: dict[ShareKey, LiveSharePartition] = {}
+        self._loading: dict[ShareKey, asyncio.Task[None]] = {}
+        self.states = ShareStates(node)
         self.sessions = ShareSessions()
 
     def group_config(self, group_id: str) -> GroupConfig:
@@ -85,36 +89,67 @@ class SharePartitions:
         return key in self._live
 
     def get(self, key: ShareKey, config: GroupConfig) -> LiveSharePartition:
-        """Loads it when it is not there; KafkaError while its topic or its state cannot be had."""
-        partition = self._node.find_partition(None, key.topic_id.bytes, key.partition)
+        """Loads it when it is not there; KafkaError while its partition or its state cannot be had."""
+        partition = self._partition(key)
         live = self._live.get(key)
-        if live is not None and (live.partition is not partition or live.epochs.leader != partition.leader_epoch):
+        if live is not None and not _is_current(live, partition):
             self.forget((key,))
             live = None
         if live is None:
-            live = self._live[key] = self._load(key, partition, config)
+            if self.load(key, config) is not None:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the state of the share partition is asked for"
+                )
+            live = self._live[key]
         limits = _limits(config)
         if live.machine.limits != limits:
             live.machine.configure(limits)
         live.machine.move_start(partition.log.log_start_offset)
         return live
 
-    def _load(self, key: ShareKey, partition: Partition, config: GroupConfig) -> LiveSharePartition:
-        state = self._node.share_state.shard(key.coordinator_key).states.get(key)
-        state_epoch = 0 if state is None else state.state_epoch
-        if state is None or state.start_offset == UNINITIALIZED:
+    def _partition(self, key: ShareKey) -> Partition:
+        partition = self._node.find_partition(None, key.topic_id.bytes, key.partition)
+        partition.check_leads()
+        return partition
+
+    def load(self, key: ShareKey, config: GroupConfig) -> Awaitable[None] | None:
+        """Brings it to life; an awaitable if that takes time."""
+        loading = self._loading.get(key)
+        if loading is None:
+            partition = self._partition(key)
+            epoch = partition.leader_epoch
+            state: Any = self.states.read(key, epoch)
+            if not isinstance(state, asyncio.Future):
+                self._begin(key, partition, epoch, state, config)
+                return None
+            loading = self._loading[key] = self._node.spawn(self._load_later(key, partition, epoch, state, config))
+            loading.add_done_callback(partial(self._loaded, key))
+        return asyncio.shield(loading)  # of many: who goes away must not take the others along
+
+    async def _load_later(
+        self, key: ShareKey, partition: Partition, epoch: int, state: Awaitable[ShareState], config: GroupConfig
+    ) -> None:
+        loaded = await state
+        if not partition.is_leader or partition.leader_epoch != epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the state was read")
+        self._begin(key, partition, epoch, loaded, config)
+
+    def _loaded(self, key: ShareKey, loading: asyncio.Task[None]) -> None:
+        self._loading.pop(key, None)
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            log.warning("cannot load a share partition", extra={"group": key.group_id, "why": str(error)})
+
+    def _begin(self, key: ShareKey, partition: Partition, epoch: int, state: ShareState, config: GroupConfig) -> None:
+        epochs = Epochs(state.state_epoch, epoch)
+        start_offset = state.start_offset
+        if start_offset == UNINITIALIZED:
             # Written down at once: a queue that begins at the end of the log must not begin at another end after a
             # restart, and miss what came between.
             start_offset = self._first_offset(partition, config)
-            self._tell(
-                key, lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, state_epoch, now_ms)
-            )
-            machine = SharePartition(start_offset, _limits(config))
-        else:
-            machine = SharePartition.restore(state.start_offset, state.batches, _limits(config))
-        live = LiveSharePartition(key, partition, machine, Epochs(state_epoch, partition.leader_epoch))
+            self._tell(key, epochs, StateWrite(start_offset, 0, ()))
+        machine = SharePartition.restore(start_offset, state.batches, _limits(config))
+        live = self._live[key] = LiveSharePartition(key, partition, machine, epochs)
         self._write(live, machine.truncate(partition.log.log_end_offset))
-        return live
 
     def _first_offset(self, partition: Partition, config: GroupConfig) -> int:
         if config.share_auto_offset_reset == "earliest":
@@ -134,8 +169,14 @@ class SharePartitions:
                 live.wake()
 
     def follow(self) -> None:
-        """Topics were deleted: their queues go with them."""
-        self.forget([key for key in self._live if self._node.image.topic_by_id(key.topic_id) is None])
+        """Topics were deleted, or have other leaders: their queues here are over."""
+        self.forget(
+            [
+                key
+                for key, live in self._live.items()
+                if self._node.image.topic_by_id(key.topic_id) is None or not _is_current(live, live.partition)
+            ]
+        )
 
     def stop(self) -> None:
         self.forget(list(self._live))
@@ -146,7 +187,7 @@ class SharePartitions:
         """KafkaError when refused; what it returns, if anything, is done when the acknowledgement is durable."""
         live = self._live.get(key)
         if live is None:
-            self._node.find_partition(None, key.topic_id.bytes, key.partition)
+            self._partition(key)
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing of this partition is acquired")
         return self._write(live, live.machine.acknowledge(member, acks, self._node.clock()))
 
@@ -173,16 +214,15 @@ class SharePartitions:
     def _write(self, live: LiveSharePartition, write: StateWrite | None) -> Awaitable[Any] | None:
         if write is None:
             return None
-        key = live.key
-        durable = self._tell(key, lambda shard, waiter, now_ms: shard.write(waiter, key, live.epochs, write, now_ms))
+        durable = self._tell(live.key, live.epochs, write)
         self.arm(live)
         live.wake()
         return durable
 
-    def _tell(self, key: ShareKey, step: Callable[[ShareStateShard, Waiter, int], Effects]) -> Awaitable[Any] | None:
-        """Has the share coordinator write something down; who is refused, now or by the disk, is given up."""
+    def _tell(self, key: ShareKey, epochs: Epochs, write: StateWrite) -> Awaitable[Any] | None:
+        """Has the share coordinator write something down; who is refused, now or later, is given up."""
         try:
-            reply = self._node.share_state.ask(key.coordinator_key, step)
+            reply = self.states.write(key, epochs, write)
         except KafkaError:
             self.forget((key,))
             raise
@@ -232,9 +272,17 @@ class SharePartitions:
                 end_offset = partition.log.log_end_offset
                 self._node.share_state.run(index, lambda each, now_ms: each.snapshot_all(now_ms))
                 await self._node.group_commit.flushed(partition.log)
+                committed = partition.committed(partition.log.log_end_offset)
+                if committed is not None:
+                    await committed
                 partition.log.delete_records(end_offset)
             except KafkaError as error:
                 log.warning("cannot prune share state", extra={"partition": index, "why": error.message})
+
+
+def _is_current(live: LiveSharePartition, partition: Partition) -> bool:
+    """Whether it belongs to the leader's epoch, and to the topic of today."""
+    return live.partition is partition and partition.is_leader and live.epochs.leader == partition.leader_epoch
 
 
 def _limits(config: GroupConfig) -> ShareLimits:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.handlers.fetch import WAIT_MAX_MS
 from moldau.broker.handlers.off_loop import in_turns
+from moldau.broker.packed_metadata import endpoints
 from moldau.broker.share_fetches import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.share_partitions import LiveSharePartition
 from moldau.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
@@ -83,8 +84,8 @@ async def handle_share_fetch(node: BrokerNode, context: RequestContext, request:
         error_code=error(ErrorCode.NONE),
         error_message=None,
         acquisition_lock_timeout=ms(lock_ms),
-        responses=_responses(schema, given, acknowledged),
-        node_endpoints=(),
+        responses=_responses(node, schema, given, acknowledged),
+        node_endpoints=_node_endpoints(node, context, [*_refused(given), *_refused(acknowledged)]),
     )
 
 
@@ -146,9 +147,14 @@ async def _load(node: BrokerNode, keys: Iterable[ShareKey], group_id: str) -> No
     """Brings share partitions to life, which is work for each that was not there; many of them take turns."""
     config = node.share_partitions.group_config(group_id)
     new = [key for key in keys if not node.share_partitions.is_live(key)]
+    asked: list[Awaitable[None]] = []
     async for key in in_turns(new, LOADED_AT_ONCE):
         with suppress(KafkaError):  # who looks for it is told
-            node.share_partitions.get(key, config)
+            loading = node.share_partitions.load(key, config)
+            if loading is not None:
+                asked.append(loading)
+    if asked:
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 def _find(
@@ -196,7 +202,9 @@ def _deliver(node: BrokerNode, lives: Sequence[LiveSharePartition], asked: _Fetc
     return given
 
 
-def _responses(schema: Schema, given: Given, acknowledged: Mapping[ShareKey, Outcome]) -> tuple[Any, ...]:
+def _responses(
+    node: BrokerNode, schema: Schema, given: Given, acknowledged: Mapping[ShareKey, Outcome]
+) -> tuple[Any, ...]:
     topics: dict[Any, list[Any]] = {}
     for key in dict.fromkeys([*given, *acknowledged]):
         outcome = given.get(key)
@@ -209,7 +217,7 @@ def _responses(schema: Schema, given: Given, acknowledged: Mapping[ShareKey, Out
             error_message=refusal.message if refusal else None,
             acknowledge_error_code=int(ack_refusal.code if ack_refusal else ErrorCode.NONE),
             acknowledge_error_message=ack_refusal.message if ack_refusal else None,
-            current_leader=schema.LeaderIdAndEpoch(leader_id=0, leader_epoch=0),
+            current_leader=_current_leader(node, schema, key, refusal or ack_refusal),
             records=delivery.records,
             acquired_records=tuple(
                 schema.AcquiredRecords(first_offset=one.first, last_offset=one.last, delivery_count=one.delivery_count)
@@ -248,7 +256,7 @@ async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, re
             partition_index=key.partition,
             error_code=error(outcome.code if outcome else ErrorCode.NONE),
             error_message=outcome.message if outcome else None,
-            current_leader=schema.LeaderIdAndEpoch(leader_id=0, leader_epoch=0),
+            current_leader=_current_leader(node, schema, key, outcome),
         )
         topics.setdefault(key.topic_id, []).append(partition)
     return schema.ShareAcknowledgeResponse(
@@ -260,11 +268,44 @@ async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, re
             schema.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=tuple(partitions))
             for topic_id, partitions in topics.items()
         ),
-        node_endpoints=(),
+        node_endpoints=_node_endpoints(node, context, _refused(acknowledged)),
     )
 
 
 # -- both
+
+
+def _refused(outcomes: Mapping[ShareKey, Any]) -> list[ShareKey]:
+    """Those that another broker leads."""
+    return [key for key, outcome in outcomes.items() if _is_elsewhere(outcome)]
+
+
+def _is_elsewhere(outcome: object) -> bool:
+    return isinstance(outcome, KafkaError) and outcome.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _leader(node: BrokerNode, key: ShareKey) -> tuple[int, int]:
+    """Who leads the partition, and in which epoch."""
+    topic = node.image.topic_by_id(key.topic_id)
+    partition = None if topic is None else topic.partition(key.partition)
+    return (-1, -1) if partition is None else (partition.leader, partition.leader_epoch)
+
+
+def _current_leader(node: BrokerNode, schema: Schema, key: ShareKey, outcome: Outcome) -> Any:
+    leader_id, leader_epoch = _leader(node, key) if _is_elsewhere(outcome) else (0, 0)
+    return schema.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+
+
+def _node_endpoints(node: BrokerNode, context: RequestContext, elsewhere: Sequence[ShareKey]) -> tuple[Any, ...]:
+    """Where the leaders of these partitions are: the client need not ask for metadata first."""
+    leaders = {_leader(node, key)[0] for key in elsewhere}
+    if not leaders:
+        return ()
+    return tuple(
+        context.schema.NodeEndpoint(node_id=broker_id, host=host, port=port, rack=rack)
+        for broker_id, host, port, rack in endpoints(node, context.connection.listener)
+        if broker_id in leaders
+    )
 
 
 def _check_member(request: Any) -> tuple[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.asking import answer, asked
 from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS, GROUPS_AT_ONCE
 from moldau.broker.handlers.off_loop import in_turns
-from moldau.coordinators.effects import Effects
+from moldau.broker.log_bounds import log_bounds
+from moldau.broker.share_states import NO_STATE
 from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
 from moldau.coordinators.share.heartbeat import (
     Heartbeat,
@@ -19,7 +19,7 @@ from moldau.coordinators.share.heartbeat import (
     heartbeat,
     remove_states,
 )
-from moldau.coordinators.share.state_shard import UNINITIALIZED, ShareKey, ShareStateShard
+from moldau.coordinators.share.state_shard import UNINITIALIZED, ShareKey
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.metadata import OPERATIONS_NOT_ASKED
@@ -171,7 +171,7 @@ async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
                 topic_id=topic_id or ZERO_UUID,
                 partitions=tuple(
                     [
-                        _partition_offsets(node, schema, ShareKey(request.group_id, topic_id or ZERO_UUID, index))
+                        await _partition_offsets(node, schema, ShareKey(request.group_id, topic_id or ZERO_UUID, index))
                         async for index in in_turns(partitions, PARTITIONS_AT_ONCE)
                     ]
                 ),
@@ -188,21 +188,22 @@ async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
     )
 
 
-def _partition_offsets(node: BrokerNode, schema: Schema, key: ShareKey) -> Any:
+async def _partition_offsets(node: BrokerNode, schema: Schema, key: ShareKey) -> Any:
     start_offset, leader_epoch, lag, code = UNINITIALIZED, 0, -1, ErrorCode.NONE
     try:
-        partition = node.find_partition(None, key.topic_id.bytes, key.partition)
-        state = None
+        topic = node.image.topic_by_id(key.topic_id)
+        if topic is None or topic.partition(key.partition) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        state = NO_STATE
         if node.share_state.exists:
-            state = node.share_state.shard(key.coordinator_key).states.get(key)
-        if state is not None and state.start_offset != UNINITIALIZED:
+            state = await asked(node.share_partitions.states.summary(key))
+        if state.start_offset != UNINITIALIZED:
             start_offset, leader_epoch = state.start_offset, max(0, state.leader_epoch)
-            undelivered = partition.log.high_watermark - max(start_offset, partition.log.log_start_offset)
+            log_start_offset, high_watermark = await log_bounds(node, topic, key.partition)
+            undelivered = high_watermark - max(start_offset, log_start_offset)
             lag = max(0, undelivered - max(0, state.delivery_complete_count))
     except KafkaError as failure:
         code = failure.code
-        if code is ErrorCode.UNKNOWN_TOPIC_ID:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return schema.DescribeShareGroupOffsetsResponsePartition(
         partition_index=key.partition,
         start_offset=start_offset,
@@ -273,12 +274,7 @@ async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic:
 
 
 async def _begin_at(node: BrokerNode, key: ShareKey, start_offset: int, epoch: int) -> None:
-    await asked(
-        node.share_state.ask(
-            key.coordinator_key,
-            lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, epoch, now_ms),
-        )
-    )
+    await asked(node.share_partitions.states.initialize(key, start_offset, epoch))
     node.share_partitions.forget((key,))
 
 
@@ -335,12 +331,8 @@ async def delete_states(node: BrokerNode, group_id: str, partitions: Sequence[tu
         return  # nobody ever fetched
     for topic_id, index in partitions:
         key = ShareKey(group_id, topic_id, index)
-        await asked(node.share_state.ask(key.coordinator_key, partial(_delete, key)))
+        await asked(node.share_partitions.states.delete(key))
         node.share_partitions.forget((key,))
-
-
-def _delete(key: ShareKey, shard: ShareStateShard, waiter: Any, now_ms: int) -> Effects:
-    return shard.delete(waiter, key)
 
 
 def _check_group_id(group_id: str) -> None:

@@ -9,7 +9,8 @@ The topic is not compacted, since an update does not contain the one before it. 
 snapshots is of no use: `snapshot_all` says everything again, and the shell deletes what was before.
 
 Two epochs keep old writers out. The state epoch grows when the state is begun anew (offsets were altered): whoever
-works on what was before is fenced. The leader epoch does the same for a broker that led the partition before.
+works on what was before is fenced. The leader epoch does the same for a broker that led the partition before: from the
+moment that its successor reads the state.
 """
 
 from __future__ import annotations
@@ -86,6 +87,20 @@ class ShareStateShard:
         effects.reply(waiter, self.states[key])
         return effects
 
+    def read(self, waiter: Waiter, key: ShareKey, leader_epoch: int, now_ms: int) -> Effects:
+        """For the leader of the partition, who goes on from there. The reply: the state, a new one if there is none."""
+        effects = Effects()
+        state = self.states.get(key)
+        if state is None:
+            self._snapshot(effects, key, ShareState(0, 0, leader_epoch, UNINITIALIZED, 0, now_ms, ()), now_ms)
+        elif leader_epoch < state.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        elif leader_epoch > state.leader_epoch:
+            nothing = StateWrite(state.start_offset, state.delivery_complete_count, ())
+            self._update(effects, key, leader_epoch, nothing, now_ms)
+        effects.reply(waiter, self.states[key])
+        return effects
+
     def write(self, waiter: Waiter, key: ShareKey, epochs: Epochs, write: StateWrite, now_ms: int) -> Effects:
         state = self.states.get(key)
         if state is None:
@@ -95,19 +110,7 @@ class ShareStateShard:
         if epochs.state < state.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         effects = Effects()
-        after = _updated(state, epochs.leader, write)
-        if after.updates > self._config().share_coordinator_snapshot_update_records_per_snapshot:
-            self._snapshot(effects, key, after, now_ms)
-        else:
-            self.states[key] = after
-            value = ShareUpdateValue(
-                snapshot_epoch=state.snapshot_epoch,
-                leader_epoch=epochs.leader,
-                start_offset=write.start_offset,
-                delivery_complete_count=write.delivery_complete_count,
-                state_batches=_to_records(write.batches),
-            )
-            effects.record(ShareUpdateKey(*key), value)
+        self._update(effects, key, epochs.leader, write, now_ms)
         effects.reply(waiter, None)
         return effects
 
@@ -148,6 +151,22 @@ class ShareStateShard:
             state_batches=_to_records(state.batches),
         )
         effects.record(ShareSnapshotKey(*key), value)
+
+    def _update(self, effects: Effects, key: ShareKey, leader_epoch: int, write: StateWrite, now_ms: int) -> None:
+        state = self.states[key]
+        after = _updated(state, leader_epoch, write)
+        if after.updates > self._config().share_coordinator_snapshot_update_records_per_snapshot:
+            self._snapshot(effects, key, after, now_ms)
+            return
+        self.states[key] = after
+        value = ShareUpdateValue(
+            snapshot_epoch=state.snapshot_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=write.start_offset,
+            delivery_complete_count=write.delivery_complete_count,
+            state_batches=_to_records(write.batches),
+        )
+        effects.record(ShareUpdateKey(*key), value)
 
     def _delete(self, effects: Effects, key: ShareKey) -> None:
         if self.states.pop(key, None) is not None:
