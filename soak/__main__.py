@@ -35,12 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="RECORDS",
         help="copied by a Spark query over 20 kills, instead of rounds",
     )
+    parser.add_argument(
+        "--cluster",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="of mixed faults on three brokers, instead of rounds",
+    )
     arguments = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}")
     for client in ("kafka", "aiokafka"):
         # That a broker is away now and then is the point; what a client gives up on is counted.
         logging.getLogger(client).setLevel(logging.CRITICAL)
+    if arguments.cluster:
+        return _cluster(arguments.cluster, seed)
     with (
         tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
@@ -94,6 +103,26 @@ def _spark(broker: BrokerProcess, records: int, seed: int) -> int:
         f"{len(outcome.problems)} problems"
     )
     return _verdict(broker, outcome.problems)
+
+
+def _cluster(duration_s: float, seed: int) -> int:
+    from soak.cluster_run import brokers, run_mixed_faults
+
+    with brokers() as (cluster, network):
+        result = run_mixed_faults(
+            cluster, network, duration_s=duration_s, seed=seed, report=lambda line: print(line, flush=True)
+        )
+        history = result.history
+        print(
+            f"{history.operations:,} operations in {result.elapsed_s:.0f} s, writes {dict(history.outcomes())}, "
+            f"{len(history.transactions):,} transactions, over {result.faults.total()} faults; longest time without "
+            f"an acknowledgement {result.longest_gap_s:.2f} s; {len(result.problems)} anomalies (seed {seed})"
+        )
+        for problem in result.problems[:50]:
+            print(f"  {problem}")
+        if result.problems:
+            raise SystemExit(1)
+    return 0
 
 
 def _verdict(broker: BrokerProcess, problems: Sequence[str]) -> int:

@@ -1,0 +1,135 @@
+"""What is done to a cluster while clients work: one fault at a time, chosen by the seed, undone after a while."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from moldau import Cluster
+from moldau.errors import MoldauError
+from moldau.local_cluster import BrokerProcess
+from moldau.testing.faults import Network
+
+Undo = Callable[[], None]
+FIND_TIMEOUT_S = 20.0
+
+
+@dataclass
+class Victims:
+    """A cluster, its network and its topic, as a fault sees them."""
+
+    cluster: Cluster
+    network: Network
+    topic: str
+    partitions: int
+    rng: random.Random
+
+    def leader(self) -> BrokerProcess:
+        return self.cluster.leader_of(self.topic, self.rng.randrange(self.partitions), FIND_TIMEOUT_S)
+
+    def controller(self) -> BrokerProcess:
+        return self.cluster.controller(FIND_TIMEOUT_S)
+
+    def anyone(self) -> BrokerProcess:
+        return self.rng.choice(self.cluster.brokers)
+
+    def heal(self) -> None:
+        """Everything works again; those who are dead are started."""
+        self.network.heal()
+        for broker in self.cluster.brokers:
+            if broker.is_alive and broker.is_paused:
+                broker.resume()
+            elif not broker.is_alive:
+                with contextlib.suppress(MoldauError):
+                    broker.start()
+
+
+def _killed(broker: BrokerProcess) -> Undo:
+    broker.kill()
+    return broker.start
+
+
+def _paused(broker: BrokerProcess) -> Undo:
+    broker.pause()
+    return broker.resume
+
+
+def _stopped(broker: BrokerProcess) -> Undo:
+    broker.stop()
+    return broker.start
+
+
+def _cut(victims: Victims) -> tuple[str, Undo]:
+    broker = victims.anyone()
+    victims.network.cut(broker)
+    return f"{broker.node_id}", victims.network.heal
+
+
+def _cut_follower(victims: Victims) -> tuple[str, Undo]:
+    """It reports to the controller as ever, but does not reach the leader."""
+    leader = victims.leader()
+    follower = victims.rng.choice([each for each in victims.cluster.brokers if each is not leader])
+    victims.network.cut_link(follower, leader)
+    return f"{follower.node_id} from {leader.node_id}", victims.network.heal
+
+
+def _slow(victims: Victims) -> tuple[str, Undo]:
+    seconds = victims.rng.uniform(0.02, 0.3)
+    victims.network.delay(seconds)
+    return f"{seconds * 1000:.0f} ms each way", victims.network.heal
+
+
+def _reset(victims: Victims) -> tuple[str, Undo]:
+    victims.network.reset()
+    return "all connections", victims.network.reset
+
+
+def _kill_all(victims: Victims) -> tuple[str, Undo]:
+    for broker in victims.cluster.brokers:
+        broker.kill()
+
+    def start_all() -> None:
+        for broker in victims.rng.sample(victims.cluster.brokers, len(victims.cluster.brokers)):
+            broker.start()
+
+    return "all", start_all
+
+
+def _of(who: Callable[[Victims], BrokerProcess], how: Callable[[BrokerProcess], Undo]) -> Fault:
+    def fault(victims: Victims) -> tuple[str, Undo]:
+        broker = who(victims)
+        return f"{broker.node_id}", how(broker)
+
+    return fault
+
+
+Fault = Callable[[Victims], tuple[str, Undo]]
+"""Does it; tells to whom, and how it is undone."""
+
+FAULTS: Mapping[str, Fault] = {
+    "kill leader": _of(Victims.leader, _killed),
+    "kill controller": _of(Victims.controller, _killed),
+    "kill anyone": _of(Victims.anyone, _killed),
+    "pause leader": _of(Victims.leader, _paused),
+    "pause controller": _of(Victims.controller, _paused),
+    "stop leader": _of(Victims.leader, _stopped),
+    "stop anyone": _of(Victims.anyone, _stopped),
+    "cut off": _cut,
+    "cut follower": _cut_follower,
+    "slow network": _slow,
+    "reset": _reset,
+    "kill all": _kill_all,
+}
+
+
+def inject(name: str, victims: Victims, lasts_s: float) -> str:
+    """To whom it was done; everything is undone when this returns."""
+    whom, undo = FAULTS[name](victims)
+    try:
+        time.sleep(lasts_s)  # the fault itself
+    finally:
+        undo()
+    return whom
