@@ -5,6 +5,7 @@
 | `kafka_broker`          | one real broker for the whole test session, with `.bootstrap_servers`     |
 | `kafka_broker_config`   | override it (session scope) to give that broker Kafka's server properties |
 | `fresh_kafka_broker`    | a broker for this test alone                                              |
+| `kafka_cluster`         | three brokers, each a process of its own, for this test alone             |
 | `kafka_topic`           | the name of a new, empty topic on `kafka_broker`, deleted afterwards      |
 """
 
@@ -19,6 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from moldau.embedded import Broker
+    from moldau.local_cluster import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +48,24 @@ def fresh_kafka_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
+def kafka_cluster() -> Iterator[Cluster]:
+    """Three real brokers that a test may kill, pause and start again."""
+    from moldau.local_cluster import Cluster
+
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     """A new topic of one partition, named after the test."""
     from moldau.client.admin import create_topic, delete_topics
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import Cluster as Client
     from moldau.client.config import ClientConfig
 
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
-    with Cluster(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as cluster:
-        create_topic(cluster, name, partitions=1)
+    with Client(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as client:
+        create_topic(client, name, partitions=1)
         yield name
-        delete_topics(cluster, [name])
+        delete_topics(client, [name])
