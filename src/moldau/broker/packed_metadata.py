@@ -126,4 +126,14 @@ def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bo
             isr = tuple(each for each in isr if each in alive)
     if leader not in alive:
         leader, code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
-    return MetadataPartition(image.index, leader, image.leader_epoch, replicas, isr, offline, int(code))
+    return MetadataPartition(
+        image.index,
+        leader,
+        image.leader_epoch,
+        replicas,
+        isr,
+        offline,
+        int(code),
+        image.elr,
+        image.last_known_elr,
+    )

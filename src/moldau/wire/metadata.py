@@ -49,6 +49,8 @@ class MetadataPartition(NamedTuple):
     isr: Sequence[int]
     offline: Sequence[int] = ()
     error_code: int = 0
+    elr: Sequence[int] = ()
+    last_known_elr: Sequence[int] = ()
 
 
 class MetadataTopic(NamedTuple):
@@ -129,25 +131,12 @@ def pack_described_topic(topic: MetadataTopic) -> bytes:
     """One element of a DescribeTopicPartitions response's topics; partitions there never tell an error."""
     packed = []
     for part in topic.partitions:
-        replicas, isr, offline = part.replicas, part.isr, part.offline
-        # Eligible leader replicas (KIP-966) are not kept: both of their lists are empty.
-        packed.append(
-            _described_layout(len(replicas), len(isr), len(offline)).pack(
-                0,
-                part.index,
-                part.leader,
-                part.leader_epoch,
-                _compact(len(replicas)),
-                *replicas,
-                _compact(len(isr)),
-                *isr,
-                _compact(0),
-                _compact(0),
-                _compact(len(offline)),
-                *offline,
-                b"\0",
-            )
-        )
+        lists = (part.replicas, part.isr, part.elr, part.last_known_elr, part.offline)
+        values: list[int | bytes] = [0, part.index, part.leader, part.leader_epoch]
+        for each in lists:
+            values += (_compact(len(each)), *each)
+        values.append(b"\0")
+        packed.append(_described_layout(*map(len, lists)).pack(*values))
     return b"".join(
         (
             INT16.pack(topic.error_code),
@@ -177,7 +166,7 @@ def _pack_partitions(version: int, partitions: Iterable[MetadataPartition]) -> l
     flexible = version >= _FLEXIBLE_FROM
     count = _compact if flexible else INT32.pack
     packed = []
-    for index, leader, leader_epoch, replicas, isr, offline, error_code in partitions:
+    for index, leader, leader_epoch, replicas, isr, offline, error_code, _, _ in partitions:
         values: list[int | bytes] = [error_code, index, leader]
         if version >= _LEADER_EPOCH_FROM:
             values.append(leader_epoch)
@@ -204,8 +193,8 @@ def _partition_layout(version: int, replicas: int, isr: int, offline: int) -> st
 
 
 @cache
-def _described_layout(replicas: int, isr: int, offline: int) -> struct.Struct:
-    return struct.Struct(f">hiii{_compact_ids(replicas)}{_compact_ids(isr)}1s1s{_compact_ids(offline)}1s")
+def _described_layout(*counts: int) -> struct.Struct:
+    return struct.Struct(f">hiii{''.join(map(_compact_ids, counts))}1s")
 
 
 @cache

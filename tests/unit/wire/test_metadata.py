@@ -38,6 +38,8 @@ partitions = st.builds(
     isr=ids,
     offline=ids,
     error_code=codes,
+    elr=ids,
+    last_known_elr=ids,
 )
 topics = st.builds(
     MetadataTopic,
@@ -51,7 +53,7 @@ topics = st.builds(
 brokers = st.lists(st.tuples(node_ids, text, st.integers(0, 65535), st.none() | text), max_size=3)
 
 
-def expected_topics(schema: Any, prefix: str, packed: list[MetadataTopic], **more: Any) -> tuple[Any, ...]:
+def expected_topics(schema: Any, prefix: str, packed: list[MetadataTopic]) -> tuple[Any, ...]:
     build_partition = getattr(schema, prefix + "ResponsePartition")
     build_topic = getattr(schema, prefix + "ResponseTopic")
     return tuple(
@@ -70,13 +72,19 @@ def expected_topics(schema: Any, prefix: str, packed: list[MetadataTopic], **mor
                     replica_nodes=tuple(part.replicas),
                     isr_nodes=tuple(part.isr),
                     offline_replicas=tuple(part.offline),
-                    **more,
+                    **_only_described(part, prefix),
                 )
                 for part in topic.partitions
             ),
         )
         for topic in packed
     )
+
+
+def _only_described(part: MetadataPartition, prefix: str) -> dict[str, tuple[int, ...]]:
+    if prefix == "Metadata":
+        return {}
+    return {"eligible_leader_replicas": tuple(part.elr), "last_known_elr": tuple(part.last_known_elr)}
 
 
 @pytest.mark.parametrize("version", range(VERSION_MIN, VERSION_MAX + 1))
@@ -129,9 +137,7 @@ def test_described_partitions_equal_the_protocol_package(
     next_cursor = cursor and schema.Cursor(topic_name=cursor[0], partition_index=cursor[1])
     expected = schema.DescribeTopicPartitionsResponse(
         throttle_time=ms(throttle_ms),
-        topics=expected_topics(
-            schema, "DescribeTopicPartitions", described, eligible_leader_replicas=(), last_known_elr=()
-        ),
+        topics=expected_topics(schema, "DescribeTopicPartitions", described),
         next_cursor=next_cursor,
     )
     packed_topics = [pack_described_topic(topic) for topic in described]
