@@ -14,6 +14,7 @@ from moldau.client.admin import create_topic
 from moldau.client.cluster import Cluster
 from moldau.client.config import ClientConfig, parse_servers
 from tests.integration.raw import RawClient
+from tests.integration.zookeeper import zookeeper  # noqa: F401 - a fixture
 
 NewTopic = Callable[..., str]
 

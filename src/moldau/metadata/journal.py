@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from moldau.errors import StorageError
+from moldau.metadata.entries import append_entry, read_append, read_snapshot, snapshot_entry
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.records import Record, record_from_json, record_to_json
+from moldau.metadata.records import Record
 
 log = logging.getLogger(__name__)
 
-_FORMAT = 1
 SNAPSHOT_MIN_BYTES = 1024 * 1024
 """A snapshot is worth its writing once the log behind it is as long as itself, and not for less than this."""
 
@@ -83,7 +83,7 @@ class Journal:
                 f"{len(records)} records after version {self._version} do not lead to version {image.version}"
             )
         if records:
-            self._write(_encode(epoch, image.version, records))
+            self._write(_line(append_entry(epoch, image.version, records)))
             self._version = image.version
             self.epoch = epoch
 
@@ -124,7 +124,7 @@ class Journal:
             self.close()
 
     def _write_snapshot(self, image: MetadataImage, epoch: int) -> None:
-        line = _encode(epoch, image.version, list(image.to_records()), format=_FORMAT)
+        line = _line(snapshot_entry(epoch, image))
         try:
             fd = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
@@ -172,21 +172,11 @@ class Journal:
         return image, position, snapshot_size
 
     def _replay(self, image: MetadataImage, entry: dict[str, Any], position: int) -> MetadataImage:
-        if position == 0 and entry.get("format") != _FORMAT:
-            raise self._damaged(0, f"its format is {entry.get('format')!r}, this version reads {_FORMAT}")
         try:
-            version = int(entry["version"])
             self.epoch = int(entry.get("epoch", 0))  # lines of earlier versions have none
-            records = [record_from_json(each) for each in entry["records"]]
-            if position == 0:
-                # A snapshot's records are fewer than those that led to it.
-                image = MetadataImage(version=version - len(records))
-            image = image.apply(records)
+            return read_append(image, entry) if position else read_snapshot(entry)
         except (KeyError, TypeError, ValueError, StorageError) as error:
             raise self._damaged(position, str(error)) from error
-        if image.version != version:
-            raise self._damaged(position, f"it leads to version {version}, but {image.version} was next")
-        return image
 
     def _damaged(self, position: int, reason: str) -> StorageError:
         return StorageError(
@@ -203,9 +193,7 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def _encode(epoch: int, version: int, records: Sequence[Record], **more: int) -> bytes:
-    entry = {**more, "epoch": epoch, "version": version, "records": [*map(record_to_json, records)]}
-    body = json.dumps(entry, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+def _line(body: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 

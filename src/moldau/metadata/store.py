@@ -67,7 +67,11 @@ class MetadataStore(Protocol):
         """Everything kept so far, for the controller of `epoch`; DeposedError for any other."""
 
     def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
-        """Keeps `records`, all or none, durable when this returns; `image` is the state with them, for a snapshot."""
+        """Keeps `records`, all or none, durable when this returns; `image` is the state with them, for a snapshot.
+
+        After any other StorageError than a DeposedError the controller has to load again, or to wait for the next
+        epoch: whether the records are there may be in doubt.
+        """
 
     def resign(self) -> None:
         """Gives leadership up, if it is ours, so that the next controller need not wait; does not stand again."""

@@ -1,0 +1,185 @@
+"""A session with a ZooKeeper ensemble: the few requests that the store needs, and what can become of them.
+
+The client is kazoo, which reconnects by itself. An answer that does not come leaves in doubt whether the request was
+carried out: `LostContactError`, and the caller finds out. A transaction that ZooKeeper refuses did nothing:
+`RefusedError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from moldau.errors import ConfigError, StorageError
+
+# What it takes to end a session that works; one that waits for a silent server must not keep a broker from stopping.
+_STOP_S = 2.0
+# A server that comes back is found within a second, and 100 brokers do not flood it.
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+
+class LostContactError(StorageError):
+    """ZooKeeper did not answer."""
+
+
+class RefusedError(StorageError):
+    """ZooKeeper refused a transaction, because of the operation at `position`; nothing of it was done."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class Node(NamedTuple):
+    data: bytes
+    version: int
+    owner: int
+    """The session whose end removes it; 0 for one that stays."""
+
+
+class Check(NamedTuple):
+    path: str
+    version: int
+
+
+class Create(NamedTuple):
+    path: str
+    data: bytes
+    is_ephemeral: bool = False
+
+
+class SetData(NamedTuple):
+    path: str
+    data: bytes
+    version: int
+
+
+class Delete(NamedTuple):
+    path: str
+
+
+Operation = Check | Create | SetData | Delete
+
+
+class ZooKeeperClient:
+    def __init__(
+        self, connect: str, *, session_timeout_s: float, connection_timeout_s: float, on_state: Callable[[], None]
+    ) -> None:
+        """`on_state` is called, from a thread of the client, when contact was lost or is there again."""
+        self._connect = connect
+        self._hosts, _, chroot = connect.partition("/")
+        self._root = "/" + chroot.strip("/") if chroot.strip("/") else ""
+        self._session_timeout_s = session_timeout_s
+        self._connection_timeout_s = connection_timeout_s
+        self._on_state = on_state
+        self._client: Any = None
+        self._connected: Any = None
+
+    def open(self) -> None:
+        try:
+            # Only clusters across machines need it.
+            from kazoo.client import KazooClient
+            from kazoo.exceptions import ConfigurationError
+        except ImportError:
+            raise ConfigError("zookeeper.connect needs a package more: pip install 'moldau[zookeeper]'") from None
+        try:
+            client = KazooClient(self._hosts, timeout=self._session_timeout_s, connection_retry=dict(_RECONNECT))
+        except (ConfigurationError, ValueError) as error:
+            raise ConfigError(
+                f"zookeeper.connect={self._connect} is not understood ({error}); write host:port,host:port/chroot"
+            ) from error
+        client.add_listener(lambda _: self._on_state())
+        self._connected = client.start_async()
+        if not self._connected.wait(self._connection_timeout_s):
+            _stop(client)
+            raise StorageError(
+                f"no ZooKeeper of zookeeper.connect={self._connect} answered within {self._connection_timeout_s:g} s "
+                "(zookeeper.connection.timeout.ms): is the ensemble running, and reachable from here?"
+            )
+        self._client = client
+
+    def close(self) -> None:
+        if self._client is not None:
+            _stop(self._client)
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._client.connected)
+
+    @property
+    def session_id(self) -> int:
+        return int((self._client.client_id or (0,))[0])
+
+    def wait_until_connected(self, timeout_s: float) -> bool:
+        return bool(self._connected.wait(timeout_s))
+
+    def make_path(self, path: str) -> None:
+        self._answer(self._client.ensure_path_async(self._root + path))
+
+    def get(self, path: str, on_change: Callable[[object], None] | None = None) -> Node | None:
+        """None where there is no such node; `on_change` is called once, when that or its data has changed."""
+        node = self._node(self._client.get_async(self._root + path, watch=on_change))
+        if (
+            node is None
+            and on_change is not None
+            and self._answer(self._client.exists_async(self._root + path, watch=on_change))
+        ):
+            return self.get(path, on_change)
+        return node
+
+    def get_all(self, paths: Iterable[str]) -> list[Node | None]:
+        return [self._node(asked) for asked in [self._client.get_async(self._root + path) for path in paths]]
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self._answer(self._client.get_children_async(self._root + path)))
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """All of `operations` or none."""
+        transaction = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Check(path, version):
+                    transaction.check(self._root + path, version)
+                case Create(path, data, is_ephemeral):
+                    transaction.create(self._root + path, data, ephemeral=is_ephemeral)
+                case SetData(path, data, version):
+                    transaction.set_data(self._root + path, data, version)
+                case Delete(path):
+                    transaction.delete(self._root + path)
+        results = self._answer(transaction.commit_async())
+        if any(isinstance(result, Exception) for result in results):
+            # Those before the one that failed are "rolled back", those behind it "inconsistent".
+            names = [type(result).__name__ for result in results]
+            position = next(
+                i for i, name in enumerate(names) if name not in ("RolledBackError", "RuntimeInconsistency")
+            )
+            raise RefusedError(f"ZooKeeper refused {operations[position][0]}: {names[position]}", position)
+
+    def _node(self, asked: Any) -> Node | None:
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            data, status = self._answer(asked)
+        except NoNodeError:
+            return None
+        return Node(data, status.version, status.ephemeralOwner)
+
+    def _answer(self, asked: Any) -> Any:
+        from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        try:
+            return asked.get(timeout=self._session_timeout_s)
+        except (ConnectionLoss, ConnectionClosedError, SessionExpiredError, KazooTimeoutError) as error:
+            raise LostContactError(f"ZooKeeper ({self._connect}) does not answer: {type(error).__name__}") from error
+
+
+def _stop(client: Any) -> None:
+    def stop() -> None:
+        client.stop()
+        client.close()
+
+    thread = threading.Thread(target=stop, name="moldau-zookeeper-stop", daemon=True)
+    thread.start()
+    thread.join(_STOP_S)
