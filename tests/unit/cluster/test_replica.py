@@ -32,7 +32,9 @@ def leadership(isr: tuple[int, ...] = (1, 2, 3), *, log_end_offset: int = 0, wor
     return Leadership(LEADER, image(isr), world or World(), log_end_offset=log_end_offset, now_ms=0)
 
 
-def fetch(lead: Leadership, broker_id: int, offset: int, log_end_offset: int, now_ms: int = 0, epoch: int = 7) -> None:
+def fetch(
+    lead: Leadership, broker_id: int, offset: int, log_end_offset: int, now_ms: int = 0, *, epoch: int = 7
+) -> None:
     lead.followers[broker_id].fetched(
         offset, log_start_offset=0, leader_end_offset=log_end_offset, broker_epoch=epoch, now_ms=now_ms
     )
@@ -210,7 +212,7 @@ def test_whoever_may_lead_next_has_every_committed_record(events: list[tuple[str
         if kind == "append":
             has[1] += number
         elif kind == "fetch":
-            fetch(lead, number, has[number], has[1], now_ms, world.epochs.get(number, 7))
+            fetch(lead, number, has[number], has[1], now_ms, epoch=world.epochs.get(number, 7))
             has[number] = min(has[1], has[number] + extra)
             lead.grow(known)
         elif kind == "tick":
