@@ -14,7 +14,7 @@ from moldau.config.topic import SYNONYMS, TOPIC_KEYS
 
 SOURCE = "".join(
     path.read_text()
-    for room in ("broker", "coordinators", "log", "metadata")
+    for room in ("broker", "cluster", "coordinators", "log", "metadata")
     for path in (Path(moldau.__file__).parent / room).rglob("*.py")
 )
 # Read inside the configuration itself, which hands out what they lead to.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moldau.errors import StorageError
 from moldau.metadata.records import (
     BrokerRecord,
+    ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -30,7 +31,9 @@ texts = st.text(max_size=20)
 STRATEGIES: dict[type, st.SearchStrategy[Record]] = {
     TopicRecord: st.builds(TopicRecord, texts, ids),
     RemoveTopicRecord: st.builds(RemoveTopicRecord, ids),
-    PartitionRecord: st.builds(PartitionRecord, ids, numbers, brokers, brokers, numbers, numbers, numbers),
+    PartitionRecord: st.builds(
+        PartitionRecord, ids, numbers, brokers, brokers, numbers, numbers, numbers, brokers, brokers, brokers, brokers
+    ),
     ConfigRecord: st.builds(ConfigRecord, texts, texts, texts, st.none() | texts),
     ProducerIdsRecord: st.builds(ProducerIdsRecord, st.integers(0, 2**63 - 1)),
     BrokerRecord: st.builds(
@@ -43,6 +46,7 @@ STRATEGIES: dict[type, st.SearchStrategy[Record]] = {
     ),
     RemoveBrokerRecord: st.builds(RemoveBrokerRecord, numbers),
     FeatureLevelRecord: st.builds(FeatureLevelRecord, texts, numbers),
+    ClusterRecord: st.builds(ClusterRecord, texts),
 }
 
 
