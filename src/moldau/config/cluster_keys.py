@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moldau.config.keys import AtLeast, Configuration, Kind, configuration_part, key
+from moldau.config.keys import LONG_MAX, AtLeast, Configuration, Kind, configuration_part, key
 
 
 @configuration_part
@@ -144,6 +144,33 @@ class ClusterKeys(Configuration):
         1,
         "Fetchers per source broker.",
         AtLeast(1),
+        dynamic=True,
+        later=True,
+    )
+    leader_replication_throttled_rate: int = key(
+        "leader.replication.throttled.rate",
+        Kind.LONG,
+        LONG_MAX,
+        "Bytes per second that leaders here send to throttled replicas.",
+        AtLeast(0),
+        dynamic=True,
+        later=True,
+    )
+    follower_replication_throttled_rate: int = key(
+        "follower.replication.throttled.rate",
+        Kind.LONG,
+        LONG_MAX,
+        "Bytes per second that throttled replicas here fetch.",
+        AtLeast(0),
+        dynamic=True,
+        later=True,
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = key(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        Kind.LONG,
+        LONG_MAX,
+        "Bytes per second that move between log directories.",
+        AtLeast(0),
         dynamic=True,
         later=True,
     )
