@@ -165,7 +165,7 @@ def find_status(cluster: Cluster) -> Status:
         len(found),
         offline=those(lambda _, p: p.leader not in alive),
         under_replicated=those(lambda partition, p: len(p.isr) < due(partition, p)),
-        under_min_isr=those(lambda partition, p: len(p.isr) < min_isr.get(partition[0], 1)),
+        under_min_isr=those(lambda partition, p: len(p.isr) < min(min_isr.get(partition[0], 1), len(p.replicas))),
         reassignments=moving,
     )
 

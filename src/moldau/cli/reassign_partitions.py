@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from moldau.client.cluster_admin import Reassignment
 
 _EXAMPLE = """\
-{prog} --bootstrap-server localhost:9092 --generate --topics-to-move-json-file topics.json --broker-list 1,2,3
-{prog} --bootstrap-server localhost:9092 --execute --reassignment-json-file plan.json --throttle 50000000
-{prog} --bootstrap-server localhost:9092 --verify --reassignment-json-file plan.json"""
+{prog} --bootstrap-server b:9092 --generate --topics-to-move-json-file t.json --broker-list 1,2
+{prog} --bootstrap-server b:9092 --execute --reassignment-json-file plan.json --throttle 50000000
+{prog} --bootstrap-server b:9092 --verify --reassignment-json-file plan.json"""
 
 _RATE_KEYS = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _LOG_DIR_RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"

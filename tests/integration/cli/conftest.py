@@ -21,6 +21,7 @@ TIMEOUT_S = 60
 IN_PROCESS = (
     "topics", "configs", "get-offsets", "delete-records", "log-dirs", "broker-api-versions",
     "groups", "consumer-groups", "share-groups", "transactions",
+    "reassign-partitions", "leader-election", "cluster", "metadata-quorum",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from moldau.cli import main as moldau_main
 from moldau.cli import run_class
 from moldau.cli.common import CommandParser, parse_key_values, run, topic_pattern
 from moldau.cli.registry import COMMANDS
+from moldau.client import zookeeper
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 OURS = [command.name for command in COMMANDS if command.name not in ("start", "stop")]
@@ -50,9 +51,14 @@ def test_a_command_without_a_broker_is_wrong_usage_in_one_line(name: str, capsys
 
 
 @pytest.mark.parametrize("name", ["topics --list", "configs --describe --topic t", "get-offsets"])
-def test_zookeeper_addresses_get_an_answer_with_a_way_out(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call([*name.split(), "--zookeeper", "localhost:2181"]) == 2
-    assert "--bootstrap-server host:9092" in capsys.readouterr().err
+def test_an_ensemble_that_does_not_answer_is_one_line_after_a_hint(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper, "_TIMEOUT_S", 0.1)
+    assert call([*name.split(), "--zookeeper", "127.0.0.1:1"]) == 1
+    hint, error = capsys.readouterr().err.splitlines()
+    assert "--bootstrap-server host:9092" in hint
+    assert "no ZooKeeper answered at 127.0.0.1:1" in error
 
 
 def test_moldau_alone_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
