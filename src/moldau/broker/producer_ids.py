@@ -29,9 +29,10 @@ class ProducerIds:
 
     async def take(self) -> int:
         while not self._block:
-            if not self._next_block:
+            if self._next_block:
+                self._block, self._next_block = self._next_block, range(0)
+            else:
                 await asyncio.shield(self._refill())
-            self._block, self._next_block = self._next_block, range(0)
         producer_id, self._block = self._block[0], self._block[1:]
         if len(self._block) < REFILL_AT and not self._next_block:
             self._refill()

@@ -15,7 +15,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.partition import StateBatch, StateWrite
 from moldau.coordinators.share.records import STATE_RECORDS, ShareSnapshotKey, ShareUpdateKey
-from moldau.coordinators.share.state_shard import Epochs, ShareKey, ShareStateShard, merge_batches
+from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareStateShard, merge_batches
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import encode_key, encode_value
 
@@ -76,6 +76,22 @@ def test_older_epochs_are_fenced() -> None:
         lab.initialize(0, state_epoch=2)
     assert refusal.value.code is ErrorCode.FENCED_STATE_EPOCH
     assert lab.shard.states[KEY].start_offset == 0
+
+
+def test_a_leader_that_reads_the_state_fences_the_one_before() -> None:
+    lab = StateLab()
+    lab.perform(lab.shard.read(object(), KEY, 4, 5))
+    assert lab.shard.states[KEY].start_offset == UNINITIALIZED
+    lab.write(7, StateBatch(8, 9, 2, 1), epochs=Epochs(0, 4))
+    known = lab.shard.states[KEY]
+    lab.perform(lab.shard.read(object(), KEY, 6, 5))
+    assert lab.shard.states[KEY] == known._replace(leader_epoch=6, updates=2)
+    for late in (lambda: lab.write(9, epochs=Epochs(0, 4)), lambda: lab.shard.read(object(), KEY, 5, 5)):
+        with pytest.raises(KafkaError) as refusal:
+            late()
+        assert refusal.value.code is ErrorCode.FENCED_LEADER_EPOCH
+    assert lab.reloaded().states == lab.shard.states
+    assert lab.shard.read(object(), KEY, 6, 5).records == []
 
 
 def test_what_is_deleted_cannot_be_written_to() -> None:
