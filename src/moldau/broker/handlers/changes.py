@@ -45,8 +45,8 @@ async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, valida
     try:
         await node.change_metadata(plan)
     except KafkaError as failure:
-        for key, outcome in outcomes.items():
-            if not isinstance(outcome, KafkaError):
+        for key in planners:  # a controller that was deposed meanwhile plans nothing at all
+            if not isinstance(outcomes.get(key), KafkaError):
                 outcomes[key] = failure
     return outcomes
 
