@@ -42,12 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="of mixed faults on three brokers, instead of rounds",
     )
+    parser.add_argument(
+        "--cluster-jobs", nargs="*", metavar="JOB", help="one fault of three brokers after the other, instead of rounds"
+    )
     arguments = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}")
     for client in ("kafka", "aiokafka"):
         # That a broker is away now and then is the point; what a client gives up on is counted.
         logging.getLogger(client).setLevel(logging.CRITICAL)
+    if arguments.cluster_jobs is not None:
+        return _cluster_jobs(arguments.cluster_jobs)
     if arguments.cluster:
         return _cluster(arguments.cluster, seed)
     with (
@@ -123,6 +128,22 @@ def _cluster(duration_s: float, seed: int) -> int:
         if result.problems:
             raise SystemExit(1)
     return 0
+
+
+def _cluster_jobs(names: Sequence[str]) -> int:
+    from soak.cluster_jobs import JOBS
+    from soak.cluster_run import brokers
+
+    failed = 0
+    for name in names or JOBS:
+        with brokers() as (cluster, network):
+            outcome = JOBS[name](cluster, network)
+            figures = ", ".join(f"{what} {value}" for what, value in outcome.figures.items())
+            print(f"{name:>20}: {figures}; {len(outcome.problems)} problems", flush=True)
+            for problem in outcome.problems[:20]:
+                print(f"  {problem}")
+            failed += bool(outcome.problems)
+    return 1 if failed else 0
 
 
 def _verdict(broker: BrokerProcess, problems: Sequence[str]) -> int:

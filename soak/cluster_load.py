@@ -26,12 +26,14 @@ CLIENT: dict[str, Any] = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
     "topic.metadata.refresh.interval.ms": 2_000,
-    "socket.timeout.ms": 10_000,
+    # What was sent to a broker that is paused then finds its successor while the fault still lasts.
+    "socket.timeout.ms": 4_000,
     "log_level": 0,
 }
 OUTSTANDING_MAX = 200
 TRANSACTION_WRITES_MAX = 8
-TRANSACTION_TIMEOUT_MS = 10_000
+TRANSACTION_TIMEOUT_MS = 60_000
+"""Longer than a fault: librdkafka also gives up writes of a transaction by it, and then cannot always abort."""
 ABORT_PROBABILITY = 0.2
 SEEK_PROBABILITY = 0.02
 READ_MAX = 500

@@ -161,7 +161,7 @@ def finish(cluster: Cluster, history: History, topic: str = TOPIC, partitions: i
     bootstrap = cluster.bootstrap_servers
     for partition in range(partitions):
         end = end_of(bootstrap, topic, partition, committed=False)
-        if not _eventually(lambda p=partition, e=end: end_of(bootstrap, topic, p, committed=True) >= e):  # type: ignore[misc]
+        if not until(lambda p=partition, e=end: end_of(bootstrap, topic, p, committed=True) >= e):  # type: ignore[misc]
             problems.append(f"hanging: the last stable offset of partition {partition} does not reach {end}")
             continue
         for committed in (False, True):
@@ -198,7 +198,7 @@ def in_sync(cluster: Cluster, topic: str, timeout_s: float = SETTLE_TIMEOUT_S) -
                 return False
             return all(each.leader >= 0 and len(each.isr) == len(each.replicas) for each in found)
 
-        return _eventually(all_are, timeout_s)
+        return until(all_are, timeout_s)
 
 
 def _settle(cluster: Cluster) -> list[str]:
@@ -222,11 +222,11 @@ def differing_logs(cluster: Cluster, topic: str, partitions: int) -> list[str]:
     return [
         f"the replicas of partition {partition} differ"
         for partition in range(partitions)
-        if not _eventually(lambda p=partition: not differ(p), 10.0)  # type: ignore[misc]
+        if not until(lambda p=partition: not differ(p), 10.0)  # type: ignore[misc]
     ]
 
 
-def _eventually(is_so: Callable[[], bool], timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
+def until(is_so: Callable[[], bool], timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:

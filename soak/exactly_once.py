@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from soak.broker_process import BrokerProcess
 from soak.copies import Reader, fill, problems, read_again, wait
 from soak.programs import Programs
 
@@ -33,8 +33,22 @@ class Outcome(NamedTuple):
     elapsed_s: float
 
 
+class Victim(Protocol):
+    """A broker, or one of several, that is killed and started again."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> float: ...
+
+
 def run_exactly_once(
-    broker: BrokerProcess,
+    broker: Victim,
     *,
     records: int,
     seed: int,
