@@ -18,6 +18,8 @@ from moldau.client.cluster_admin import describe_quorum
 # Apache Kafka makes thousands of replicas on a busy machine in less.
 READY_TIMEOUT_S = 180
 POLL_S = 0.05
+# Kafka keeps the files of a deleted topic open for a minute; the next scenario needs the room sooner.
+CONFIG = {"file.delete.delay.ms": "1000", "min.insync.replicas": "2"}
 _numbers = itertools.count(1)
 
 T = TypeVar("T")
@@ -35,10 +37,8 @@ def awaited(ask: Callable[[], T], holds: Callable[[T], bool], what: str, poll_s:
 def create_topic(cluster: ServerCluster, partitions: int) -> str:
     """A new topic, returned once every partition has a leader and all of its replicas in sync."""
     name = f"bench-{next(_numbers)}"
-    # Kafka keeps the files of a deleted topic open for a minute; the next scenario needs the room sooner.
-    config = {"file.delete.delay.ms": "1000", "min.insync.replicas": "2"}
     admin = _admin(cluster)
-    topic = NewTopic(name, partitions, NODES, config=config)
+    topic = NewTopic(name, partitions, NODES, config=CONFIG)
     admin.create_topics([topic], request_timeout=READY_TIMEOUT_S)[name].result(READY_TIMEOUT_S)
     with cluster.client() as client:
         await_in_sync(client, name, partitions)

@@ -27,6 +27,7 @@ JOBS: dict[str, Job] = {
     "produce": librdkafka.produce,
     "consume": librdkafka.consume,
     "produce_one_by_one": librdkafka.produce_one_by_one,
+    "create_and_write": cluster.create_and_write,
     "produce_paced": cluster.produce_paced,
     "fail_over": cluster.fail_over,
     "pipeline_requests": raw_produce.pipeline_requests,

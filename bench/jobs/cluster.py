@@ -1,4 +1,7 @@
-"""Jobs for a cluster: records at a steady pace, and the write that meets a dead leader. librdkafka, acks=all."""
+"""Jobs for a cluster: many partitions, records at a steady pace, the write that meets a dead leader.
+
+librdkafka, idempotent, acks=all.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench.jobs.job import Parameters, Ready
 from bench.jobs.librdkafka import STALL_TIMEOUT_S, connected_producer, raise_on_failure
@@ -16,8 +20,30 @@ from bench.payloads import payloads
 
 # Far beyond any session timeout: a record that is given up is a failed run, not a slow one.
 FAILOVER_TIMEOUT_S = 120
+# Apache Kafka makes thousands of replicas on a busy machine in less.
+CREATE_TIMEOUT_S = 180
 WRITES_BEFORE_THE_KILL = 50
 SYNCHRONOUS = {"linger.ms": 0, "socket.nagle.disable": True}
+
+
+def create_and_write(parameters: Parameters, ready: Ready) -> dict[str, Any]:
+    """A topic of many partitions; done when each of them has acknowledged a record.
+
+    Metadata that tells of leaders and in-sync replicas says what shall be: only a write shows that they are there.
+    """
+    partitions: int = parameters["partitions"]
+    topic = NewTopic(parameters["new_topic"], partitions, parameters["replicas"], config=parameters["config"])
+    admin = AdminClient({"bootstrap.servers": parameters["bootstrap"], "log_level": 3})
+    producer = connected_producer(parameters)
+    value = payloads(parameters["record_bytes"], count=1)[0]
+    ready()
+    started = time.perf_counter()
+    admin.create_topics([topic], request_timeout=CREATE_TIMEOUT_S)[topic.topic].result(CREATE_TIMEOUT_S)
+    for partition in range(partitions):
+        producer.produce(topic.topic, value, partition=partition, on_delivery=raise_on_failure)
+    if producer.flush(CREATE_TIMEOUT_S):
+        raise TimeoutError(f"{partitions} partitions did not take a record each within {CREATE_TIMEOUT_S} s")
+    return {"seconds": time.perf_counter() - started}
 
 
 def produce_paced(parameters: Parameters, ready: Ready) -> dict[str, Any]:
