@@ -20,7 +20,7 @@ from moldau.cluster import elections, isr_changes, reassignment
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration, active_brokers, registered
 from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
 from moldau.cluster.isr_changes import IsrChange, IsrOutcome
-from moldau.cluster.partition_changes import NO_LEADER, each_changed
+from moldau.cluster.partition_changes import NO_LEADER, each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
@@ -138,6 +138,13 @@ class Controller:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
         return records
 
+    def is_cut_off(self, image: MetadataImage, now_ms: int) -> bool:
+        """Most brokers fell silent, without a sign of their death: it may be this one that nobody reaches."""
+        me = self._config().node_id
+        others = [one for one, broker in image.brokers.items() if not broker.fenced and one != me]
+        heard = sum(self._has_session(one, now_ms) for one in others)
+        return len(others) > 1 and 2 * (heard + 1) <= len(others) + 1
+
     # -- partitions
 
     def alter_partition(
@@ -213,7 +220,8 @@ class Controller:
 
     def _unfenced(self, image: MetadataImage, broker: BrokerRecord) -> list[Record]:
         active = active_brokers(image, self._config().node_id) | {broker.broker_id}
-        led = each_changed(image, self._config(), active, lambda one: one.leader == NO_LEADER)
+        rules_of = rules_by_topic(image, self._config(), active)
+        led = each_changed(image, rules_of, lambda one: one.leader == NO_LEADER)
         return [replace(broker, fenced=False, in_controlled_shutdown=False), *led]
 
     def _without(self, image: MetadataImage, *broker_ids: int, lost: bool = False) -> list[Record]:
@@ -223,8 +231,7 @@ class Controller:
         return list(
             each_changed(
                 image,
-                self._config(),
-                active,
+                rules_by_topic(image, self._config(), active),
                 lambda one: not gone.isdisjoint(one.isr) or (lost and not gone.isdisjoint(one.elr)),
                 lost=gone if lost else (),
             )

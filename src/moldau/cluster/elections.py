@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moldau.cluster.brokers import active_brokers
-from moldau.cluster.partition_changes import NO_LEADER, changed, each_changed, rules_of
+from moldau.cluster.partition_changes import NO_LEADER, Rules, changed, each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
@@ -36,8 +36,9 @@ def elect_leaders(
     """None asks for all partitions, and then those that need no election have no outcome."""
     records: list[Record] = []
     outcomes: Outcomes = {}
+    rules_of = rules_by_topic(image, config)
     for name, index in _all(image) if partitions is None else dict.fromkeys(partitions):
-        outcome = _elect(image, config, election, name, index)
+        outcome = _elect(image, rules_of, election, (name, index))
         if isinstance(outcome, PartitionRecord):
             records.append(outcome)
             outcomes[name, index] = None
@@ -51,8 +52,9 @@ def _all(image: MetadataImage) -> list[TopicPartition]:
 
 
 def _elect(
-    image: MetadataImage, config: BrokerConfig, election: ElectionType, name: str, index: int
+    image: MetadataImage, rules_of: Callable[[str], Rules], election: ElectionType, which: TopicPartition
 ) -> PartitionRecord | KafkaError:
+    name, index = which
     topic = image.topics.get(name)
     partition = topic.partition(index) if topic is not None else None
     if topic is None or partition is None:
@@ -60,9 +62,7 @@ def _elect(
     is_preferred = election is ElectionType.PREFERRED
     if partition.leader == partition.replicas[0] if is_preferred else partition.leader != NO_LEADER:
         return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
-    rules = rules_of(image, name, config, active_brokers(image, config.node_id))
-    if not is_preferred:
-        rules = replace(rules, unclean=True)
+    rules = rules_of(name) if is_preferred else replace(rules_of(name), unclean=True)
     record = changed(topic.topic_id, partition, rules, preferred=is_preferred)
     if record is not None and record.leader != partition.leader:
         return record
@@ -74,22 +74,21 @@ def _elect(
 def settle(image: MetadataImage, config: BrokerConfig) -> list[Record]:
     """Partitions that have no leader but may have one now (a topic was set to unclean elections), and ELRs that hold
     nothing back any more (`min.insync.replicas` is lower now)."""
-    active = active_brokers(image, config.node_id)
-    return list(each_changed(image, config, active, lambda one: one.leader == NO_LEADER or bool(one.elr)))
+    rules_of = rules_by_topic(image, config)
+    return list(each_changed(image, rules_of, lambda one: one.leader == NO_LEADER or bool(one.elr)))
 
 
 def rebalance(image: MetadataImage, config: BrokerConfig) -> list[Record]:
     """Leadership back to the preferred replicas of those brokers that lead too few of their own partitions."""
-    active = active_brokers(image, config.node_id)
-    due = _imbalanced(image, active, config.leader_imbalance_per_broker_percentage)
+    due = _imbalanced(image, active_brokers(image, config.node_id), config.leader_imbalance_per_broker_percentage)
     records: list[Record] = []
     if not due:
         return records
+    rules_of = rules_by_topic(image, config)
     for topic in image.topics.values():
         for partition in topic.partitions:
             if _is_moved(partition) and partition.replicas[0] in due and partition.replicas[0] in partition.isr:
-                rules = rules_of(image, topic.name, config, active)
-                record = changed(topic.topic_id, partition, rules, preferred=True)
+                record = changed(topic.topic_id, partition, rules_of(topic.name), preferred=True)
                 if record is not None:
                     records.append(record)
                     if len(records) == MAX_ELECTIONS_PER_REBALANCE:

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from moldau.cluster.brokers import active_brokers, registered
-from moldau.cluster.partition_changes import Target, changed, rules_of
+from moldau.cluster.brokers import registered
+from moldau.cluster.partition_changes import Target, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage, PartitionImage
@@ -42,7 +42,7 @@ def alter_partition(
 ) -> tuple[list[Record], list[IsrOutcome]]:
     """Records, and an outcome for each of `changes`; STALE_BROKER_EPOCH for a broker of another life."""
     registered(image, broker_id, broker_epoch)
-    active = active_brokers(image, config.node_id)
+    rules_of = rules_by_topic(image, config)
     records: list[Record] = []
     outcomes: list[IsrOutcome] = []
     seen: set[tuple[uuid.UUID, int]] = set()
@@ -59,10 +59,9 @@ def alter_partition(
             outcomes.append(refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         seen.add((topic.topic_id, change.index))
-        rules = rules_of(image, topic.name, config, active)
         isr = tuple(id_ for id_, _ in change.new_isr)
         target = Target(partition.replicas, isr, partition.adding, partition.removing)
-        record = changed(topic.topic_id, partition, rules, target)
+        record = changed(topic.topic_id, partition, rules_of(topic.name), target)
         if record is None:
             outcomes.append(partition.record(topic.topic_id))
             continue

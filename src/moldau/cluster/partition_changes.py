@@ -21,7 +21,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 
+from moldau.cluster.brokers import active_brokers
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord
@@ -39,16 +41,25 @@ class Rules:
     unclean: bool = False
 
 
-def rules_of(image: MetadataImage, topic: str, config: BrokerConfig, active: Collection[int]) -> Rules:
-    # Only these two of the topic's keys: to resolve them all takes a hundred times longer, and there are many topics.
-    overrides = image.topic_config(topic)
-    min_insync = overrides.get("min.insync.replicas")
-    unclean = overrides.get("unclean.leader.election.enable")
-    return Rules(
-        active,
-        config.min_insync_replicas if min_insync is None else int(min_insync),
-        config.unclean_leader_election_enable if unclean is None else unclean.strip().lower() == "true",
-    )
+def rules_by_topic(
+    image: MetadataImage, config: BrokerConfig, active: Collection[int] | None = None
+) -> Callable[[str], Rules]:
+    """The rules of a topic by its name, under the brokers that are active now, unless told otherwise."""
+    now_active = active_brokers(image, config.node_id) if active is None else active
+
+    @cache
+    def rules_of(topic: str) -> Rules:
+        # Only these two of the topic's keys: to resolve them all takes a hundred times longer.
+        overrides = image.topic_config(topic)
+        min_insync = overrides.get("min.insync.replicas")
+        unclean = overrides.get("unclean.leader.election.enable")
+        return Rules(
+            now_active,
+            config.min_insync_replicas if min_insync is None else int(min_insync),
+            config.unclean_leader_election_enable if unclean is None else unclean.strip().lower() == "true",
+        )
+
+    return rules_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +112,16 @@ def changed(
 
 def each_changed(
     image: MetadataImage,
-    config: BrokerConfig,
-    active: Collection[int],
+    rules_of: Callable[[str], Rules],
     concerned: Callable[[PartitionImage], bool],
     *,
     lost: Collection[int] = _NOBODY,
 ) -> Iterator[PartitionRecord]:
-    """Records of those partitions for which another set of active brokers makes a difference."""
+    """Records of those partitions for which the rules of this moment make a difference."""
     for topic in image.topics.values():
-        rules: Rules | None = None
         for partition in topic.partitions:
             if concerned(partition):
-                rules = rules or rules_of(image, topic.name, config, active)
-                record = changed(topic.topic_id, partition, rules, lost=lost)
+                record = changed(topic.topic_id, partition, rules_of(topic.name), lost=lost)
                 if record is not None:
                     yield record
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from moldau.cluster.brokers import active_brokers
 from moldau.cluster.elections import Outcomes, TopicPartition
-from moldau.cluster.partition_changes import Rules, Target, changed, rules_of
+from moldau.cluster.partition_changes import Rules, Target, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
-from moldau.metadata.records import PartitionRecord, Record
+from moldau.metadata.records import Record
 from moldau.metadata.topics import check_replicas
 
 
@@ -30,13 +29,25 @@ def reassign(
     """Starts, replaces or (None) cancels the reassignment of each partition."""
     records: list[Record] = []
     outcomes: Outcomes = {}
+    rules_of = rules_by_topic(image, config)
+    brokers = image.brokers or (config.node_id,)
     for (name, index), replicas in targets.items():
+        topic = image.topics.get(name)
+        partition = topic.partition(index) if topic is not None else None
+        outcomes[name, index] = None
         try:
-            record = _reassigned(image, config, (name, index), replicas, allow_replication_factor_change)
+            if topic is None or partition is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+            rules = rules_of(name)
+            if replicas is None:
+                target = _cancelled(partition, rules)
+            else:
+                check_replicas(replicas, brokers)
+                target = _towards(partition, tuple(replicas), allow_replication_factor_change)
         except KafkaError as refusal:
             outcomes[name, index] = refusal
             continue
-        outcomes[name, index] = None
+        record = changed(topic.topic_id, partition, rules, target)
         if record is not None:
             records.append(record)
     return records, outcomes
@@ -55,32 +66,13 @@ def list_reassignments(
     return found
 
 
-def _reassigned(
-    image: MetadataImage,
-    config: BrokerConfig,
-    which: TopicPartition,
-    replicas: Sequence[int] | None,
-    allow_replication_factor_change: bool,
-) -> PartitionRecord | None:
-    name, index = which
-    topic = image.topics.get(name)
-    partition = topic.partition(index) if topic is not None else None
-    if topic is None or partition is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    rules = rules_of(image, name, config, active_brokers(image, config.node_id))
-    if replicas is None:
-        return changed(topic.topic_id, partition, rules, _cancelled(partition, rules))
-    check_replicas(replicas, image.brokers or (config.node_id,))
-    factor = len(set(partition.replicas).difference(partition.removing))
-    if not allow_replication_factor_change and len(replicas) != factor:
+def _towards(partition: PartitionImage, wanted: tuple[int, ...], allow_replication_factor_change: bool) -> Target:
+    factor = len(partition.replicas) - len(partition.removing)
+    if not allow_replication_factor_change and len(wanted) != factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {factor} to {len(replicas)}",
+            f"The replication factor is changed from {factor} to {len(wanted)}",
         )
-    return changed(topic.topic_id, partition, rules, _towards(partition, tuple(replicas)))
-
-
-def _towards(partition: PartitionImage, wanted: tuple[int, ...]) -> Target:
     unwanted = [one for one in partition.adding if one not in wanted]
     isr = tuple(one for one in partition.isr if one not in unwanted)
     if not isr:

@@ -28,6 +28,7 @@ from moldau.log.meta_properties import check_in
 from moldau.log.partition_log import LogContext, PartitionLog
 from moldau.log.recovery import create_log, load_log
 from moldau.log.segment import Segment
+from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.uuids import ZERO_UUID
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
-_METADATA_TOPIC = "__cluster_metadata"
 _NAME_MAX = 255
 _CLOSING_THREADS = 8  # they wait for the disk, which makes one commit of many fsyncs
 
@@ -174,7 +174,7 @@ class LogManager:
                 self._deleted.append((0, directory / name))
                 continue
             match = _PARTITION.fullmatch(name)
-            if match is not None and match["topic"] != _METADATA_TOPIC:
+            if match is not None and match["topic"] != METADATA_TOPIC:
                 jobs.append(partial(load, name, (match["topic"], int(match["partition"]))))
         return jobs
 

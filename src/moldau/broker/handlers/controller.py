@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau.broker.forwarding import is_from_broker
-from moldau.broker.handlers.topics import CLUSTER_METADATA_TOPIC
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
 from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange, IsrOutcome
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import PartitionRecord, Record
+from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.uuids import uuid_to_text
 
@@ -231,7 +231,7 @@ def handle_describe_quorum(node: BrokerNode, context: RequestContext, request: A
 
 
 def _quorum(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
-    if topic != CLUSTER_METADATA_TOPIC or index != 0:
+    if topic != METADATA_TOPIC or index != 0:
         unknown = error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return schema.PartitionData(
             partition_index=index,

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.connection import Buffers
-from moldau.broker.handlers.topics import CLUSTER_METADATA_TOPIC, NewTopic, create_topics
+from moldau.broker.handlers.topics import NewTopic, create_topics
 from moldau.broker.packed_metadata import controller_id, endpoints, topic_as_told
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import TopicImage
 from moldau.metadata.topics import is_internal, validate_topic_name
 from moldau.wire.apis import ApiKey
+from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.metadata import (
     OPERATIONS_NOT_ASKED,
@@ -87,9 +88,7 @@ def _operations(request: Any) -> tuple[int, int]:
 
 def _may_create(name: str) -> bool:
     """Internal topics are made by the coordinators that own them, with settings of their own."""
-    return _absence(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not (
-        is_internal(name) or name == CLUSTER_METADATA_TOPIC
-    )
+    return _absence(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not (is_internal(name) or name == METADATA_TOPIC)
 
 
 def _absence(name: str) -> ErrorCode:

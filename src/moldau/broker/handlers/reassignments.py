@@ -13,6 +13,7 @@ from moldau.broker.handlers.changes import error_of, repeated
 from moldau.broker.handlers.controller import machine_of, run_everywhere
 from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
 from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.topics import check_partition_count
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ async def handle_elect_leaders(node: BrokerNode, context: RequestContext, reques
         asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     code, outcomes = ErrorCode.NONE, Outcomes()
     try:
+        check_partition_count(len(asked or ()))
         election = _election_type(getattr(request, "election_type", ElectionType.PREFERRED))
         outcomes = await run_everywhere(node, lambda machine, image: machine.elect_leaders(image, election, asked))
     except KafkaError as refusal:
@@ -77,6 +79,7 @@ async def handle_alter_partition_reassignments(node: BrokerNode, context: Reques
     }
     failure, outcomes = None, Outcomes()
     try:
+        check_partition_count(len(asked))
         outcomes = await run_everywhere(
             node,
             lambda machine, image: machine.reassign(image, targets, allow_replication_factor_change=allow_change),
@@ -114,6 +117,7 @@ def handle_list_partition_reassignments(node: BrokerNode, context: RequestContex
         wanted = {topic.name: topic.partition_indexes for topic in request.topics}
     failure, found = None, []
     try:
+        check_partition_count(sum(map(len, (wanted or {}).values())))
         found = machine_of(node).list_reassignments(node.controller.image, wanted)
     except KafkaError as refusal:
         failure = refusal

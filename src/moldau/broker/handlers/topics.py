@@ -25,6 +25,7 @@ from moldau.metadata.topics import (
     plan_create_topic,
     plan_delete_topic,
 )
+from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.uuids import random_uuid
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 CREATED_INLINE_MAX = 4
 """New topics whose configurations are told from the event loop: each takes nearly a millisecond."""
 
@@ -70,10 +70,8 @@ def _partition_count(node: BrokerNode, topic: NewTopic) -> int:
 
 
 def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> list[Record]:
-    if topic.name == CLUSTER_METADATA_TOPIC:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
-        )
+    if topic.name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     return plan_create_topic(
         image,
         topic.name,
