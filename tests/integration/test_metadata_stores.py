@@ -8,6 +8,7 @@ import json
 import shutil
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -445,8 +446,8 @@ class TestZooKeeper:
 
 
 @contextlib.contextmanager
-def kazoo(zookeeper: ZooKeeper, **options: Any) -> Iterator[Any]:
-    client = KazooClient(zookeeper.connect, **options)
+def kazoo(zookeeper: ZooKeeper) -> Iterator[Any]:
+    client = KazooClient(zookeeper.connect)
     client.start()
     try:
         yield client
@@ -456,7 +457,17 @@ def kazoo(zookeeper: ZooKeeper, **options: Any) -> Iterator[Any]:
 
 
 def expire(zookeeper: ZooKeeper, member: Member) -> None:
-    """Ends the member's session, by closing it from elsewhere."""
-    session: Any = member.store
-    with kazoo(zookeeper, client_id=session._client._client.client_id):
-        pass
+    """Ends the member's session from elsewhere: connect and close in one breath, before its own client comes back."""
+    store: Any = member.store
+    session_id, password = store._client._client.client_id
+    connect = struct.pack(">iqiqi", 0, 0, SESSION_TIMEOUT_MS, session_id, len(password)) + password + b"\0"
+    close = struct.pack(">ii", 1, -11)
+
+    def close_it() -> bool:
+        with socket.create_connection(("127.0.0.1", zookeeper.servers[0].port)) as connection:
+            connection.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (connect, close)))
+            while connection.recv(4096):
+                pass
+        return bool(store._client.session_id != session_id)
+
+    eventually(close_it, "the session has ended")

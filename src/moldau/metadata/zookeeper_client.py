@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from moldau.errors import ConfigError, StorageError
 
+_TRIES_PER_SESSION = 4
 # What it takes to end a session that works; one that waits for a silent server must not keep a broker from stopping.
 _STOP_S = 2.0
 # A server that comes back is found within a second, and 100 brokers do not flood it.
@@ -84,7 +85,10 @@ class ZooKeeperClient:
         except ImportError:
             raise ConfigError("zookeeper.connect needs a package more: pip install 'moldau[zookeeper]'") from None
         try:
-            client = KazooClient(self._hosts, timeout=self._session_timeout_s, connection_retry=dict(_RECONNECT))
+            # It gives each address an equal share of the session's time-out. A server that starts may accept a
+            # connection and never answer: named often, it is asked again before the session ends.
+            hosts = ",".join([self._hosts] * _TRIES_PER_SESSION)
+            client = KazooClient(hosts, timeout=self._session_timeout_s, connection_retry=dict(_RECONNECT))
         except (ConfigurationError, ValueError) as error:
             raise ConfigError(
                 f"zookeeper.connect={self._connect} is not understood ({error}); write host:port,host:port/chroot"
