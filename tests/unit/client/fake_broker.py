@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -37,9 +38,14 @@ class FakeBroker:
         props = {name.replace("_", "."): value for name, value in properties.items()}
         return ClientConfig.from_properties(f"127.0.0.1:{self.port}", props)
 
+    def refuse(self) -> None:
+        """From now on nobody is let in."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         # shutdown wakes the thread out of accept; close alone would not
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # done before
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
         for connection in self._open:

@@ -167,6 +167,64 @@ def test_a_bootstrap_connection_that_broke_is_made_anew(fake_broker: MakeBroker)
         assert set(cluster.metadata().topics) == {"t"}
 
 
+def _hanging_up(times: int, answer: Any) -> Any:
+    """A broker that closes the connection instead of answering, that many times."""
+    left = [times]
+
+    def or_not(schema: Any, request: Any) -> Any:
+        left[0] -= 1
+        return None if left[0] >= 0 else answer(schema, request)
+
+    return or_not
+
+
+def test_a_controller_that_died_is_found_again_and_asked_again(fake_broker: MakeBroker) -> None:
+    broker = _broker(fake_broker, {ApiKey.CREATE_TOPICS: _hanging_up(2, _create_answer([0]))})
+    time = Time()
+    with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
+        admin.create_topic(cluster, "new")
+    assert len(broker.sent(ApiKey.CREATE_TOPICS)) == 3
+    assert len(broker.sent(ApiKey.METADATA)) == 3
+
+
+def test_leaders_that_died_are_asked_for_again_until_the_time_is_up(fake_broker: MakeBroker) -> None:
+    broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _hanging_up(2, _offsets_answer([]))})
+    time = Time()
+    with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
+        offsets = admin.list_offsets(cluster, {("t", 0): LATEST})
+    assert [result.offset for result in offsets.values() if not isinstance(result, KafkaError)] == [40]
+
+    broker.answers[ApiKey.LIST_OFFSETS] = _hanging_up(1000, None)
+    time = Time()
+    with Cluster(broker.config(default_api_timeout_ms="1000"), clock=time.clock, sleep=time.sleep) as cluster:
+        (result,) = admin.list_offsets(cluster, {("t", 0): LATEST}).values()
+    assert isinstance(result, KafkaError)
+    assert result.code == ErrorCode.NETWORK_EXCEPTION
+    assert time.now == pytest.approx(1.0, abs=0.11)
+
+
+def test_brokers_it_heard_of_are_asked_when_those_it_was_told_of_are_gone(fake_broker: MakeBroker) -> None:
+    known = _broker(fake_broker, {})
+    told = fake_broker({ApiKey.METADATA: metadata_answer(known)})
+    with Cluster(told.config()) as cluster:
+        assert cluster.brokers()[1].port == known.port
+        told.answers[ApiKey.METADATA] = lambda schema, request: None
+        told.refuse()
+        assert set(cluster.metadata().topics) == {"t"}
+    assert len(known.sent(ApiKey.METADATA)) == 1
+
+
+def test_where_no_broker_answers_nobody_waits(fake_broker: MakeBroker) -> None:
+    time = Time()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dead = listener.getsockname()[1]
+    config = ClientConfig.from_properties(f"127.0.0.1:{dead}", {})
+    with Cluster(config, clock=time.clock, sleep=time.sleep) as cluster, pytest.raises(KafkaError) as caught:
+        admin.create_topic(cluster, "new")
+    assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
+    assert time.now == 0
+
+
 def test_metadata_never_creates_a_topic(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {})
     with Cluster(broker.config()) as cluster:
