@@ -31,7 +31,6 @@ _READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
 _ZSTD_SINCE = 10
 _FOLLOWERS_SINCE = 11
-_HINTS_SINCE = 16
 
 WAIT_MAX_MS = 600_000
 """A fetch may ask to wait for 24 days; a client that is gone must not be remembered that long."""
@@ -76,9 +75,9 @@ def _encode(
     node.metrics.bytes_fetched += size
     session_id, topics = plan.answer(results)
     where: Sequence[NodeEndpoint] = ()
-    if context.version >= _HINTS_SINCE:
-        hints = [result.current_leader for result in results if result.error_code]
-        where = hinted_endpoints(node, context, hints) if hints else ()
+    hints = [result.current_leader for result in results if result.current_leader is not None]
+    if hints:
+        where = hinted_endpoints(node, context, hints)
     return encode_fetch_response(
         context.version, context.correlation_id, topics, session_id=session_id, node_endpoints=where
     )
@@ -101,11 +100,12 @@ def _read(
                 partition.check_leads()
             if version < _ZSTD_SINCE:
                 _refuse_zstd(partition)
-            elsewhere = _elsewhere(node, partition, request.rack_id, asked)
-            if elsewhere is not None:
-                urgent = True
-                results.append(elsewhere)
-                continue
+            if request.rack_id or asked.last_fetched_epoch >= 0:
+                elsewhere = _elsewhere(node, partition, request.rack_id, asked)
+                if elsewhere is not None:
+                    urgent = True
+                    results.append(elsewhere)
+                    continue
             result, count = _read_partition(partition, asked, left, committed=committed, min_one=size == 0)
             size += count
             left -= count

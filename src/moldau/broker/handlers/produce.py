@@ -15,6 +15,7 @@ from moldau.broker.partition import Partition
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError, RefusedRecordsError
 from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
 from moldau.wire.compression import Codec
+from moldau.wire.primitives import NodeEndpoint
 from moldau.wire.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZSTD_SINCE = 7
-_HINTS_SINCE = 10
 _ADMIN_CLIENT = "__admin_client"
 """The client id with which Kafka's own tools may write to internal topics."""
 
@@ -43,14 +43,6 @@ class _Written(NamedTuple):
     topics: list[_TopicResults]
     unflushed: list[_Unflushed]
     uncommitted: list[Uncommitted]
-
-    def note(self, partition: Partition, results: list[ProducePartitionResult], end_offset: int) -> None:
-        """Whether the last of `results` waits for the disk, or for followers to have everything below `end_offset`."""
-        log = partition.log
-        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-            self.unflushed.append((partition, results, len(results) - 1))
-        if log.high_watermark < end_offset:
-            self.uncommitted.append(Uncommitted(partition, end_offset, results, len(results) - 1))
 
 
 def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
@@ -79,6 +71,8 @@ def _write(
     node: BrokerNode, context: RequestContext, request: ProduceRequest, gate: Gate | None
 ) -> Buffers | Pipelined | None:
     now_ms = node.clock()
+    acks = request.acks
+    failed = False
     written = _Written([], [], [])
     for topic in request.topics:
         results: list[ProducePartitionResult] = []
@@ -89,22 +83,27 @@ def _write(
                     _refuse_internal(partition, context)
                 if context.version < _ZSTD_SINCE:
                     _refuse_zstd(part)
-                result, end_offset = _append(node, partition, part, now_ms, gate, acks=request.acks)
+                result, end_offset = _append(node, partition, part, now_ms, gate, acks=acks)
                 results.append(result)
-                written.note(partition, results, end_offset if request.acks == -1 else 0)
+                log = partition.log
+                if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+                    written.unflushed.append((partition, results, len(results) - 1))
+                if acks == -1 and log.high_watermark < end_offset:
+                    written.uncommitted.append(Uncommitted(partition, end_offset, results, len(results) - 1))
             except KafkaError as error:
+                failed = True
                 _count_failure(node, error)
                 hint = leader_hint(node, error.code, topic.name, topic.topic_id, part.index)
                 results.append(_failure(part.index, error, hint))
         written.topics.append((topic.name, topic.topic_id, results))
-    if request.acks == 0:
-        _flush_soon(node, written)
+    if acks == 0:
+        _flush_soon(node, written, failed)
         return None
     if written.unflushed:
         return Pipelined(node.spawn(_flush_then_answer(node, context, request, written)))
     if written.uncommitted:
         return Pipelined(_when_committed(node, context, request, written))
-    return _encode(node, context, written.topics)
+    return _encode(node, context, written.topics, failed)
 
 
 def _append(
@@ -131,19 +130,20 @@ def _append(
     return result, info.last_offset + 1
 
 
-def _flush_soon(node: BrokerNode, written: _Written) -> None:
-    """Nobody waits; what failed closes the connection, for want of another way to tell."""
+def _flush_soon(node: BrokerNode, written: _Written, failed: bool) -> None:
+    """acks=0: nobody waits, and to close the connection is the only way to tell of a failure."""
     for partition, _, _ in written.unflushed:
         node.group_commit.flush_soon(partition.log)
-    if any(result.error_code for _, _, results in written.topics for result in results):
+    if failed:
         raise ProtocolError("a record sent with acks=0 could not be written")
 
 
-def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResults]) -> bytes:
-    if context.version < _HINTS_SINCE:
-        return encode_produce_response(context.version, context.correlation_id, topics)
-    hints = [result.current_leader for _, _, results in topics for result in results if result.error_code]
-    where = hinted_endpoints(node, context, hints) if hints else ()
+def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResults], failed: bool = True) -> bytes:
+    """Where something `failed` perhaps, the leaders that clients are sent to are told with their addresses."""
+    where: list[NodeEndpoint] = []
+    if failed:
+        hints = [result.current_leader for _, _, results in topics for result in results if result.current_leader]
+        where = hinted_endpoints(node, context, hints)
     return encode_produce_response(context.version, context.correlation_id, topics, node_endpoints=where)
 
 
