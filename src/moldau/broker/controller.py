@@ -38,6 +38,8 @@ STEPS_MAX = 1000
 EVERYWHERE_TIMEOUT_S = 1.0
 """How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
 TICK_INTERVAL_S = 0.1
+STAND_ASIDE_S = 5.0
+"""More than an election takes."""
 
 T = TypeVar("T")
 Step = Callable[[MetadataImage], tuple[Sequence[Record], T]]
@@ -56,7 +58,7 @@ class ControllerShell:
         self._store: MetadataStore | None = None
         self._steps: deque[tuple[Step[Any], asyncio.Future[Any]]] = deque()
         self._writing: asyncio.Task[None] | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._stood_aside = False
 
     @property
     def is_active(self) -> bool:
@@ -111,7 +113,7 @@ class ControllerShell:
         if not image.cluster_id:
             await self.run(lambda image: (self._cluster_id_for(image), None))
         self._node.follow(self.image)
-        self._ticking = self._node.spawn(self._tick_forever())
+        self._node.spawn(self._tick_forever(self.machine))
 
     def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
         """The id that this broker's folders bear, if they are of a cluster already, or a new one."""
@@ -132,9 +134,6 @@ class ControllerShell:
             return
         log.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
         self.machine = None
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
         self.feed.end()
         for _, waiting in self._steps:
             _fail(waiting, _not_controller())
@@ -204,11 +203,9 @@ class ControllerShell:
             try:
                 await self._node.in_thread(self._store.append, self.epoch, records, after)
             except KafkaError as error:
-                if isinstance(error, DeposedError):
-                    self.deposed()
-                    error = _not_controller()
+                await self._not_written(before)
                 for answer, _ in replies:
-                    _fail(answer, error)
+                    _fail(answer, error if self.is_active else _not_controller())
                 return
             self.image = after
             self.feed.publish(records, before.version)
@@ -217,18 +214,51 @@ class ControllerShell:
             if not answer.done():
                 answer.set_result(reply)
 
+    async def _not_written(self, before: MetadataImage) -> None:
+        """Whether the records are there may be in doubt: what the store holds decides, or the next controller."""
+        assert self._store is not None
+        try:
+            image = await self._node.in_thread(self._store.load, self.epoch)
+        except KafkaError:
+            self.deposed()
+            return
+        if image.version != before.version:
+            self.image = image
+            self.feed.begin(self.epoch, image)
+            self._node.follow(image)
+
     # -- time
 
-    async def _tick_forever(self) -> None:
-        while self.machine is not None:
+    async def _tick_forever(self, machine: Controller | None) -> None:
+        while machine is not None and self.machine is machine:
             try:
-                await self.run(partial(self._tick, self.machine))
+                if await self.run(partial(self._tick, machine)):
+                    await self._stand_aside()
             except KafkaError as error:
                 log.error("the controller's round failed", extra={"why": error.message})
             await asyncio.sleep(TICK_INTERVAL_S)
 
-    def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], None]:
-        return machine.tick(image, self._node.clock()), None
+    def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
+        """True: do not fence the silent ones, it may be this broker that is cut off."""
+        now_ms = self._node.clock()
+        is_cut_off = machine.is_cut_off(image, now_ms)
+        if is_cut_off and not self._stood_aside:
+            return (), True
+        if not is_cut_off:
+            self._stood_aside = False
+        return machine.tick(image, now_ms), False
+
+    async def _stand_aside(self) -> None:
+        """Lets the others elect one whom they can reach. Elected again, this one is the only one there is."""
+        log.warning("most brokers are silent: this one may be cut off, and lets another be the controller")
+        assert self._store is not None
+        store, self._stood_aside = self._store, True
+        await self._node.in_thread(store.resign)
+        self._node.spawn(self._stand_again(store))
+
+    async def _stand_again(self, store: MetadataStore) -> None:
+        await asyncio.sleep(STAND_ASIDE_S)
+        await self._node.in_thread(store.stand)
 
     async def broker_died(self, broker_id: int) -> None:
         """Its port refuses connections: nobody has to wait for its session's end."""

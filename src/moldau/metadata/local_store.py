@@ -50,6 +50,9 @@ class LocalStore:
         self._image = image
         self._journal.snapshot_if_due(image)
 
+    def stand(self) -> None:
+        """Nobody else can be elected here, so nobody ever stands aside."""
+
     def resign(self) -> None:
         self._epoch = 0
 

@@ -76,6 +76,10 @@ class SharedElection:
             self._claims.add(Claim(newest.epoch + 1, NOBODY, "", 0, self._token))
         self._wake.set()
 
+    def stand(self) -> None:
+        self._stands = True
+        self._wake.set()
+
     def close(self) -> None:
         self._closing = True
         self._wake.set()

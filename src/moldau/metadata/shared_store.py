@@ -79,6 +79,9 @@ class SharedStore:
     def resign(self) -> None:
         self._election.resign()
 
+    def stand(self) -> None:
+        self._election.stand()
+
     def close(self) -> None:
         self._election.close()
         if self._journal is not None:

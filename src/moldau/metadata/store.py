@@ -74,6 +74,9 @@ class MetadataStore(Protocol):
         """
 
     def resign(self) -> None:
-        """Gives leadership up, if it is ours, so that the next controller need not wait; does not stand again."""
+        """Gives leadership up, if it is ours, so that the next controller need not wait; stands no more."""
+
+    def stand(self) -> None:
+        """Stands for election again, after `resign`."""
 
     def close(self) -> None: ...

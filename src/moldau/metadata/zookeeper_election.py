@@ -104,10 +104,15 @@ class ZooKeeperElection:
         self._stands = False
         fence, self._fence = self._fence, None
         if fence is not None:
+            self.give_up(fence[0])
             try:
                 self._client.commit([Check(EPOCH, fence[1]), Delete(CONTROLLER)])
             except (LostContactError, RefusedError) as error:
                 log.info("the end of the session will end the leadership", extra={"why": str(error)})
+        self._wake.set()
+
+    def stand(self) -> None:
+        self._stands = True
         self._wake.set()
 
     def close(self) -> None:

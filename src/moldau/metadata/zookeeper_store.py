@@ -91,6 +91,9 @@ class ZooKeeperStore:
     def resign(self) -> None:
         self._election.resign()
 
+    def stand(self) -> None:
+        self._election.stand()
+
     def close(self) -> None:
         self._election.close()
 

@@ -216,3 +216,32 @@ class TestProducerIds:
         cluster = Controlled()
         with refused(ErrorCode.STALE_BROKER_EPOCH):
             cluster.controller.allocate_producer_ids(cluster.image, 1, cluster.epoch(1) - 1)
+
+
+class TestACutOffController:
+    def test_it_is_suspected_when_most_brokers_fall_silent_at_once(self) -> None:
+        cluster = Controlled(brokers=3)
+        cluster.now_ms += SESSION_MS
+        cluster.beat(1)
+        assert cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+
+    def test_not_while_it_hears_half_of_the_others(self) -> None:
+        cluster = Controlled(brokers=3)
+        cluster.now_ms += SESSION_MS
+        cluster.beat(1)
+        cluster.beat(3)
+        assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+
+    def test_not_for_brokers_that_are_seen_to_be_dead(self) -> None:
+        cluster = Controlled(brokers=3)
+        cluster.die(2)
+        cluster.die(3)
+        cluster.now_ms += SESSION_MS
+        cluster.beat(1)
+        assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+
+    def test_of_two_brokers_either_may_go_on_without_the_other(self) -> None:
+        cluster = Controlled(brokers=2)
+        cluster.now_ms += SESSION_MS
+        cluster.beat(1)
+        assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
