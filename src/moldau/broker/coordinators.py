@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from moldau.broker.coordinator import Coordinator, Shard
+from moldau.broker.coordinator import Coordinator, NotNowError, Shard
 from moldau.broker.remote_transactions import RemoteTransactions
 from moldau.broker.transactions import make_transactions
 from moldau.broker.txn_markers import RemoteMarkers
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 class Coordinators:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
+        self._topics: tuple[Mapping[bytes, str], int] = ({}, 0)
+        """Their names and how many partitions they have together, as the shards know them."""
+        self._untold_groups: set[int] = set()
+        self._untold_states: set[int] = set()
         topics = NodeTopics(node)
         self.groups: Coordinator[GroupShard] = Coordinator(
             node,
@@ -63,10 +67,16 @@ class Coordinators:
     def follow(self) -> None:
         """The metadata changed: coordinators move with the partitions of their topics, groups see new topics."""
         self.groups.follow()
-        _tell_of_topics(self.groups)
         self.transactions.follow()
         self.share_state.follow()
-        _tell_of_topics(self.share_state)
+        image = self._node.image
+        topics = (image.names_by_id, image.partition_count)
+        if topics != self._topics:  # and not only who leads them
+            self._topics = topics
+            self._untold_groups = {partition for partition, _ in self.groups.shards()}
+            self._untold_states = {partition for partition, _ in self.share_state.shards()}
+        self._untold_groups = _tell_of_topics(self.groups, self._untold_groups)
+        self._untold_states = _tell_of_topics(self.share_state, self._untold_states)
 
     def stop(self) -> None:
         self.groups.stop()
@@ -81,12 +91,17 @@ class _TopicsShard(Shard, Protocol):
 _S = TypeVar("_S", bound=_TopicsShard)
 
 
-def _tell_of_topics(coordinator: Coordinator[_S]) -> None:
-    for partition, _ in coordinator.shards():
+def _tell_of_topics(coordinator: Coordinator[_S], partitions: Iterable[int]) -> set[int]:
+    """Those that could not be told: their replicas are too few, and with more of them this is tried again."""
+    untold = set()
+    for partition in partitions:
         try:
             coordinator.run(partition, lambda shard, now_ms: shard.topics_changed(now_ms))
+        except NotNowError:
+            untold.add(partition)
         except KafkaError:
-            continue  # the shard is being loaded again, and will look at the topics then
+            continue  # the shard is elsewhere, or loaded again and will look at the topics then
+    return untold
 
 
 class NodeTopics:

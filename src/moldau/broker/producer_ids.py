@@ -54,14 +54,17 @@ class ProducerIds:
         if not self._node.config.is_clustered:
             self._next_block = await self._reserve()
             return
-        answer = await self._node.ask_controller(
-            ApiKey.ALLOCATE_PRODUCER_IDS,
-            lambda schema: schema.AllocateProducerIdsRequest(
-                broker_id=self._node.node_id, broker_epoch=self._node.broker_epoch
-            ),
-        )
+        # To a producer it is as if its coordinator were loading, while there are none: it asks again.
+        try:
+            answer = await self._node.ask_controller(
+                ApiKey.ALLOCATE_PRODUCER_IDS,
+                lambda schema: schema.AllocateProducerIdsRequest(
+                    broker_id=self._node.node_id, broker_epoch=self._node.broker_epoch
+                ),
+            )
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {error.message}") from error
         if answer.error_code:
-            # To a producer it is as if its coordinator were loading: it asks again.
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller gave no producer ids")
         self._next_block = range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
 

@@ -46,7 +46,9 @@ async def handle_describe_producers(node: BrokerNode, context: RequestContext, r
 
 def _producers(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
     try:
-        entries = node.find_partition(topic, None, index).log.producers.producers.values()
+        partition = node.find_partition(topic, None, index)
+        partition.check_leads()
+        entries = partition.log.producers.producers.values()
     except KafkaError as failure:
         return schema.PartitionResponse(
             partition_index=index, error_code=error(failure.code), error_message=failure.message, active_producers=()
