@@ -131,6 +131,16 @@ class TestElection:
         with pytest.raises(DeposedError):
             leader.append("too-late")
 
+    def test_who_resigned_leads_no_more_until_it_stands_again(self, place: str, join: Join) -> None:
+        leader = leader_of([join(place, 1)])
+        leader.store.resign()
+        eventually(lambda: leader.leadership is None, "nobody leads")
+        leader.store.stand()
+        eventually(lambda: leader.leads, "it leads again")
+        epochs = [told.epoch for told in leader.told if told is not None]
+        assert len(epochs) == 2
+        assert epochs[0] < epochs[1]
+
     def test_a_killed_controller_has_a_successor_in_time(self, place: str, join: Join, spawn: Spawn) -> None:
         process = spawn(place, 1)
         eventually(lambda: process.leads, "the process leads")
