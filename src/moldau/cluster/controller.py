@@ -110,6 +110,8 @@ class Controller:
     def unregister(self, image: MetadataImage, broker_id: int) -> tuple[list[Record], None]:
         if broker_id not in image.brokers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+        if broker_id == self._config().node_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is the controller: stop it first")
         self._forget(broker_id)
         return [*self._without(image, broker_id), RemoveBrokerRecord(broker_id)], None
 

@@ -191,10 +191,15 @@ class TestControlledShutdown:
 class TestUnregister:
     def test_a_broker_is_forgotten_and_leaves_its_partitions(self) -> None:
         cluster = Controlled()
-        cluster.add(1, 2)
-        cluster.do(cluster.controller.unregister(cluster.image, 1)[0])
-        assert 1 not in cluster.image.brokers
-        assert (cluster.part().leader, cluster.part().isr) == (2, (2,))
+        cluster.add(2, 3)
+        cluster.do(cluster.controller.unregister(cluster.image, 2)[0])
+        assert 2 not in cluster.image.brokers
+        assert (cluster.part().leader, cluster.part().isr) == (3, (3,))
+
+    def test_the_controllers_own_is_refused(self) -> None:
+        cluster = Controlled()
+        with refused(ErrorCode.INVALID_REQUEST):
+            cluster.controller.unregister(cluster.image, cluster.config.node_id)
 
     def test_an_unknown_one_is_refused(self) -> None:
         with refused(ErrorCode.BROKER_ID_NOT_REGISTERED):
