@@ -52,6 +52,8 @@ class _Remembered:
         return bool(
             result.records
             or result.error_code
+            or result.preferred_read_replica >= 0
+            or result.diverging_epoch is not None
             or result.high_watermark != self.high_watermark
             or result.log_start_offset != self.log_start_offset
         )

@@ -348,7 +348,10 @@ class Partition:
     # -- who waits for a commit
 
     def wait_for_commit(self, offset: int, waiting: WaitingCommit) -> bool:
-        """True when the high watermark is at `offset` already; else `waiting` is told, once."""
+        """True when the high watermark is at `offset` already; else `waiting` is told, once.
+
+        For a leader, at once after the append: what stands at `offset` later may be another leader's.
+        """
         if self.log.high_watermark >= offset:
             return True
         commits = self._commits

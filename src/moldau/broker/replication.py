@@ -168,19 +168,28 @@ class ReplicaManager:
         try:
             while self._proposals:
                 sent, self._proposals = self._proposals, {}
-                try:
-                    answer = await self._node.ask_controller(ApiKey.ALTER_PARTITION, partial(self._alter, sent))
-                    if answer.error_code:
-                        raise KafkaError(ErrorCode(answer.error_code), "the controller refused all changes")
-                    again = self._answered(sent, answer)
-                except KafkaError as error:
-                    log.info("cannot change in-sync sets yet", extra={"why": str(error), "partitions": len(sent)})
-                    again = {one: change for one, change in sent.items() if one.isr_refused(change, error.code)}
+                again = await self._send(sent)
                 if again:
                     self._proposals = again | self._proposals
                     await asyncio.sleep(RETRY_S)
         finally:
             self._proposing = None
+
+    async def _send(self, proposals: _Proposals) -> _Proposals:
+        """Returns what has to be asked again."""
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        try:
+            answer = await self._node.ask_controller(ApiKey.ALTER_PARTITION, partial(self._alter, proposals))
+            if not answer.error_code:
+                return self._answered(proposals, answer)
+            code = ErrorCode(answer.error_code)
+            log.info("in-sync sets cannot change yet", extra={"why": code.name, "partitions": len(proposals)})
+        except KafkaError as error:
+            code = error.code
+            log.info("in-sync sets cannot change yet", extra={"why": str(error), "partitions": len(proposals)})
+        except Exception:  # or the partitions would wait for an answer for ever
+            log.exception("in-sync sets cannot change, for a slip of ours")
+        return {one: change for one, change in proposals.items() if one.isr_refused(change, code)}
 
     def _alter(self, proposals: _Proposals, schema: Schema) -> Any:
         topics: dict[bytes, list[Any]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.broker.connection import Answer, Buffers, Pipelined
@@ -100,9 +100,10 @@ def _write(
         _flush_soon(node, written, failed)
         return None
     if written.unflushed:
-        return Pipelined(node.spawn(_flush_then_answer(node, context, request, written)))
+        committed = _when_committed(node, request, written, bytes) if written.uncommitted else None
+        return Pipelined(node.spawn(_flush_then_answer(node, context, written, committed)))
     if written.uncommitted:
-        return Pipelined(_when_committed(node, context, request, written))
+        return Pipelined(_when_committed(node, request, written, lambda: _encode(node, context, written.topics)))
     return _encode(node, context, written.topics, failed)
 
 
@@ -148,11 +149,9 @@ def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResult
 
 
 def _when_committed(
-    node: BrokerNode, context: RequestContext, request: ProduceRequest, written: _Written
+    node: BrokerNode, request: ProduceRequest, written: _Written, answer: Callable[[], Buffers]
 ) -> asyncio.Future[Buffers]:
-    return DelayedProduce(
-        node.loop, written.uncommitted, request.timeout_ms, lambda: _encode(node, context, written.topics)
-    ).future
+    return DelayedProduce(node.loop, written.uncommitted, request.timeout_ms, answer).future
 
 
 def _failure(index: int, error: KafkaError, hint: tuple[int, int] | None) -> ProducePartitionResult:
@@ -184,19 +183,19 @@ def _count_failure(node: BrokerNode, error: KafkaError) -> None:
 
 
 async def _flush_then_answer(
-    node: BrokerNode, context: RequestContext, request: ProduceRequest, written: _Written
+    node: BrokerNode, context: RequestContext, written: _Written, committed: asyncio.Future[Buffers] | None
 ) -> Buffers:
     done = await asyncio.gather(
         *(node.group_commit.flushed(partition.log) for partition, _, _ in written.unflushed), return_exceptions=True
     )
+    if committed is not None:
+        await committed
     for (partition, results, place), error in zip(written.unflushed, done, strict=True):
         if error is not None:
             log.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
             results[place] = ProducePartitionResult(
                 partition.index, int(ErrorCode.KAFKA_STORAGE_ERROR), error_message=str(error)
             )
-    if written.uncommitted:
-        return await _when_committed(node, context, request, written)
     return _encode(node, context, written.topics)
 
 
