@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="of mixed faults on three brokers, instead of rounds",
     )
+    parser.add_argument("--faults", nargs="+", metavar="FAULT", help="of --cluster; default: all")
     parser.add_argument(
         "--cluster-jobs", nargs="*", metavar="JOB", help="one fault of three brokers after the other, instead of rounds"
     )
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.cluster_jobs is not None:
         return _cluster_jobs(arguments.cluster_jobs)
     if arguments.cluster:
-        return _cluster(arguments.cluster, seed)
+        return _cluster(arguments.cluster, seed, arguments.faults)
     with (
         tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
@@ -110,12 +111,18 @@ def _spark(broker: BrokerProcess, records: int, seed: int) -> int:
     return _verdict(broker, outcome.problems)
 
 
-def _cluster(duration_s: float, seed: int) -> int:
-    from soak.cluster_run import brokers, run_mixed_faults
+def _cluster(duration_s: float, seed: int, faults: Sequence[str] | None) -> int:
+    from soak.cluster_run import EVERY_15_S, brokers, run_mixed_faults
 
+    schedule = EVERY_15_S if faults is None else EVERY_15_S._replace(faults=faults)
     with brokers() as (cluster, network):
         result = run_mixed_faults(
-            cluster, network, duration_s=duration_s, seed=seed, report=lambda line: print(line, flush=True)
+            cluster,
+            network,
+            duration_s=duration_s,
+            seed=seed,
+            schedule=schedule,
+            report=lambda line: print(line, flush=True),
         )
         history = result.history
         print(

@@ -20,7 +20,7 @@ from moldau.testing.faults import Network
 from soak.check import check_topic
 from soak.cluster_run import differing_logs, in_sync, make_topic, until
 from soak.exactly_once import run_exactly_once
-from soak.load import WRITERS, Writer
+from soak.load import WRITERS, ConfluentWriter, KafkaPythonWriter, Writer
 
 PARTITIONS = 3
 WAIT_S = 120.0
@@ -40,6 +40,8 @@ class Load(NamedTuple):
 
 
 LOAD = Load()
+PATIENT = Load(clients=(ConfluentWriter, KafkaPythonWriter))
+"""aiokafka waits for an answer as long as it waits for a delivery: minutes, where a broker says nothing at all."""
 
 
 def under_load(cluster: Cluster, network: Network, topic: str, load: Load, faults: Callable[[], None]) -> Outcome:
@@ -118,7 +120,7 @@ def bad_network(cluster: Cluster, network: Network, *, load: Load = LOAD, lasts_
     return under_load(cluster, network, topic, load, faults)
 
 
-def cut_follower(cluster: Cluster, network: Network, *, load: Load = LOAD, lasts_s: float = 20.0) -> Outcome:
+def cut_follower(cluster: Cluster, network: Network, *, load: Load = PATIENT, lasts_s: float = 20.0) -> Outcome:
     """The in-sync set shrinks, writing goes on, and the follower catches up to the same bytes."""
     topic = "cut-follower"
     figures: dict[str, object] = {}
@@ -140,7 +142,7 @@ def cut_follower(cluster: Cluster, network: Network, *, load: Load = LOAD, lasts
     return Outcome(outcome.figures | figures, outcome.problems)
 
 
-def paused_leader(cluster: Cluster, network: Network, *, load: Load = LOAD, lasts_s: float = 10.0) -> Outcome:
+def paused_leader(cluster: Cluster, network: Network, *, load: Load = PATIENT, lasts_s: float = 10.0) -> Outcome:
     """SIGSTOP: another leads, and what clients sent to the one that slept is written once."""
     topic = "paused"
     figures: dict[str, object] = {}

@@ -21,6 +21,8 @@ import kafka
 OUTSTANDING_MAX = 1000
 # Longer than any restart: a writer that gives up would leave a gap that is nobody's fault.
 DELIVERY_TIMEOUT_MS = 120_000
+# A broker that neither answers nor goes away is left for another then.
+REQUEST_TIMEOUT_MS = 5_000
 RECONNECT_MAX_MS = 200
 VALUE_SIZE = 200
 
@@ -89,6 +91,7 @@ class ConfluentWriter(Writer):
                 "enable.idempotence": True,
                 "linger.ms": 1,
                 "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+                "socket.timeout.ms": REQUEST_TIMEOUT_MS,
                 "reconnect.backoff.max.ms": RECONNECT_MAX_MS,
                 "retry.backoff.max.ms": RECONNECT_MAX_MS,
                 "log_level": 0,
@@ -116,6 +119,7 @@ class KafkaPythonWriter(Writer):
             enable_idempotence=True,
             linger_ms=1,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
             reconnect_backoff_max_ms=RECONNECT_MAX_MS,
         )
         slots = threading.Semaphore(OUTSTANDING_MAX)

@@ -1,0 +1,291 @@
+"""Three real brokers lose nothing: kills, pauses, cuts, a full disk, a late request, whatever the seed says.
+
+Short forms; the long ones with their figures are `python -m soak --cluster 300` and `python -m soak --cluster-jobs`.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau import Cluster
+from moldau.errors import ErrorCode, KafkaError
+from moldau.local_cluster import BrokerProcess
+from moldau.testing.faults import Network
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import request_schema
+from soak.cluster_jobs import (
+    Load,
+    Outcome,
+    bad_network,
+    cut_follower,
+    exactly_once,
+    hard_bounces,
+    isr_of,
+    paused_leader,
+    whole_cluster_killed,
+)
+from soak.cluster_run import Schedule, make_topic, run_mixed_faults
+from soak.load import ConfluentWriter, KafkaPythonWriter
+from tests.integration.conftest import cluster_at
+from tests.integration.raw import RawClient, batch_of, produce_request, records_in
+from tests.integration.raw_txn import RawProducer, last_stable_offset
+from tests.integration.waiting import eventually
+
+CONFIG = {
+    "broker.session.timeout.ms": 1_500,
+    "broker.heartbeat.interval.ms": 300,
+    "replica.lag.time.max.ms": 1_500,
+    "replica.fetch.wait.max.ms": 300,
+    "offsets.topic.num.partitions": 5,
+    "transaction.state.log.num.partitions": 5,
+}
+LOAD = Load(4_000, (ConfluentWriter, KafkaPythonWriter))
+
+Running = tuple[Cluster, Network]
+
+
+@contextmanager
+def running(folder: Path, **options: Any) -> Iterator[Running]:
+    cluster = Cluster(3, CONFIG, data_dir=folder, **options)
+    with Network(cluster) as network, cluster:
+        yield cluster, network
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("cluster")) as three:
+        yield three
+
+
+@pytest.fixture(autouse=True)
+def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test did to the brokers of all tests is undone, and none of them had an error of its own."""
+    yield
+    if "brokers" in request.fixturenames:
+        cluster, network = request.getfixturevalue("brokers")
+        network.heal()
+        for broker in cluster.brokers:
+            if not broker.is_alive:
+                broker.start()
+            elif broker.is_paused:
+                broker.resume()
+        cluster.wait_until_ready()
+        assert tracebacks(cluster) == []
+
+
+def tracebacks(cluster: Cluster) -> list[str]:
+    texts = [broker.log_path.read_text(errors="replace") for broker in cluster.brokers if broker.log_path is not None]
+    return [text[text.index("Traceback") :][:3000] for text in texts if "Traceback" in text]
+
+
+def good(outcome: Outcome) -> dict[str, object]:
+    print(outcome.figures)
+    assert outcome.problems == []
+    return outcome.figures
+
+
+def values(broker: BrokerProcess, topic: str) -> list[bytes | None]:
+    with RawClient(broker.address) as client:
+        answer = client.fetch(topic, 0)
+        assert answer.error_code == 0
+        return [record.value for record in records_in(bytes(answer.records or b""))]
+
+
+def leader_id(broker: BrokerProcess, topic: str) -> int:
+    """-1 where nobody leads, or that broker cannot say."""
+    try:
+        with cluster_at(broker.address) as client:
+            return client.metadata([topic]).topics[topic].partitions[0].leader
+    except (KafkaError, KeyError):
+        return -1
+
+
+# -- one fault at a time
+
+
+def test_hard_bounces_of_leader_and_controller_lose_nothing(brokers: Running) -> None:
+    good(hard_bounces(*brokers, bounces=2, load=LOAD, pause_s=0.5))
+
+
+def test_a_cluster_that_was_killed_at_once_has_lost_nothing(brokers: Running) -> None:
+    good(whole_cluster_killed(*brokers, load=LOAD))
+
+
+def test_a_cut_follower_leaves_the_in_sync_set_and_catches_up_to_the_same_bytes(brokers: Running) -> None:
+    good(cut_follower(*brokers, load=LOAD, lasts_s=2.0))
+
+
+def test_delays_cuts_and_resets_lose_nothing(brokers: Running) -> None:
+    good(bad_network(*brokers, load=LOAD, lasts_s=1.0))
+
+
+def test_a_leader_that_slept_has_its_clients_served_by_another(brokers: Running) -> None:
+    good(paused_leader(*brokers, load=LOAD, lasts_s=2.0))
+
+
+def test_a_leader_that_slept_through_its_fall_acknowledges_nothing(brokers: Running) -> None:
+    cluster, _ = brokers
+    make_topic(cluster.bootstrap_servers, "asleep", 1)
+    leader = cluster.leader_of("asleep")
+    with RawClient(leader.address) as client:
+        assert client.produce("asleep", batch_of(b"before")).error_code == 0
+        leader.pause()
+        late = produce_request("asleep", batch_of(b"late"))
+        client.send(late)
+        eventually(lambda: cluster.leader_of("asleep") is not leader, "another broker leads")
+        successor = cluster.leader_of("asleep")
+        with RawClient(successor.address) as other:
+            assert other.produce("asleep", batch_of(b"after")).error_code == 0
+        leader.resume()
+        _, answer = client.receive(late)
+        assert answer.responses[0].partition_responses[0].error_code != 0
+    eventually(lambda: len(isr_of(successor, "asleep")) == 3, "the one that slept is back")
+    assert values(successor, "asleep") == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_a_replica_that_missed_records_leads_only_where_unclean_elections_are_wanted(
+    brokers: Running, unclean: bool
+) -> None:
+    cluster, _ = brokers
+    topic = f"unclean-{unclean}".lower()
+    make_topic(
+        cluster.bootstrap_servers, topic, 1, min_insync_replicas=1, unclean_leader_election_enable=str(unclean).lower()
+    )
+    leader = cluster.leader_of(topic)
+    behind, other = (broker for broker in cluster.brokers if broker is not leader)
+    with RawClient(leader.address) as client:
+        assert client.produce(topic, batch_of(b"everywhere")).error_code == 0
+        for broker in (behind, other):
+            broker.kill()
+        eventually(lambda: isr_of(leader, topic) == (leader.node_id,), "the leader is alone")
+        assert client.produce(topic, batch_of(b"here alone")).error_code == 0
+    leader.kill()
+    behind.start()
+    if unclean:
+        eventually(lambda: leader_id(behind, topic) == behind.node_id, "the one that lives leads")
+        assert values(behind, topic) == [b"everywhere"]
+    else:
+        eventually(lambda: cluster.controller() is behind, "there is a controller again")
+        assert leader_id(behind, topic) == -1
+        leader.start()
+        eventually(lambda: leader_id(behind, topic) == leader.node_id, "the one with all records leads")
+        assert values(leader, topic) == [b"everywhere", b"here alone"]
+
+
+# -- transactions
+
+
+def coordinator_of(cluster: Cluster, transactional_id: str) -> BrokerProcess:
+    schema = request_schema(ApiKey.FIND_COORDINATOR, 4)
+    found: list[BrokerProcess] = []
+
+    def ask() -> bool:
+        alive = next(broker for broker in cluster.brokers if broker.is_alive)
+        with RawClient(alive.address) as client:
+            answer = client.ask(schema.FindCoordinatorRequest(key_type=1, coordinator_keys=(transactional_id,)))
+        one = answer.coordinators[0]
+        if one.error_code == 0 and cluster.broker(one.node_id).is_alive:
+            found.append(cluster.broker(one.node_id))
+        return bool(found)
+
+    eventually(ask, "there is a coordinator")
+    return found[0]
+
+
+def test_late_requests_of_an_old_producer_are_fenced_and_hold_nothing_up(brokers: Running) -> None:
+    cluster, network = brokers
+    make_topic(cluster.bootstrap_servers, "late", 1)
+    leader, coordinator = cluster.leader_of("late"), coordinator_of(cluster, "late-txn")
+    proxy = network.for_clients[leader.node_id]
+    with (
+        RawClient(coordinator.address) as at_coordinator,
+        RawClient(proxy.address) as on_the_way,
+        RawClient(leader.address) as at_leader,
+    ):
+        old = RawProducer(at_coordinator, "late-txn").init()
+        old.client = on_the_way
+        old.write("late", b"first")
+        proxy.cut("raw")
+        late = produce_request(
+            "late",
+            batch_of(b"late", producer=(old.producer_id, old.epoch, 1), is_transactional=True),
+            version=12,
+            transactional_id="late-txn",
+        )
+        on_the_way.send(late)
+        new = RawProducer(at_coordinator, "late-txn").init()
+        new.client = at_leader
+        new.write("late", b"second")
+        new.client = at_coordinator
+        new.commit()
+        proxy.heal()
+        _, answer = on_the_way.receive(late)
+        code = answer.responses[0].partition_responses[0].error_code
+        assert code in {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+        end = at_leader.fetch("late", 0).high_watermark
+        eventually(lambda: last_stable_offset(at_leader, "late") == end, "nothing hangs")
+    coordinator.kill()
+    with RawClient(coordinator_of(cluster, "late-txn").address) as elsewhere:
+        old.client = elsewhere
+        assert old.end(True) is ErrorCode.PRODUCER_FENCED
+
+
+def test_records_are_copied_exactly_once_over_kills_of_brokers_and_copiers(brokers: Running) -> None:
+    figures = good(exactly_once(*brokers, records=2000, seed=5))
+    assert figures["copied"] == 2000
+
+
+# -- disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small tmpfs cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_of_one_broker_does_not_stop_those_who_write_to_the_others(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    cluster = Cluster(3, {**CONFIG, "log.segment.bytes": 1 << 20}, data_dir=tmp_path / "cluster")
+    full = cluster.brokers[2]
+    full.properties["log.dirs"] = str(small_disk / "data")
+    with cluster:
+        make_topic(cluster.bootstrap_servers, "large", 3)
+        leaders = {partition: cluster.leader_of("large", partition) for partition in range(3)}
+        others = [partition for partition, leader in leaders.items() if leader is not full]
+        assert others
+        for partition in others:
+            with RawClient(leaders[partition].address) as client:
+                for number in range(80):
+                    assert client.produce("large", batch_of(bytes(100_000)), partition).base_offset == number
+                assert client.fetch("large", 79, partition).high_watermark == 80
+            eventually(
+                lambda partition=partition: full.node_id not in isr_of(leaders[partition], "large", partition),
+                "the full one is not in sync",
+            )
+        assert tracebacks(cluster) == []
+
+
+# -- all of it
+
+
+def test_mixed_faults_leave_a_history_that_one_log_explains(brokers: Running) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    report = run_mixed_faults(*brokers, duration_s=16.0, seed=seed, schedule=Schedule(4.0, (0.5, 2.5)), rate_per_s=30.0)
+    print(f"seed {seed}: {report.history.operations} operations, {dict(report.faults)}, {report.longest_gap_s:.2f} s")
+    assert report.problems == [], f"seed {seed}"
+    assert report.history.operations > 1000
