@@ -148,16 +148,19 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "endpoints": lambda endpoints: tuple(tuple(endpoint) for endpoint in endpoints),
 }
 _FIELDS: dict[type[Any], tuple[str, ...]] = {cls: tuple(each.name for each in fields(cls)) for cls in _TYPES.values()}
-_OPTIONAL: dict[type[Any], frozenset[str]] = {
-    cls: frozenset(each.name for each in fields(cls) if each.default is not MISSING) for cls in _TYPES.values()
+_DEFAULTS: dict[type[Any], dict[str, Any]] = {
+    cls: {each.name: each.default for each in fields(cls) if each.default is not MISSING} for cls in _TYPES.values()
 }
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
     cls = type(record)
+    defaults = _DEFAULTS[cls]
     result: dict[str, Any] = {"type": _NAMES[cls]}
     for name in _FIELDS[cls]:
         value = getattr(record, name)
+        if name in defaults and value == defaults[name]:
+            continue  # a third of the bytes, in an image of many partitions
         result[name] = uuid_to_text(value) if isinstance(value, uuid.UUID) else value
     return result
 
@@ -174,7 +177,7 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
         values = {
             field: _FROM_JSON[field](data[field]) if field in _FROM_JSON else data[field]
             for field in _FIELDS[cls]
-            if field in data or field not in _OPTIONAL[cls]  # an earlier version may not have known the field
+            if field in data or field not in _DEFAULTS[cls]
         }
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"metadata record of type {name} cannot be read: {error!r} in {data}") from None

@@ -74,9 +74,7 @@ def test_a_stock_server_properties_starts() -> None:
     assert "not opened" in unopened
     assert idle == (
         "accepted, but with no effect here: process.roles, controller.quorum.bootstrap.servers, "
-        "inter.broker.listener.name, num.network.threads, num.io.threads, offsets.topic.replication.factor, "
-        "share.coordinator.state.topic.replication.factor, share.coordinator.state.topic.min.isr, "
-        "transaction.state.log.replication.factor"
+        "num.network.threads, num.io.threads"
     )
 
 
@@ -84,10 +82,10 @@ def test_an_old_stock_server_properties_starts() -> None:
     broker, warnings = BrokerConfig.from_properties(parse_properties(OLD_STOCK))
     assert broker.node_id == 0
     assert broker.zookeeper_connect == "localhost:2181"
+    assert broker.zookeeper_connection_timeout_ms == 18_000
     assert warnings == [
-        "zookeeper.connect is accepted but has no effect here: metadata is kept in a local file",
         "accepted, but with no effect here: num.network.threads, "
-        "inter.broker.protocol.version, log.message.format.version, zookeeper.connection.timeout.ms",
+        "inter.broker.protocol.version, log.message.format.version",
     ]
 
 
