@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: every event, from the beginning")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args(argv)
+    logging.getLogger("moldau").setLevel(logging.CRITICAL)  # the trace tells it with the time of the simulation
     names = [arguments.scenario] if arguments.scenario else list(SCENARIOS)
     if arguments.seed is not None:
         outcomes = [run(name, arguments.seed, keeps_trace=arguments.trace) for name in names]

@@ -35,6 +35,10 @@ SHUTDOWN_US = 4_000 * MS
 
 
 class Broker(Host):
+    JOINS_FIRST = True
+    """An image that does not know this life of the broker is not acted on: it may still make it a leader that it was
+    before its machine died, with less in its log than its followers have."""
+
     def __init__(self, cluster: Cluster, broker_id: int, config: BrokerConfig) -> None:
         super().__init__(cluster.world, f"broker {broker_id}")
         self.cluster = cluster
@@ -58,7 +62,7 @@ class Broker(Host):
         self.controller = ControllerShell(self)
         self.services = Services(self)
         self.is_serving = False
-        self._has_image = self._wants_shutdown = self._is_applying = False
+        self._has_image = self._is_joined = self._wants_shutdown = self._is_applying = False
         self._sessions: dict[int, Session] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._reports = IsrReports(self)
@@ -135,14 +139,17 @@ class Broker(Host):
     def _fetch_news(self, elected: Elected) -> None:
         if self.controller.elected != elected:
             return
-        feed = Feed(elected.epoch, self._newest.version)
-        self.ask(elected.node_id, "feed", feed, lambda news: self._told(elected, news), timeout_us=FEED_TIMEOUT_US)
+        image = self._newest
+        feed = Feed(elected.epoch, image.version)
+        self.ask(
+            elected.node_id, "feed", feed, lambda news: self._told(elected, image, news), timeout_us=FEED_TIMEOUT_US
+        )
 
-    def _told(self, elected: Elected, news: News | KafkaError | Failure) -> None:
+    def _told(self, elected: Elected, image: MetadataImage, news: News | KafkaError | Failure) -> None:
         if self.controller.elected != elected:
             return
         if isinstance(news, News):
-            self.follow(apply_news(self._newest, news))
+            self.follow(apply_news(image, news))
             # By asking on it says that it made this true.
             self._when_applied(lambda: self._fetch_news(elected))
             return
@@ -288,13 +295,16 @@ class Broker(Host):
         image = self._newest
         self.checker.image_applied(self.broker_id, image)
         self.image = image
-        self._match()
-        self.services.follow()
         if not self._has_image:
             self._has_image = True
             self._register()
         me = image.brokers.get(self.broker_id)
-        if me is not None and not me.fenced and me.broker_epoch == self.broker_epoch:
+        is_me = me is not None and me.broker_epoch == self.broker_epoch
+        self._is_joined = self._is_joined or is_me or not self.JOINS_FIRST
+        if self._is_joined:
+            self._match()
+            self.services.follow()
+        if me is not None and not me.fenced and is_me:
             self.is_serving = True
 
     def _match(self) -> None:
@@ -320,7 +330,7 @@ class Broker(Host):
         log = self.logs.get(where)
         if log is None:
             min_isr = int(self.image.topic_config(topic.name).get("min.insync.replicas", "1"))
-            log = self.logs[where] = Log(where, LogConfig(min_isr), self.broker_id)
+            log = self.logs[where] = Log(where, LogConfig(min_isr), self.broker_id, self.checker.touched)
             self.checker.add_log(log)
         partition = self.partitions.get(where)
         if partition is None:

@@ -29,6 +29,8 @@ class Checker:
         self._unclean = unclean
         self.logs: dict[TopicPartition, dict[int, Log]] = {}
         """Every replica's, by broker: dead or alive."""
+        self.touched: list[Log] = []
+        """Those of them that changed in this step."""
         self.ledger: dict[TopicPartition, list[Entry]] = {}
         self.lossy: set[int] = set()
         """Brokers whose machine died with part of their logs, until they registered anew."""
@@ -58,7 +60,7 @@ class Checker:
             elif isinstance(record, BrokerRecord):
                 was = image.brokers.get(record.broker_id)
                 if was is None or was.broker_epoch != record.broker_epoch:
-                    self.lossy.discard(record.broker_id)
+                    self._registered(record.broker_id, image)
             elif isinstance(record, ProducerIdsRecord) and record.next_producer_id <= image.next_producer_id:
                 self.fail(f"producer ids go back: {image.next_producer_id} to {record.next_producer_id}")
             image = image.apply([record])
@@ -67,13 +69,24 @@ class Checker:
             for part in topic.partitions:
                 self._check_partition((topic.name, part.index), part, after)
 
+    def _registered(self, broker_id: int, image: MetadataImage) -> None:
+        """It has told now that it may have lost something. What nobody else has is gone, where that is allowed."""
+        if self._unclean and broker_id in self.lossy:
+            for topic in image.topics.values():
+                for part in topic.partitions:
+                    if broker_id in (*part.isr, *part.elr):
+                        self._unclean_election((topic.name, part.index), broker_id)
+        self.lossy.discard(broker_id)
+
     def _check_change(self, where: TopicPartition, known: PartitionImage, record: PartitionRecord) -> None:
         if record.partition_epoch != known.partition_epoch + 1:
             self.fail(f"{where}: partition epoch {known.partition_epoch} to {record.partition_epoch}")
         moved = record.leader != known.leader
         if not moved <= record.leader_epoch - known.leader_epoch <= 1:
             self.fail(f"{where}: leader {known.leader} to {record.leader} in epoch {record.leader_epoch}")
-        if moved and record.leader >= 0 and record.leader not in (*known.isr, *known.elr):
+        # A reassignment ends with the report that brings its last replica into the ISR, which may lead at once.
+        eligible = (*known.isr, *known.elr, *known.adding)
+        if moved and record.leader >= 0 and record.leader not in eligible:
             if not self._unclean:
                 self.fail(f"{where}: {record.leader} is elected out of ISR {known.isr} and ELR {known.elr}")
             self._unclean_election(where, record.leader)
@@ -127,13 +140,12 @@ class Checker:
         self.lossy.add(broker_id)
 
     def may_lose(self, broker_id: int) -> bool:
-        """Whether somebody else vouches for every partition of the broker, should its machine die now."""
-        gone = {*self.lossy, broker_id}
-        for topic in self._image.topics.values():
-            for part in topic.partitions:
-                if broker_id in part.replicas and gone.issuperset((*part.isr, *part.elr)):
-                    return False
-        return True
+        """Whether somebody else vouches for every partition of the broker, should its machine die now.
+
+        Two machines at a time are more than two in-sync replicas can bear.
+        """
+        vouching = [(*part.isr, *part.elr) for topic in self._image.topics.values() for part in topic.partitions]
+        return not self.lossy and all(any(one != broker_id for one in members) for members in vouching)
 
     def written(self, log: Log, leader_epoch: int, life: int) -> None:
         """As the leader, in that epoch."""
@@ -143,13 +155,13 @@ class Checker:
             self.fail(f"{log.where}: {known} and {writer} (broker, life) write in leader epoch {leader_epoch}")
 
     def after_step(self) -> None:
-        for where, replicas in self.logs.items():
-            touched = [log for log in replicas.values() if log.is_touched]
-            if touched:
-                for log in touched:
-                    log.is_touched = False
-                    self._check_log(where, log)
-                self._check_replicas(where)
+        touched = self.touched
+        while touched:
+            log = touched.pop()
+            log.is_touched = False
+            if self.logs[log.where].get(log.broker_id) is log:
+                self._check_log(log.where, log)
+                self._check_replicas(log.where)
 
     def _check_log(self, where: TopicPartition, log: Log) -> None:
         ledger, entries = self.ledger[where], log.entries

@@ -102,7 +102,7 @@ class Producer(Client):
             if not self._in_flight and self._first < self._due:
                 self._send(self._first)
             return
-        while self._next < self._due and len(self._in_flight) < IN_FLIGHT_MAX:
+        while self._next < min(self._due, self._first + IN_FLIGHT_MAX):
             self._send(self._next)
 
     def _send(self, number: int) -> None:

@@ -72,7 +72,7 @@ class LogConfig:
 
 
 class Log:
-    def __init__(self, where: TopicPartition, config: LogConfig, broker_id: int) -> None:
+    def __init__(self, where: TopicPartition, config: LogConfig, broker_id: int, touched: list[Log]) -> None:
         self.where = where
         self.config = config
         self.broker_id = broker_id
@@ -80,7 +80,8 @@ class Log:
         self.agreed = 0
         """So many entries are those that the cluster committed: the checker counts on."""
         self.is_touched = False
-        """There is something for the checker to look at."""
+        self._touched = touched
+        """Those at which the checker has to look."""
         self.flushed_offset = self.checkpoint = 0
         self.epochs = _Epochs(Path())
         self.single_replica = False
@@ -94,11 +95,16 @@ class Log:
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
         _MOVE_HIGH_WATERMARK(self, offset)
-        self.is_touched = True
+        self._touch()
 
     @property
     def name(self) -> str:
         return f"{self.where[0]}-{self.where[1]}"
+
+    def _touch(self) -> None:
+        if not self.is_touched:
+            self.is_touched = True
+            self._touched.append(self)
 
     def _recover(self) -> None:
         """Everything that is in memory only, from what is on disk."""
@@ -106,7 +112,7 @@ class Log:
         self._replay_producers()
         self._high_watermark = self.last_stable_offset = 0
         self.high_watermark = self.checkpoint
-        self.is_touched = True
+        self._touch()
 
     def _replay_producers(self) -> None:
         self.producers = ProducerState(_NEVER_MS)
@@ -145,7 +151,7 @@ class Log:
         self._remember(entry)
         if self.single_replica:
             self.high_watermark = self.log_end_offset
-        self.is_touched = True
+        self._touch()
 
     def _remember(self, entry: Entry) -> None:
         header, marker = entry.header, entry.batch.marker
@@ -179,7 +185,7 @@ class Log:
         del self.entries[offset:]
         self.agreed = min(self.agreed, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
-        self.is_touched = True
+        self._touch()
 
     def delete_records(self, before_offset: int) -> None:
         """Nothing is deleted here."""

@@ -73,14 +73,14 @@ class Network:
     def connects(self, source: Process, destination: Process) -> bool:
         return (source, destination) not in self._cuts and (destination, source) not in self._cuts
 
-    def process_died(self, dead: Host) -> None:
+    def process_died(self, dead: Process) -> None:
         """Its machine closes its connections, if there is a machine left."""
         for call in [one for one in self._calls if dead in (one.source, one.destination)]:
-            if call.destination is dead and dead.is_machine_up and self.connects(dead, call.source):
-                self._later(dead, call.source, self._over, call, Failure.LOST)
-            elif call.source is dead:
+            if call.source is dead:
                 call.is_over = True
                 self._calls.pop(call, None)
+            elif call.destination.is_machine_up and self.connects(dead, call.source):
+                self._later(dead, call.source, self._over, call, Failure.LOST)
 
     # -- requests
 

@@ -43,7 +43,7 @@ class Scenario:
     clients: Callable[[Cluster], list[Client]] = _producers
     broker_count: int = 3
     topics: Topics = field(default_factory=lambda: {DATA: (2, 3, _SAFE)})
-    faults_ms: int = 7_000
+    faults_ms: int = 5_000
     unclean: bool = False
 
 

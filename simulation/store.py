@@ -48,7 +48,7 @@ class Store(Host):
         self.image = MetadataImage()
         self.records: list[Record] = []
         self._epoch = 0
-        self._last_append: Append | None = None
+        self._kept: dict[int, Append] = {}
         self._last_seen_us: dict[int, int] = {}
         self._lives: dict[int, int] = {}
         self.soon(self._tick)
@@ -110,14 +110,14 @@ class Store(Host):
         answer(self.image if self.fence(epoch) else Refusal(is_deposed=True))
 
     def on_append(self, append: Append, answer: Answer) -> None:
-        if append is self._last_append:
-            answer(None)  # its answer was lost
+        if self._kept.get(append.base_version) is append:
+            answer(None)  # it came before, and the answer was lost
         elif not self.fence(append.epoch):
             answer(Refusal(is_deposed=True))
         elif self.world.chance(self.refusals):
             answer(Refusal(is_deposed=False))
         else:
-            self._last_append = append
+            self._kept[append.base_version] = append
             self._keep(append)
             answer(None)
 

@@ -148,6 +148,7 @@ class Transactor(Client):
         if life == self.life:
             self.world.note("{} dies", self.name)
             self.die()
+            self.cluster.network.process_died(self)
             self.after(self.world.between_ms(0, 300), self.start)
 
     def _produce(self, transaction: Transaction, index: int) -> None:

@@ -81,18 +81,15 @@ class World:
         self._count += 1
         heapq.heappush(self._events, (self.now_us + delay_us, self._count, action, args))
 
-    def run(self, until_us: int, is_done: Callable[[], bool] = lambda: False) -> bool:
-        """Event after event, until it is done (True) or that moment has come."""
+    def run(self, until_us: int) -> None:
+        """Event after event, until that moment has come."""
         events = self._events
         while events and events[0][0] <= until_us:
             self.now_us, _, action, args = heapq.heappop(events)
             self.steps += 1
             action(*args)
             self.after_step()
-            if is_done():
-                return True
         self.now_us = until_us
-        return False
 
     def note(self, text: str, *args: Any) -> None:
         """A line of the trace; put together only when somebody reads it."""
