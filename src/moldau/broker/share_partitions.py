@@ -112,8 +112,8 @@ class SharePartitions:
         partition.check_leads()
         return partition
 
-    def load(self, key: ShareKey, config: GroupConfig) -> Awaitable[None] | None:
-        """Brings it to life; an awaitable if that takes time."""
+    def load(self, key: ShareKey, config: GroupConfig) -> asyncio.Task[None] | None:
+        """Brings it to life; if that takes time, a task that several may wait for."""
         loading = self._loading.get(key)
         if loading is None:
             partition = self._partition(key)
@@ -124,7 +124,7 @@ class SharePartitions:
                 return None
             loading = self._loading[key] = self._node.spawn(self._load_later(key, partition, epoch, state, config))
             loading.add_done_callback(partial(self._loaded, key))
-        return asyncio.shield(loading)  # of many: who goes away must not take the others along
+        return loading
 
     async def _load_later(
         self, key: ShareKey, partition: Partition, epoch: int, state: Awaitable[ShareState], config: GroupConfig
@@ -137,7 +137,7 @@ class SharePartitions:
     def _loaded(self, key: ShareKey, loading: asyncio.Task[None]) -> None:
         self._loading.pop(key, None)
         if not loading.cancelled() and (error := loading.exception()) is not None:
-            log.warning("cannot load a share partition", extra={"group": key.group_id, "why": str(error)})
+            log.info("cannot load a share partition yet", extra={"group": key.group_id, "why": str(error)})
 
     def _begin(self, key: ShareKey, partition: Partition, epoch: int, state: ShareState, config: GroupConfig) -> None:
         epochs = Epochs(state.state_epoch, epoch)

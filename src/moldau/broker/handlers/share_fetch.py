@@ -152,7 +152,7 @@ async def _load(node: BrokerNode, keys: Iterable[ShareKey], group_id: str) -> No
         with suppress(KafkaError):  # who looks for it is told
             loading = node.share_partitions.load(key, config)
             if loading is not None:
-                asked.append(loading)
+                asked.append(asyncio.shield(loading))  # who goes away must not take it from the others
     if asked:
         await asyncio.gather(*asked, return_exceptions=True)
 
