@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -28,7 +29,10 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[moldau.Cluster]:
-    with moldau.Cluster(3, config=SETTINGS) as cluster:
+    cluster = moldau.Cluster(3, config=SETTINGS)
+    for broker in cluster.brokers:
+        broker.properties["broker.rack"] = f"rack-{broker.node_id}"
+    with cluster:
         cluster.wait_until_ready()
         yield cluster
         for broker in cluster.brokers:
@@ -272,3 +276,40 @@ def test_deleted_records_are_deleted_on_followers_too(cluster: moldau.Cluster, a
     acked.send(1)
     acked.settle()
     assert read(cluster, topic, 30) == [str(number) for number in range(20, 31)]
+
+
+def test_a_consumer_reads_from_the_in_sync_replica_in_its_rack(cluster: moldau.Cluster, topic: str) -> None:
+    acked = Acked(cluster, topic)
+    acked.send(50)
+    acked.settle()
+    near = followers_of(cluster, topic)[0]
+    sources: list[int] = []
+
+    def note_source(statistics: str) -> None:
+        partitions = json.loads(statistics)["topics"].get(topic, {}).get("partitions", {})
+        if "0" in partitions:
+            sources.append(partitions["0"]["broker"])
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": uuid.uuid4().hex,
+            "client.rack": f"rack-{near.node_id}",
+            "statistics.interval.ms": 50,
+            "stats_cb": note_source,
+            "log_level": 0,
+        }
+    )
+    with closing(consumer):
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values: list[bytes | str | None] = []
+
+        def read_nearby() -> bool:
+            values.extend(message.value() for message in consumer.consume(100, 0.05))
+            return near.node_id in sources and len(values) >= 50
+
+        eventually(read_nearby, "the records come from the replica nearby")
+        acked.send(50)
+        acked.settle()
+        eventually(lambda: read_nearby() and len(values) == 100, "so do those that are written now")
+    assert values == [b"%d" % number for number in range(100)]
