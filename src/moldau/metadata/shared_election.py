@@ -73,7 +73,7 @@ class SharedElection:
         self._stands = False
         newest = self._claims.newest()
         if newest is not None and self._is_ours(newest):
-            self._claims.add(Claim(newest.epoch + 1, NOBODY, "", 0, self._token))
+            self._withdraw(newest)
         self._wake.set()
 
     def stand(self) -> None:
@@ -108,12 +108,18 @@ class SharedElection:
         newest = self._claims.newest()
         self._tell_if_new(newest)
         if newest is not None and self._is_ours(newest):
-            self._renew()
+            if self._stands:
+                self._renew()
+            else:
+                self._withdraw(newest)  # elected in the moment of the resignation
         elif self._stands and (newest is None or self._is_gone(newest)):
             epoch = max(newest.epoch if newest is not None else 0, self._epoch_floor) + 1
             if self._claims.add(Claim(epoch, *self._candidate, self._token)):
                 self._renew()
             self._tell_if_new(self._claims.newest())
+
+    def _withdraw(self, claim: Claim) -> None:
+        self._claims.add(Claim(claim.epoch + 1, NOBODY, "", 0, self._token))
 
     def _is_ours(self, claim: Claim) -> bool:
         return claim.token == self._token and claim.node_id != NOBODY

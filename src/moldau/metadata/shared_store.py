@@ -58,6 +58,8 @@ class SharedStore:
     def load(self, epoch: int) -> MetadataImage:
         self._check(epoch)
         image = self._read_newest()
+        if self._journal is not None:
+            self._journal.close()
         path = self._folder / f"metadata-{epoch:010d}.jsonl"
         self._journal = Journal(path, snapshot_min_bytes=self._snapshot_min_bytes)
         self._journal.create(image, epoch)

@@ -135,6 +135,10 @@ class ZooKeeperClient:
     def get_all(self, paths: Iterable[str]) -> list[Node | None]:
         return [self._node(asked) for asked in [self._client.get_async(self._root + path) for path in paths]]
 
+    def sync(self) -> None:
+        """Reads that follow see everything that was written before, whichever server answers them."""
+        self._answer(self._client.sync_async(self._root or "/"))
+
     def children(self, path: str) -> list[str]:
         return sorted(self._answer(self._client.get_children_async(self._root + path)))
 

@@ -106,9 +106,9 @@ class ZooKeeperElection:
         if fence is not None:
             self.give_up(fence[0])
             try:
-                self._client.commit([Check(EPOCH, fence[1]), Delete(CONTROLLER)])
+                self._withdraw(fence[0])
             except (LostContactError, RefusedError) as error:
-                log.info("the end of the session will end the leadership", extra={"why": str(error)})
+                log.info("the leadership is not given up yet", extra={"why": str(error)})
         self._wake.set()
 
     def stand(self) -> None:
@@ -157,8 +157,11 @@ class ZooKeeperElection:
         elif self._stands and (is_ours or self._is_gone(leadership)):
             self._follow(None)
             self._begin_epoch(leadership)
+        elif is_ours:
+            self._follow(None)
+            self._withdraw(leadership.epoch)
         else:
-            self._follow(None if is_ours else leadership)
+            self._follow(leadership)
 
     def _is_gone(self, leadership: Leadership) -> bool:
         # With our id in another session, it was an earlier life of this broker.
@@ -176,6 +179,11 @@ class ZooKeeperElection:
         operations.append(Create(CONTROLLER, _controller_json(leadership), is_ephemeral=True))
         self._client.commit(operations)
         self._wake.set()
+
+    def _withdraw(self, epoch: int) -> None:
+        newest, version = self._newest_epoch()
+        if newest == epoch:
+            self._client.commit([Check(EPOCH, version), Delete(CONTROLLER)])
 
     def _newest_epoch(self) -> tuple[int, int]:
         node = self._client.get(EPOCH)

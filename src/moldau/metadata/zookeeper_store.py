@@ -125,6 +125,7 @@ class ZooKeeperStore:
     # -- reading
 
     def _read(self) -> MetadataImage:
+        self._client.sync()
         snapshots, entries = self._client.children(_SNAPSHOTS), self._client.children(_ENTRIES)
         image = MetadataImage()
         self._parts = set()
