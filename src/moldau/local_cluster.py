@@ -48,12 +48,16 @@ _OWN = frozenset({"node.id", "broker.id", "listeners", "advertised.listeners", "
 T = TypeVar("T")
 
 
-def shared_properties(count: int, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """What all brokers of a cluster have in common: every topic replicated, acks=all answered by more than one of
-    three, and one place for the metadata; `given` wins."""
+def check_shared(given: Mapping[str, str]) -> None:
+    """Refuses what cannot be the same for all brokers."""
     own = given.keys() & _OWN
     if own:
         raise ConfigError(f"{', '.join(sorted(own))}: each broker of a cluster has its own, and they are chosen for it")
+
+
+def shared_properties(count: int, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """What all brokers of a cluster have in common: every topic replicated, acks=all answered by more than one of
+    three, and one place for the metadata; `given` wins."""
     factor, min_isr = str(min(3, count)), "2" if count >= 3 else "1"
     metadata = {} if "zookeeper.connect" in given else {"moldau.metadata.dir": str(folder / "metadata")}
     return {
@@ -241,7 +245,7 @@ class Keeper:
 
 
 class Cluster:
-    """`count` brokers with node ids from 1, on free ports of 127.0.0.1, or from `port` upwards.
+    """`count` brokers with node ids from 1, on free ports of 127.0.0.1.
 
     `config` takes Kafka's server properties for all of them, `zookeeper` the address of an ensemble that keeps their
     metadata (otherwise a folder does). `data_dir` None is a temporary folder, removed at the end; what the brokers say
@@ -260,6 +264,7 @@ class Cluster:
         if not 1 <= count <= BROKERS_MAX:
             raise ValueError(f"count: expected 1 to {BROKERS_MAX} brokers, got {count}")
         given = {str(key): as_property(value) for key, value in (config or {}).items()}
+        check_shared(given)
         # In a test nobody reads a log: a misspelt key has to be an error.
         BrokerConfig.from_properties(given, strict=True)
         if zookeeper is not None:

@@ -1,7 +1,7 @@
 """`kafka-metadata-quorum`: who keeps the cluster's metadata, and how far the others have read it.
 
-In Kafka that is a quorum of controllers. Here the metadata lies in a folder or in ZooKeeper, and every broker can become
-the controller that writes it: they stand as the voters.
+In Kafka that is a quorum of controllers. Here the metadata lies in a folder or in ZooKeeper, and every broker can
+become the controller that writes it: they stand as the voters.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from moldau.local_cluster import (
     BROKERS_MAX,
     BrokerProcess,
     Keeper,
+    check_shared,
     shared_properties,
     stop_brokers,
     wait_until_ready,
@@ -70,6 +71,7 @@ def _brokers(
         raise ConfigError(f"--port {port}: expected 1 to {65_536 - count}")
     if (folder / "meta.properties").exists():
         raise ConfigError(f"{folder} holds the data of a single broker: give another folder with --data-dir")
+    check_shared(given)
     shared = shared_properties(count, folder, given)
     return [BrokerProcess(number + 1, port + number, folder, shared, options=options) for number in range(count)]
 
