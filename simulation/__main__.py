@@ -13,7 +13,6 @@ from multiprocessing import Pool
 from simulation.run import Outcome, run
 from simulation.scenarios import SCENARIOS
 
-TRACE_SHOWN = 40
 FAILURES_SHOWN = 5
 
 
@@ -64,7 +63,7 @@ def _run_all(tasks: Sequence[tuple[str, int]], workers: int) -> int:
 def _print(outcome: Outcome, *, with_trace: bool) -> bool:
     """True for a failure."""
     if with_trace:
-        print(*(outcome.trace if outcome.problem is None else outcome.trace[-TRACE_SHOWN:]), sep="\n")
+        print(*outcome.trace, sep="\n")
     verdict = "as it should be" if outcome.problem is None else f"FAILED: {outcome.problem}"
     print(f"{outcome.scenario}, seed {outcome.seed}, step {outcome.steps}: {verdict}", flush=True)
     if outcome.problem is not None:

@@ -85,7 +85,8 @@ class Checker:
         if not moved <= record.leader_epoch - known.leader_epoch <= 1:
             self.fail(f"{where}: leader {known.leader} to {record.leader} in epoch {record.leader_epoch}")
         # A reassignment ends with the report that brings its last replica into the ISR, which may lead at once.
-        eligible = (*known.isr, *known.elr, *known.adding)
+        ends = (known.adding or known.removing) and not (record.adding or record.removing)
+        eligible = (*known.isr, *known.elr, *(record.isr if ends else ()))
         if moved and record.leader >= 0 and record.leader not in eligible:
             if not self._unclean:
                 self.fail(f"{where}: {record.leader} is elected out of ISR {known.isr} and ELR {known.elr}")

@@ -65,14 +65,17 @@ class ControllerShell:
                 self._broker.store.resign(elected)  # what it began in that epoch may still arrive
                 return
             self._spent_epoch = elected.epoch
-            self._broker.store.load(elected.epoch, lambda image: self._loaded(elected, image))
+            self._load(elected)
         self._broker.controller_changed()
+
+    def _load(self, elected: Elected) -> None:
+        self._broker.store.load(elected.epoch, lambda image: self._loaded(elected, image))
 
     def _loaded(self, elected: Elected, image: MetadataImage | Refusal | Failure) -> None:
         if self.elected != elected:
             return
         if not isinstance(image, MetadataImage):
-            self._broker.store.resign(elected)  # and others are told
+            self._broker.after(TICK_US, self._load, elected)
             return
         broker = self._broker
         broker.world.note("{}: controller of epoch {} at version {}", broker.name, elected.epoch, image.version)

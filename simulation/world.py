@@ -15,7 +15,7 @@ from typing import Any
 MS = 1_000
 """Microseconds: the clock's unit."""
 START_US = 1_000_000 * MS
-TRACE_KEPT = 80
+TRACE_KEPT = 40
 
 
 class Violation(Exception):  # noqa: N818  (a finding, not a mishap)
