@@ -142,12 +142,22 @@ def test_a_leader_that_slept_through_its_fall_acknowledges_nothing(brokers: Runn
         eventually(lambda: cluster.leader_of("asleep") is not leader, "another broker leads")
         successor = cluster.leader_of("asleep")
         with RawClient(successor.address) as other:
-            assert other.produce("asleep", batch_of(b"after")).error_code == 0
+            eventually(lambda: other.produce("asleep", batch_of(b"after")).error_code == 0, "it knows that it leads")
         leader.resume()
         _, answer = client.receive(late)
         assert answer.responses[0].partition_responses[0].error_code != 0
     eventually(lambda: len(isr_of(successor, "asleep")) == 3, "the one that slept is back")
     assert values(successor, "asleep") == [b"before", b"after"]
+
+
+def test_a_controller_that_sleeps_and_its_partitions_are_taken_over_within_seconds(brokers: Running) -> None:
+    cluster, _ = brokers
+    make_topic(cluster.bootstrap_servers, "dozing", 3)
+    controller = cluster.controller()
+    partition = next(index for index in range(3) if cluster.leader_of("dozing", index) is controller)
+    controller.pause()
+    # The controller's session, and then the session of the leader that it was, too.
+    eventually(lambda: cluster.leader_of("dozing", partition) is not controller, "another broker leads", within_s=8)
 
 
 @pytest.mark.parametrize("unclean", [False, True])
@@ -270,9 +280,9 @@ def test_a_full_disk_of_one_broker_does_not_stop_those_who_write_to_the_others(
         assert others
         for partition in others:
             with RawClient(leaders[partition].address) as client:
-                for number in range(80):
+                for number in range(120):
                     assert client.produce("large", batch_of(bytes(100_000)), partition).base_offset == number
-                assert client.fetch("large", 79, partition).high_watermark == 80
+                assert client.fetch("large", 119, partition).high_watermark == 120
             eventually(
                 lambda partition=partition: full.node_id not in isr_of(leaders[partition], "large", partition),
                 "the full one is not in sync",

@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from moldau.broker.connection import Buffers
+from moldau.broker.peers import CONTROLLER
 from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 
@@ -28,8 +29,6 @@ FORWARDED = frozenset(
         ApiKey.UNREGISTER_BROKER,
     }
 )
-PURPOSE = "forward"
-"""Names the connections for it. What comes on one is not sent on again, or two brokers could play ball with it."""
 PATIENCE_S = 10.0
 """An election takes less, mostly; then the client is told that this is not the controller, and tries again."""
 RETRY_S = 0.05
@@ -38,6 +37,7 @@ _PREFIX = struct.Struct(">ii")
 
 
 def is_from_broker(client_id: str | None) -> bool:
+    """What a broker sent on is not sent on again, or two could play ball with it."""
     return client_id is not None and client_id.startswith("broker-")
 
 
@@ -53,7 +53,7 @@ async def forward(node: BrokerNode, context: RequestContext, body: bytes) -> Buf
         if node.controller.is_active:
             return None
         if leadership is not None and leadership.node_id != node.node_id:
-            peer = node.peers.at((leadership.host, leadership.port), PURPOSE)
+            peer = node.peers.at((leadership.host, leadership.port), CONTROLLER)
             try:
                 frame = await peer.ask_raw(context.key, context.version, [body])
             except KafkaError:

@@ -28,7 +28,7 @@ from moldau.broker.hosted import HostedPartitions
 from moldau.broker.membership import Membership
 from moldau.broker.metrics import Metrics
 from moldau.broker.packed_metadata import PackedMetadata
-from moldau.broker.peers import Build, Peers
+from moldau.broker.peers import CONTROLLER, Build, Peers
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
@@ -252,7 +252,7 @@ class BrokerNode:
         leadership = self.controller.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-        return await self.peers.at((leadership.host, leadership.port)).ask(key, build)
+        return await self.peers.at((leadership.host, leadership.port), CONTROLLER).ask(key, build)
 
     async def register_alone(self) -> None:
         """A broker without a cluster stands in its metadata, too, so that all who look there see one way."""

@@ -28,6 +28,8 @@ Address = tuple[str, int]
 BUFFER_BYTES = 64 * 1024
 RESPONSE_MAX_BYTES = 256 * 1024 * 1024
 """More than any broker of ours sends; a longer frame is no answer."""
+CONTROLLER = "controller"
+"""The purpose of connections on which the controller is asked, for this broker or for its clients."""
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 30.0
 
@@ -67,6 +69,11 @@ class Peer:
         size = sum(len(part) for part in body)
         head = request_head(key, version, self._correlation_id, self._client_id, size)
         return await self._exchange(b"".join((head, *body)), timeout_s)
+
+    def hang_up(self) -> None:
+        """Who waits for an answer waits no longer."""
+        if self._wire is not None:
+            self._wire.close()
 
     def close(self) -> None:
         if self._connecting is not None:
