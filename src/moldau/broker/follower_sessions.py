@@ -6,7 +6,7 @@ partitions cost nothing.
 
     named     the request holds the partition: its offset says what the follower has; checked, then counted
     due       there is something to tell: records, a high watermark, a log start, another leader
-    sent      records went out: until the partition is named again, its offset here is not the follower's
+    sent      records went out, or where to cut: until it is named again, its offset here is not the follower's
 
 A fetch that finds no records waits. An append answers it; a high watermark alone does so a little later, since the
 next records will most likely take it along; another fetch of the session does so at once, so that a follower can
@@ -152,8 +152,8 @@ class Subscription:
         ), size
 
     def told(self, result: FetchPartitionResult) -> None:
-        self.is_sent = bool(result.records)
-        if not result.error_code:
+        self.is_sent = bool(result.records) or result.diverging_epoch is not None
+        if not result.error_code and result.diverging_epoch is None:
             self.told_high_watermark = result.high_watermark
             self.told_start_offset = result.log_start_offset
 
@@ -267,6 +267,8 @@ class FollowerSession:
         partition, follower = subscription.partition, subscription.follower
         if subscription.refusal is not None or partition is None or follower is None:
             subscription.mark_due()
+            if partition is None:
+                del self.subscriptions[key]  # told once; whatever a request makes up is not remembered
             return False
         partition.fetched(
             follower,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.partition import Partition
@@ -180,8 +179,8 @@ class ReplicaFetcher:
                 if followed is not None and followed.named_in <= self._answered:
                     self._take(followed, result, now_ms)
 
-    def _ask(self) -> Coroutine[Any, Any, memoryview]:
-        """The next request of the session."""
+    async def _ask(self) -> memoryview:
+        """Sends the next request of the session; its answer."""
         node = self._node
         config = node.config
         session_id, epoch = self._session
@@ -209,7 +208,7 @@ class ReplicaFetcher:
         body = encode_fetch_request(FETCH_VERSION, request)
         timeout_s = (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000
         peer = node.peers.broker(self.broker_id, "replica")
-        return peer.ask_raw(ApiKey.FETCH, FETCH_VERSION, [body], timeout_s=timeout_s)
+        return await peer.ask_raw(ApiKey.FETCH, FETCH_VERSION, [body], timeout_s=timeout_s)
 
     # -- what came
 
