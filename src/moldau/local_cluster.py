@@ -173,9 +173,11 @@ class BrokerProcess:
         self._close()
 
     def pause(self) -> None:
-        """SIGSTOP: it neither works nor goes away, as in a long pause of a machine."""
+        """SIGSTOP: it neither works nor goes away, as in a long pause of a machine. It stands when this returns."""
         self._signal(signal.SIGSTOP)
         self.is_paused = True
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
