@@ -40,10 +40,11 @@ from moldau.broker.handlers import (
 )
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
+from moldau.broker.request import RequestContext
 from moldau.broker.served import SERVED
 from moldau.errors import ProtocolError
 from moldau.wire.apis import ApiKey
-from moldau.wire.messages import Schema, decode_request, encode_response, parse_request_header, response_schema
+from moldau.wire.messages import decode_request, encode_response, parse_request_header
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -62,26 +63,6 @@ _MAX_BYTES: dict[int, int] = {
     ApiKey.SHARE_FETCH: FETCH_MAX_BYTES,
     ApiKey.API_VERSIONS: FETCH_MAX_BYTES,
 }
-
-
-class RequestContext:
-    """What a handler may know of a request beside its message."""
-
-    __slots__ = ("client_id", "connection", "correlation_id", "key", "version")
-
-    def __init__(
-        self, key: int, version: int, correlation_id: int, client_id: str | None, connection: ClientConnection
-    ) -> None:
-        self.key = key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.connection = connection
-
-    @property
-    def schema(self) -> Schema:
-        """The classes of this request's response, in its version."""
-        return response_schema(self.key, self.version)
 
 
 RawHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, memoryview], Answer]"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.partition import Partition
+from moldau.broker.request import RequestContext
 from moldau.cluster.replica import UNKNOWN_EPOCH, Follower
 from moldau.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from moldau.wire.fetch import (
@@ -31,7 +32,6 @@ from moldau.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
 HIGH_WATERMARK_DELAY_S = 0.01

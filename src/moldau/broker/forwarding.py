@@ -12,8 +12,8 @@ from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 FORWARDED = frozenset(
     {

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from moldau.broker.packed_metadata import endpoints
+from moldau.broker.request import RequestContext
 from moldau.errors import ErrorCode
 from moldau.wire.primitives import NodeEndpoint
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
 _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})

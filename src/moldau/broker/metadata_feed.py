@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.broker.connection import Answer, Buffers, ClientConnection
+from moldau.broker.request import RequestContext
 from moldau.errors import ErrorCode, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record, record_from_json, record_to_json
@@ -21,7 +22,6 @@ from moldau.wire.batch import encode_batch, iter_headers, iter_records, stamp
 from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, encode_fetch_response
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
 METADATA_TOPIC_ID = bytes(15) + b"\1"

@@ -11,8 +11,8 @@ from moldau.errors import ErrorCode
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3

@@ -22,8 +22,8 @@ from moldau.wire.constants import ResourceType
 from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 _ALTERABLE = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker", ResourceType.GROUP: "group"}
 

@@ -18,8 +18,8 @@ from moldau.wire.metadata import OPERATIONS_NOT_ASKED
 from moldau.wire.uuids import ZERO_UUID, random_uuid, uuid_to_text
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe and alter configurations: all that can be done with a group."""

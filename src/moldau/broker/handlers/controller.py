@@ -23,8 +23,8 @@ from moldau.wire.messages import Schema, error, ms
 from moldau.wire.uuids import uuid_to_text
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 T = TypeVar("T")
 Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]

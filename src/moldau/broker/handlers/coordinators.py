@@ -11,8 +11,8 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 KEYS_AT_ONCE = 50
 """Looked up before others get their turn: a millisecond, more for keys of thousands of characters."""

@@ -24,8 +24,8 @@ from moldau.wire.fetch import (
 from moldau.wire.primitives import NodeEndpoint
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 _READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13

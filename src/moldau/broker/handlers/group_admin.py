@@ -21,8 +21,8 @@ from moldau.wire.messages import Schema, error, ms
 from moldau.wire.metadata import OPERATIONS_NOT_ASKED
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 GROUPS_AT_ONCE = 50
 """Described or deleted before others get their turn: a few milliseconds, unless they are large."""

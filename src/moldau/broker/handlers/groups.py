@@ -29,8 +29,8 @@ from moldau.wire.messages import encode_response, error, ms, response_schema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
     from moldau.coordinators.effects import Effects
     from moldau.coordinators.group_shard import GroupShard
 

@@ -10,8 +10,8 @@ from moldau.log.manager import DirDescription, TopicPartition
 from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 
 INLINE_MAX = 200

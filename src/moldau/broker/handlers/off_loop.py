@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from moldau.wire.messages import encode_response
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 
 T = TypeVar("T")

@@ -37,8 +37,8 @@ from moldau.wire.offset_commit import encode_commit_response
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 _EPOCHS_SINCE = 9
 PARTITIONS_MAX = 100_000

@@ -16,9 +16,9 @@ from moldau.wire.constants import (
 from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
     from moldau.broker.partition import Partition
+    from moldau.broker.request import RequestContext
 
 _READ_COMMITTED = 1
 _NOWHERE = (-1, -1, -1)

@@ -25,8 +25,8 @@ from moldau.wire.produce import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from moldau.metadata.topics import check_partition_count
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 _WHOLE_ERROR_FROM = 1
 

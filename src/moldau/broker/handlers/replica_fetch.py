@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.broker.connection import Answer
+from moldau.broker.request import RequestContext
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import FetchRequest, encode_fetch_response
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
 
 _SINCE = 15

@@ -21,8 +21,8 @@ from moldau.wire.messages import Schema, error, ms
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 LOADED_AT_ONCE = 20
 """Share partitions that come to life before others get their turn: some milliseconds."""

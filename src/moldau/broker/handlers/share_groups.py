@@ -26,8 +26,8 @@ from moldau.wire.metadata import OPERATIONS_NOT_ASKED
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 PARTITIONS_AT_ONCE = 200
 """Described before others get their turn: a millisecond or two."""

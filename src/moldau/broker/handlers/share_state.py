@@ -17,8 +17,8 @@ from moldau.wire.messages import Schema, error
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 AT_ONCE = 100
 """States touched before others get their turn: some milliseconds."""

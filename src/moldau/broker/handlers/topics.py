@@ -30,8 +30,8 @@ from moldau.wire.messages import Schema, error, ms
 from moldau.wire.uuids import random_uuid
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 log = logging.getLogger(__name__)
 

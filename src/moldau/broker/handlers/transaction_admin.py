@@ -14,8 +14,8 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 AT_ONCE = 200
 """Partitions or transactions described before the loop serves others: a few milliseconds."""

@@ -21,8 +21,8 @@ from moldau.wire.messages import error, ms
 from moldau.wire.produce import PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from moldau.broker.dispatch import RequestContext
     from moldau.broker.node import BrokerNode
+    from moldau.broker.request import RequestContext
 
 _FENCED_SINCE = 2
 _MANY_SINCE = 4
