@@ -55,7 +55,6 @@ class ClusterKeys(Configuration):
         Kind.BOOLEAN,
         True,
         "Whether a stopping broker hands its leaderships over first.",
-        later=True,
     )
     broker_heartbeat_interval_ms: int = key(
         "broker.heartbeat.interval.ms",
@@ -63,7 +62,6 @@ class ClusterKeys(Configuration):
         2_000,
         "How often a broker reports to the controller.",
         AtLeast(1),
-        later=True,
     )
     broker_session_timeout_ms: int = key(
         "broker.session.timeout.ms",
@@ -77,7 +75,6 @@ class ClusterKeys(Configuration):
         Kind.LONG,
         30_000,
         "A follower behind for longer than this leaves the in-sync set.",
-        later=True,
     )
     replica_fetch_max_bytes: int = key(
         "replica.fetch.max.bytes",
@@ -85,7 +82,6 @@ class ClusterKeys(Configuration):
         1_048_576,
         "Bytes a follower asks for per partition.",
         AtLeast(0),
-        later=True,
     )
     replica_fetch_response_max_bytes: int = key(
         "replica.fetch.response.max.bytes",
@@ -93,21 +89,18 @@ class ClusterKeys(Configuration):
         10_485_760,
         "Bytes a follower asks for in one fetch.",
         AtLeast(0),
-        later=True,
     )
     replica_fetch_min_bytes: int = key(
         "replica.fetch.min.bytes",
         Kind.INT,
         1,
         "Bytes the leader waits for before it answers a follower.",
-        later=True,
     )
     replica_fetch_wait_max_ms: int = key(
         "replica.fetch.wait.max.ms",
         Kind.INT,
         500,
         "How long the leader may hold a follower's fetch.",
-        later=True,
     )
     replica_fetch_backoff_ms: int = key(
         "replica.fetch.backoff.ms",
@@ -115,14 +108,12 @@ class ClusterKeys(Configuration):
         1_000,
         "Wait after a failed fetch.",
         AtLeast(0),
-        later=True,
     )
     replica_socket_timeout_ms: int = key(
         "replica.socket.timeout.ms",
         Kind.INT,
         30_000,
         "Network timeout of a follower's fetch.",
-        later=True,
     )
     replica_socket_receive_buffer_bytes: int = key(
         "replica.socket.receive.buffer.bytes",
@@ -136,7 +127,6 @@ class ClusterKeys(Configuration):
         Kind.LONG,
         5_000,
         "How often high watermarks are written to disk.",
-        later=True,
     )
     num_replica_fetchers: int = key(
         "num.replica.fetchers",
@@ -146,6 +136,12 @@ class ClusterKeys(Configuration):
         AtLeast(1),
         dynamic=True,
         later=True,
+    )
+    replica_selector_class: str | None = key(
+        "replica.selector.class",
+        Kind.STRING,
+        None,
+        "RackAwareReplicaSelector (also under Kafka's full name) sends consumers to an in-sync replica in their rack.",
     )
     leader_replication_throttled_rate: int = key(
         "leader.replication.throttled.rate",

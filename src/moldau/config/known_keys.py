@@ -80,7 +80,6 @@ KNOWN_WITHOUT_EFFECT = frozenset(
         "queued.max.requests",
         "quota.window.num",
         "quota.window.size.seconds",
-        "replica.selector.class",
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
         "security.inter.broker.protocol",
