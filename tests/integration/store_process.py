@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,14 @@ class Member:
 
     def __init__(self, place: str, node_id: int, **options: int) -> None:
         self.node_id = node_id
-        self.told: list[Leadership | None] = []
+        self.told = self.news()
         self.epoch = -1
         self.image = MetadataImage()
         self.store = make_store(place, **options)
         self.store.open()
         self.store.campaign(Candidate(node_id, "localhost", 9000 + node_id), self.told.append)
+
+    news: Callable[[], list[Leadership | None]] = list
 
     @property
     def leadership(self) -> Leadership | None:
@@ -147,11 +150,7 @@ class _Told(list[Leadership | None]):
 
 
 class _SayingMember(Member):
-    def __init__(self, place: str, node_id: int, **options: int) -> None:
-        super().__init__(place, node_id, **options)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, _Told() if name == "told" else value)
+    news = _Told
 
     def append_until_refused(self, size: int) -> None:
         number = 0

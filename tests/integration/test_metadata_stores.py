@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -333,6 +334,11 @@ class TestZooKeeper:
                 store.open()
             assert time.monotonic() - start_s < 3
             store.close()
+
+    def test_a_missing_package_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "kazoo.client", None)
+        with pytest.raises(ConfigError, match=r"pip install 'moldau\[zookeeper\]'"):
+            ZooKeeperStore("localhost:2181").open()
 
     def test_an_address_that_is_none_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"zookeeper\.connect=localhost:many is not understood"):
