@@ -124,7 +124,7 @@ class ControllerShell:
     def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:
         self.leadership = leadership
         self.image = image
-        self.machine = Controller(lambda: self._node.config, image, self._node.clock())
+        self.machine = Controller(lambda: self._node.config, image, self._node.monotonic_ms())
         self.feed.begin(leadership.epoch, image)
         self.machine.followed = self.feed.followed
 
@@ -240,7 +240,7 @@ class ControllerShell:
 
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
         """True: do not fence the silent ones, it may be this broker that is cut off."""
-        now_ms = self._node.clock()
+        now_ms = self._node.monotonic_ms()
         is_cut_off = machine.is_cut_off(image, now_ms)
         if is_cut_off and not self._stood_aside:
             return (), True

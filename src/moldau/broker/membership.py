@@ -43,6 +43,8 @@ POLL_WAIT_MS = 5_000
 RETRY_S = 0.05
 FENCED_BEAT_S = 0.1
 """Between the heartbeats of a broker that waits to be unfenced."""
+PREDECESSOR_GRACE_S = 0.5
+"""For the controller before this one to follow its successor. If it only is slow, its next heartbeat unfences it."""
 JOIN_PROGRESS_S = 2.0
 SHUTDOWN_TIMEOUT_S = 10.0
 """For handing leaderships over; then the broker stops anyway, and the controller finds out."""
@@ -59,6 +61,7 @@ class Membership:
         """A leadership was told of."""
         self._has_image = asyncio.Event()
         self._failure: MoldauError | None = None
+        self._predecessor: int | None = None
         self._wants_shutdown = False
         self._may_shut_down = asyncio.Event()
         self._beat_now = asyncio.Event()
@@ -122,16 +125,28 @@ class Membership:
             # One that only sleeps would keep whoever asks it, heartbeats above all, from asking its successor.
             self._node.peers.at((known.host, known.port), CONTROLLER).hang_up()
         self._changed.set()
-        if leadership is not None and leadership.node_id == self._node.node_id:
-            self._node.spawn(self._elected(leadership))
+        if leadership is None:
+            return
+        if leadership.node_id == self._node.node_id:
+            self._node.spawn(self._elected(leadership, self._predecessor))
+        self._predecessor = leadership.node_id
 
-    async def _elected(self, leadership: Leadership) -> None:
+    async def _elected(self, leadership: Leadership, predecessor: int | None) -> None:
         controller = self._node.controller
         await controller.elected(self._store, leadership)
         if controller.is_active and controller.epoch == leadership.epoch:
             self._has_image.set()
             self._beat_now.set()
             await self._bury_the_dead()
+            if predecessor is not None and predecessor != self._node.node_id:
+                await self._look_after(predecessor, leadership.epoch)
+
+    async def _look_after(self, predecessor: int, epoch: int) -> None:
+        """A controller that lost its place for its silence is silent as a broker, too: it had its session already."""
+        await asyncio.sleep(PREDECESSOR_GRACE_S)
+        controller = self._node.controller
+        if controller.epoch == epoch and not controller.feed.is_connected(predecessor):
+            await controller.broker_died(predecessor)
 
     async def _bury_the_dead(self) -> None:
         """A new controller does not wait a whole session for brokers that died with the one before."""

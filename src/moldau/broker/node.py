@@ -58,6 +58,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """For how long something lasts: no correction of the clock makes it jump."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class BrokerNode:
     def __init__(
         self,
@@ -69,6 +74,7 @@ class BrokerNode:
         self.config = config
         self.loop = loop
         self.clock = clock
+        self.monotonic_ms = monotonic_ms
         self.node_id = config.node_id
         self.broker_epoch = -1
         """Of this life of the broker, as the controller counted it; -1 before it registered."""
@@ -323,6 +329,8 @@ class BrokerNode:
             await self.in_thread(self.hosted.prepare, replaced, MetadataImage(), after)
             followed += self.hosted.match(replaced)
         self.replication.follow(followed)
+        if after.brokers is not before.brokers:
+            self.peers.follow(before, after)
         if changed or len(after.topics) != len(before.topics):
             self.coordinators.follow()
             self.share_partitions.follow()

@@ -76,7 +76,7 @@ async def handle_broker_registration(node: BrokerNode, context: RequestContext, 
     try:
         _check_broker(context)
         asked = _registration(request)
-        epoch = await run(node, lambda machine, image: machine.register(image, asked, node.clock()))
+        epoch = await run(node, lambda machine, image: machine.register(image, asked, node.monotonic_ms()))
     except KafkaError as refusal:
         code = refusal.code
     return context.schema.BrokerRegistrationResponse(throttle_time=ms(0), error_code=error(code), broker_epoch=epoch)
@@ -108,7 +108,7 @@ async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, req
     code, reply = ErrorCode.NONE, HeartbeatReply(is_caught_up=False, is_fenced=True, should_shut_down=False)
     try:
         _check_broker(context)
-        reply = await run(node, lambda machine, image: machine.heartbeat(image, beat, node.clock()))
+        reply = await run(node, lambda machine, image: machine.heartbeat(image, beat, node.monotonic_ms()))
     except KafkaError as refusal:
         code = refusal.code
     return context.schema.BrokerHeartbeatResponse(
