@@ -20,6 +20,7 @@ from moldau.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
+    from moldau.metadata.image import MetadataImage
 
 Build = Callable[[Schema], Any]
 """Makes a request out of the classes of the version that was agreed on."""
@@ -264,6 +265,16 @@ class Peers:
             client_id = f"broker-{self._node.node_id}{'-' if purpose else ''}{purpose}"
             peer = self._peers[address, purpose] = Peer(self._node.loop, address, client_id)
         return peer
+
+    def follow(self, before: MetadataImage, after: MetadataImage) -> None:
+        """Nobody waits for the answers of a broker that was fenced: others do now what it did."""
+        for broker_id, broker in before.brokers.items():
+            now = after.brokers.get(broker_id)
+            if not broker.fenced and (now is None or now.fenced) and broker_id != self._node.node_id:
+                address = self._node.address_in(before, broker_id)
+                for (at, _), peer in self._peers.items():
+                    if at == address:
+                        peer.hang_up()
 
     def close(self) -> None:
         for peer in self._peers.values():
