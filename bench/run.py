@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -207,6 +208,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = parse_arguments(arguments)
+    # The brokers are in sessions of their own: whoever ends the run must give it the time to end them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     say = talker()
     servers = available(asked.servers, say)
     if not servers:
