@@ -29,6 +29,7 @@ from soak.cluster_jobs import (
     hard_bounces,
     isr_of,
     paused_leader,
+    under_load,
     whole_cluster_killed,
 )
 from soak.cluster_run import Schedule, make_topic, run_mixed_faults
@@ -37,6 +38,7 @@ from tests.integration.conftest import cluster_at
 from tests.integration.raw import RawClient, batch_of, produce_request, records_in
 from tests.integration.raw_txn import RawProducer, last_stable_offset
 from tests.integration.waiting import eventually
+from tests.integration.zookeeper import ZooKeeper
 
 CONFIG = {
     "broker.session.timeout.ms": 1_500,
@@ -288,6 +290,44 @@ def test_a_full_disk_of_one_broker_does_not_stop_those_who_write_to_the_others(
                 "the full one is not in sync",
             )
         assert tracebacks(cluster) == []
+
+
+# -- ZooKeeper
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_zookeeper_that_dies_stops_no_client(tmp_path: Path, servers: int) -> None:
+    """The only one, for a while; one of three, for good. A broker that dies afterwards is replaced as ever."""
+    with (
+        ZooKeeper(tmp_path / "zookeeper", servers) as ensemble,
+        running(tmp_path / "cluster", zookeeper=f"{ensemble.connect}/moldau") as (cluster, network),
+    ):
+
+        def faults() -> None:
+            victim = ensemble.servers[0]
+            victim.kill()
+            before = leader_id(cluster.brokers[0], "kept")
+            make_writes(cluster, "kept")
+            assert leader_id(cluster.brokers[0], "kept") == before
+            if servers == 1:
+                victim.start()
+                eventually(victim.is_serving, "ZooKeeper is back")
+            leader = cluster.leader_of("kept")
+            leader.kill()
+            eventually(lambda: cluster.leader_of("kept") is not leader, "another broker leads")
+            leader.start()
+            cluster.wait_until_ready()
+
+        make_topic(cluster.bootstrap_servers, "kept", 1)
+        good(under_load(cluster, network, "through", LOAD, faults))
+        make_topic(cluster.bootstrap_servers, "afterwards", 1)
+        assert tracebacks(cluster) == []
+
+
+def make_writes(cluster: Cluster, topic: str) -> None:
+    with RawClient(cluster.leader_of(topic).address) as client:
+        for _ in range(10):
+            assert client.produce(topic, batch_of(b"written")).error_code == 0
 
 
 # -- all of it
