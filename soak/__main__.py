@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="of mixed faults on three brokers, instead of rounds",
     )
+    parser.add_argument("--interval", type=float, default=15.0, metavar="SECONDS", help="of the faults of --cluster")
+    parser.add_argument("--zookeeper", metavar="HOST:PORT,…", help="for the metadata of --cluster")
     parser.add_argument("--faults", nargs="+", metavar="FAULT", help="of --cluster; default: all")
     parser.add_argument(
         "--cluster-jobs", nargs="*", metavar="JOB", help="one fault of three brokers after the other, instead of rounds"
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.cluster_jobs is not None:
         return _cluster_jobs(arguments.cluster_jobs)
     if arguments.cluster:
-        return _cluster(arguments.cluster, seed, arguments.faults)
+        return _cluster(seed, arguments)
     with (
         tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
@@ -111,15 +113,17 @@ def _spark(broker: BrokerProcess, records: int, seed: int) -> int:
     return _verdict(broker, outcome.problems)
 
 
-def _cluster(duration_s: float, seed: int, faults: Sequence[str] | None) -> int:
-    from soak.cluster_run import EVERY_15_S, brokers, run_mixed_faults
+def _cluster(seed: int, arguments: argparse.Namespace) -> int:
+    from soak.cluster_faults import FAULTS
+    from soak.cluster_run import Schedule, brokers, run_mixed_faults
 
-    schedule = EVERY_15_S if faults is None else EVERY_15_S._replace(faults=faults)
-    with brokers() as (cluster, network):
+    interval_s = arguments.interval
+    schedule = Schedule(interval_s, (interval_s / 15, interval_s * 0.8), arguments.faults or tuple(FAULTS))
+    with brokers(zookeeper=arguments.zookeeper) as (cluster, network):
         result = run_mixed_faults(
             cluster,
             network,
-            duration_s=duration_s,
+            duration_s=arguments.cluster,
             seed=seed,
             schedule=schedule,
             report=lambda line: print(line, flush=True),

@@ -87,6 +87,33 @@ def _reset(victims: Victims) -> tuple[str, Undo]:
     return "all connections", victims.network.reset
 
 
+def _kill_two(victims: Victims) -> tuple[str, Undo]:
+    """A leader, and one of its followers a moment later."""
+    leader = victims.leader()
+    follower = victims.rng.choice([each for each in victims.cluster.brokers if each is not leader])
+    leader.kill()
+    time.sleep(victims.rng.uniform(0, 0.5))
+    follower.kill()
+
+    def start_both() -> None:
+        for broker in victims.rng.sample([leader, follower], 2):
+            broker.start()
+            time.sleep(victims.rng.uniform(0, 2))
+
+    return f"{leader.node_id}, {follower.node_id}", start_both
+
+
+def _kill_in_turn(victims: Victims) -> tuple[str, Undo]:
+    """Each is killed when the one before is hardly back: who may lead is a question of what each of them has."""
+    order = victims.rng.sample(victims.cluster.brokers, len(victims.cluster.brokers))
+    for broker in order:
+        broker.kill()
+        time.sleep(victims.rng.uniform(0, 0.5))
+        broker.start()
+        time.sleep(victims.rng.uniform(0, 2))
+    return ", ".join(str(broker.node_id) for broker in order), lambda: None
+
+
 def _kill_all(victims: Victims) -> tuple[str, Undo]:
     for broker in victims.cluster.brokers:
         broker.kill()
@@ -121,6 +148,8 @@ FAULTS: Mapping[str, Fault] = {
     "cut follower": _cut_follower,
     "slow network": _slow,
     "reset": _reset,
+    "kill two": _kill_two,
+    "kill in turn": _kill_in_turn,
     "kill all": _kill_all,
 }
 

@@ -53,9 +53,6 @@ class Schedule(NamedTuple):
         return self._replace(interval_s=min(self.interval_s, left_s))
 
 
-EVERY_15_S = Schedule(15.0, (1.0, 12.0))
-
-
 @dataclass
 class Report:
     history: History
@@ -88,7 +85,7 @@ def run_mixed_faults(
     *,
     duration_s: float,
     seed: int,
-    schedule: Schedule = EVERY_15_S,
+    schedule: Schedule,
     rate_per_s: float = 60.0,
     report: Callable[[str], None] = lambda _: None,
 ) -> Report:
