@@ -192,7 +192,7 @@ class Coordinator(Generic[S]):
         """Done when all that the shard of `key` knows now is safe; None if it is. For answers without a step."""
         partition = self.partition_for(key)
         self._shard(partition)
-        safe = self._safe(self._node.find_partition(self.topic, None, partition))
+        safe = self._safe(self._hosted(partition))
         if safe is None:
             return None
         told = self._node.loop.create_future()
@@ -222,13 +222,16 @@ class Coordinator(Generic[S]):
 
     def _leader(self, partition: int) -> Partition:
         """Where the records of a step can go."""
-        try:
-            leader = self._node.find_partition(self.topic, None, partition)
-        except KafkaError as error:
-            raise NotNowError(error.message) from error
+        leader = self._hosted(partition)
         if _has_too_few_replicas(leader):
             raise NotNowError(f"too few replicas of {self.topic}-{partition} are in sync")
         return leader
+
+    def _hosted(self, partition: int) -> Partition:
+        try:
+            return self._node.find_partition(self.topic, None, partition)
+        except KafkaError as error:
+            raise NotNowError(error.message) from error
 
     def marker_written(self, partition: int, producer_id: int, committed: bool) -> None:
         """A transaction that wrote into this partition has ended. A shard that is being loaded meets the marker."""

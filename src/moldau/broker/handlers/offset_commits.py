@@ -232,8 +232,16 @@ def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any)
 
 def _unsettled(node: BrokerNode, groups: list[_FetchedGroup]) -> dict[int, Awaitable[Any]]:
     """What the answer has to wait for, by the place of the group: an offset that can still be lost is not told."""
-    waits = {place: node.groups.settled(group.group_id) for place, (group, code, _) in enumerate(groups) if not code}
-    return {place: wait for place, wait in waits.items() if wait is not None}
+    waits = {}
+    for place, (group, code, _) in enumerate(groups):
+        try:
+            wait = None if code else node.groups.settled(group.group_id)
+        except KafkaError as failure:
+            groups[place] = (group, failure.code, [])
+        else:
+            if wait is not None:
+                waits[place] = wait
+    return waits
 
 
 async def _tell_when_settled(
