@@ -232,7 +232,7 @@ def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any)
 
 def _unsettled(node: BrokerNode, groups: list[_FetchedGroup]) -> dict[int, Awaitable[Any]]:
     """What the answer has to wait for, by the place of the group: an offset that can still be lost is not told."""
-    waits = {}
+    waits: dict[int, Awaitable[Any]] = {}
     for place, (group, code, _) in enumerate(groups):
         try:
             wait = None if code else node.groups.settled(group.group_id)
