@@ -35,10 +35,6 @@ SHUTDOWN_US = 4_000 * MS
 
 
 class Broker(Host):
-    JOINS_FIRST = True
-    """An image that does not know this life of the broker is not acted on: it may still make it a leader that it was
-    before its machine died, with less in its log than its followers have."""
-
     def __init__(self, cluster: Cluster, broker_id: int, config: BrokerConfig) -> None:
         super().__init__(cluster.world, f"broker {broker_id}")
         self.cluster = cluster
@@ -62,7 +58,7 @@ class Broker(Host):
         self.controller = ControllerShell(self)
         self.services = Services(self)
         self.is_serving = False
-        self._has_image = self._is_joined = self._wants_shutdown = self._is_applying = False
+        self._has_image = self._wants_shutdown = self._is_applying = False
         self._sessions: dict[int, Session] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._reports = IsrReports(self)
@@ -201,7 +197,12 @@ class Broker(Host):
 
     def _register(self) -> None:
         asked = Registration(
-            self.broker_id, "c", f"{self.broker_id}/{self.life}", (("L", "h", 1, "PLAINTEXT"),), None, self._previous_epoch
+            self.broker_id,
+            "c",
+            f"{self.broker_id}/{self.life}",
+            (("L", "h", 1, "PLAINTEXT"),),
+            None,
+            self._previous_epoch,
         )
 
         def answered(epoch: int | KafkaError | Failure) -> None:
@@ -295,16 +296,13 @@ class Broker(Host):
         image = self._newest
         self.checker.image_applied(self.broker_id, image)
         self.image = image
+        self._match()
+        self.services.follow()
         if not self._has_image:
             self._has_image = True
             self._register()
         me = image.brokers.get(self.broker_id)
-        is_me = me is not None and me.broker_epoch == self.broker_epoch
-        self._is_joined = self._is_joined or is_me or not self.JOINS_FIRST
-        if self._is_joined:
-            self._match()
-            self.services.follow()
-        if me is not None and not me.fenced and is_me:
+        if me is not None and not me.fenced and me.broker_epoch == self.broker_epoch:
             self.is_serving = True
 
     def _match(self) -> None:
@@ -341,8 +339,8 @@ class Broker(Host):
             return
         partition.follow_image(part)
         self._leave(where)
-        if not partition.is_leader and part.leader >= 0:
-            self._fetcher(part.leader).follow(partition)
+        if not partition.is_leader and partition.leader_id >= 0:
+            self._fetcher(partition.leader_id).follow(partition)
 
     def _fetcher(self, leader: int) -> Fetcher:
         fetcher = self._fetchers.get(leader)
@@ -360,9 +358,7 @@ class Broker(Host):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{where} is not here")
         return partition
 
-    def append(
-        self, partition: Partition, batch: Batch, origin: AppendOrigin, *, required_acks: int = 1
-    ) -> AppendInfo:
+    def append(self, partition: Partition, batch: Batch, origin: AppendOrigin, *, required_acks: int = 1) -> AppendInfo:
         records: Any = batch
         info = partition.append(records, self.clock(), origin, required_acks=required_acks)
         log = log_of(partition)
@@ -377,6 +373,10 @@ class Broker(Host):
     @property
     def lag_time_max_ms(self) -> int:
         return self.config.replica_lag_time_max_ms
+
+    @property
+    def is_registered(self) -> bool:
+        return 0 <= self.broker_epoch <= self.image.version
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         broker = self.image.brokers.get(broker_id)

@@ -214,9 +214,7 @@ class Checker:
                 self._agree(log, ledger)
             if log is None or log.agreed < len(ledger):
                 has = None if log is None else (log.agreed, log.log_end_offset)
-                self.fail(
-                    f"{where}: {len(ledger)} records are committed, broker {broker_id} has {has} of them; {part}"
-                )
+                self.fail(f"{where}: {len(ledger)} records are committed, broker {broker_id} has {has} of them; {part}")
 
     # -- promises to clients
 

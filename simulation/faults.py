@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from moldau.cluster.elections import ElectionType
 from simulation.broker import Broker
 from simulation.cluster import Cluster
-from simulation.world import MS
 
 
 class Faults:

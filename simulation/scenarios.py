@@ -56,11 +56,29 @@ SCENARIOS = {
         Scenario("network", ("isolate", "isolate", "cut", "slow", "slow", "lose", "pause")),
         Scenario(
             "controllers",
-            ("kill_controller", "pause_controller", "store_outage", "store_cut", "store_refuses", "kill", "crash_machine"),
+            (
+                "kill_controller",
+                "pause_controller",
+                "store_outage",
+                "store_cut",
+                "store_refuses",
+                "kill",
+                "crash_machine",
+            ),
         ),
         Scenario(
             "moves",
-            ("reassign", "reassign", "reassign", "elect", "kill", "crash_machine", "isolate", "pause_controller", "slow"),
+            (
+                "reassign",
+                "reassign",
+                "reassign",
+                "elect",
+                "kill",
+                "crash_machine",
+                "isolate",
+                "pause_controller",
+                "slow",
+            ),
             broker_count=4,
         ),
         Scenario(

@@ -55,9 +55,7 @@ class Services:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         topics: Any = broker
-        self.groups = Coordinator(
-            broker, GROUPS_TOPIC, lambda: GroupShard(lambda: broker.config, NodeTopics(topics))
-        )
+        self.groups = Coordinator(broker, GROUPS_TOPIC, lambda: GroupShard(lambda: broker.config, NodeTopics(topics)))
         self.transactions = Coordinator(
             broker, TRANSACTIONS_TOPIC, lambda: TransactionShard(lambda: broker.config, MarkerWriter(broker))
         )
@@ -243,9 +241,7 @@ class Services:
         answer(producer_id)
 
     def on_allocate_ids(self, request: tuple[int, int], answer: Answer) -> None:
-        self._broker.controller.run(
-            lambda machine, image: machine.allocate_producer_ids(image, *request), answer
-        )
+        self._broker.controller.run(lambda machine, image: machine.allocate_producer_ids(image, *request), answer)
 
     def on_write_markers(self, request: MarkerRequest, answer: Answer) -> None:
         write_markers(self._broker, request, answer)

@@ -10,14 +10,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from moldau.coordinators.offsets.commits import Asked, Commit, Fetch, Fetched, Offset
-from moldau.coordinators.transactions.shard import EndTxn, InitProducerId, Initialized
+from moldau.coordinators.transactions.shard import EndTxn, Initialized, InitProducerId
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from simulation.clients import BACKOFF_US, Client
 from simulation.log import Batch, Entry, TopicPartition
 from simulation.services import Produce
-from simulation.world import MS
 
 if TYPE_CHECKING:
     from simulation.checker import Checker
@@ -81,7 +80,9 @@ class History:
         self._at[where] = offset + 1
         _, name, number, index = payload
         if self.transactions[name, number].outcome in (Outcome.OPEN, Outcome.ABORTED):
-            self._checker.fail(f"{where}: {entry} is shown, its transaction is {self.transactions[name, number].outcome}")
+            self._checker.fail(
+                f"{where}: {entry} is shown, its transaction is {self.transactions[name, number].outcome}"
+            )
         shown = self._shown.setdefault((name, number), set())
         if index in shown:
             self._checker.fail(f"{where}: {entry} is shown twice")

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from moldau.cluster.partition_changes import NO_LEADER
 from moldau.cluster.replica import Cluster, Follower, IsrChange, Leadership
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
@@ -53,6 +54,12 @@ class Replicas(Cluster, Protocol):
 
     @property
     def broker_id(self) -> int: ...
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the image knows this life of the broker. One from before may still make it the leader that it was,
+        and followers would cut their logs to what its machine's death left of it."""
+        ...
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -140,9 +147,10 @@ class Partition:
         """The newest metadata of this partition."""
         was_leader, was_epoch = self.is_leader, self.leader_epoch
         self.replicas = image.replicas
-        self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+        self.is_leader = image.leader == self._replicas.broker_id and self._replicas.is_registered
+        is_former = image.leader == self._replicas.broker_id and not self.is_leader
+        self.leader_id, self.leader_epoch = NO_LEADER if is_former else image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
-        self.is_leader = image.leader == self._replicas.broker_id
         if self.is_leader:
             if not was_leader or was_epoch != image.leader_epoch:
                 # Followers ask where epochs ended, also one in which nothing was written.

@@ -61,6 +61,12 @@ class ReplicaManager:
     def lag_time_max_ms(self) -> int:
         return self._node.config.replica_lag_time_max_ms
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the image knows this life of the broker."""
+        node = self._node
+        return not node.config.is_clustered or 0 <= node.broker_epoch <= node.image.version
+
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether that life of the broker may join an ISR: alive, staying, and the one that is registered."""
         broker = self._node.image.brokers.get(broker_id)
