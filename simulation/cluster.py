@@ -67,7 +67,7 @@ class Cluster:
     # -- beginning
 
     def boot(self, topics: dict[str, tuple[int, int, dict[str, str]]]) -> None:
-        """Every broker joins; then the topics are made, each of so many partitions and replicas, with its configuration."""
+        """Every broker joins; then the topics are made: (partitions, replicas, configuration) by name."""
         for broker in self.brokers.values():
             broker.start()
         self._wait("the brokers to join", self._all_unfenced, 30_000)
@@ -137,8 +137,7 @@ class Cluster:
     def _unrest(self) -> str:
         """What is not as it should be; nothing, if all is well."""
         if not self._all_unfenced():
-            brokers = self.store.image.brokers
-            return f"brokers {[id_ for id_ in self.brokers if id_ not in brokers or not brokers[id_].is_active]} are not there"
+            return f"not all of brokers {list(self.brokers)} are there: {list(self.store.image.brokers.values())}"
         waiting = [client.name for client in self.clients if not client.is_done]
         if waiting:
             return f"clients {waiting} are not done"

@@ -1,4 +1,4 @@
-"""Stands for `broker.controller` and `broker.metadata_feed`: plan on the newest image, make it durable, publish, reply."""
+"""Stands for `broker.controller` and `broker.metadata_feed`: plan on the newest image, make it durable, publish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands for `broker.txn_markers`: a transaction's end comes into the partitions it wrote to, here or on other brokers."""
+"""Stands for `broker.txn_markers`: a transaction's end comes into the partitions it wrote to, on whatever broker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Requests and answers between processes: late, lost, cut off, refused.
 
-What one connection carries arrives in order; a connection that is given up is replaced by a new one, and what the old one
-still carries may arrive after what the new one does. A dead process refuses; a dead machine, or one that is cut off,
-says nothing at all.
+What one connection carries arrives in order; a connection that is given up is replaced by a new one, and what the old
+one still carries may arrive after what the new one does. A dead process refuses; a dead machine, or one that is cut
+off, says nothing at all.
 """
 
 from __future__ import annotations

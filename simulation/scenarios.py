@@ -1,4 +1,4 @@
-"""The scenarios: how large the cluster is, who uses it, what goes wrong, and what may be lost (nothing, but for one)."""
+"""The scenarios: how large the cluster is, who uses it, what goes wrong. Nothing may be lost, but in the last one."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ class Scenario:
 
 _STATE: Topics = {DATA: (2, 3, _SAFE), GROUPS_TOPIC: (1, 3, _SAFE), TRANSACTIONS_TOPIC: (1, 3, _SAFE)}
 
+_CONTROLLER = ("kill_controller", "pause_controller")
+_STORE = ("store_outage", "store_cut", "store_refuses")
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -56,29 +59,11 @@ SCENARIOS = {
         Scenario("network", ("isolate", "isolate", "cut", "slow", "slow", "lose", "pause")),
         Scenario(
             "controllers",
-            (
-                "kill_controller",
-                "pause_controller",
-                "store_outage",
-                "store_cut",
-                "store_refuses",
-                "kill",
-                "crash_machine",
-            ),
+            (*_CONTROLLER, *_STORE, "kill", "crash_machine"),
         ),
         Scenario(
             "moves",
-            (
-                "reassign",
-                "reassign",
-                "reassign",
-                "elect",
-                "kill",
-                "crash_machine",
-                "isolate",
-                "pause_controller",
-                "slow",
-            ),
+            ("reassign", "reassign", "reassign", "elect", "kill", "crash_machine", "isolate", *_CONTROLLER, "slow"),
             broker_count=4,
         ),
         Scenario(

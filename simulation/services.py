@@ -1,8 +1,8 @@
 """What a broker does for clients: append, read, commit offsets, run transactions; and its end of what their
 coordinators ask of other brokers.
 
-Stands for the handlers of Produce, Fetch, OffsetCommit and the transactional requests, and for `broker.transactions` and
-`broker.txn_markers`. Clients speak version 2 of transactions: an append adds its partition.
+Stands for the handlers of Produce, Fetch, OffsetCommit and the transactional requests.
+Clients speak version 2 of transactions: an append adds its partition (`admission`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.coordinators import NodeTopics
 from moldau.broker.partition import Partition
-from moldau.broker.remote_transactions import Guard, is_open
+from moldau.broker.remote_transactions import Guard
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.offsets.commits import Commit, Fetch, commit, fetch
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, TransactionShard
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, ProducerIdNeeded
+from moldau.coordinators.transactions.transaction import Identity, ProducerIdNeeded
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from simulation.admission import Admission
 from simulation.coordinator import Coordinator, when_committed
 from simulation.log import Batch, Entry, TopicPartition
 from simulation.markers import MarkerRequest, MarkerWriter, write_markers
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from simulation.broker import Broker
 
 NOT_SERVING_US = 50 * MS
-RETRY_TIMES = 5
-RETRY_US = 20 * MS
 READ_MAX = 50
 
 _BETWEEN_BROKERS = frozenset({"fetch", "add_partitions", "write_markers"})
@@ -59,7 +58,7 @@ class Services:
         self.transactions = Coordinator(
             broker, TRANSACTIONS_TOPIC, lambda: TransactionShard(lambda: broker.config, MarkerWriter(broker))
         )
-        self._guards: dict[Guard, None] = {}
+        self.guards: dict[Guard, None] = {}
         self._ids = range(0)
 
     def follow(self) -> None:
@@ -107,7 +106,7 @@ class Services:
             else:
                 self._append(partition, batch, answer)
 
-        self._admit(request.transactional_id, producer, partition, admitted)
+        Admission(self._broker, request.transactional_id, producer, partition, admitted).begin()
 
     def _append(self, partition: Partition, batch: Batch, answer: Answer) -> None:
         try:
@@ -135,69 +134,6 @@ class Services:
         answer(Read(shown, offset + len(entries)))
 
     # -- transactions
-
-    def _admit(
-        self,
-        transactional_id: str,
-        producer: Identity,
-        partition: Partition,
-        admitted: Callable[[KafkaError | None], None],
-    ) -> None:
-        """As `broker.transactions.Entry`: `admitted` comes right before the append."""
-        is_local = self.transactions.epoch >= 0
-        place = (partition.topic, partition.index)
-        request = AddPartitions(transactional_id, producer, [place], EPOCH_BUMP_SINCE)
-        guard: Guard | None = None
-
-        def check() -> None:
-            if is_local:
-                self._check_here(transactional_id, producer, partition)
-            elif not is_open(partition, producer):
-                if guard is None:
-                    raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
-                guard.check(partition)
-
-        def answered(answer: KafkaError | Failure | None, left: int = RETRY_TIMES) -> None:
-            if isinstance(answer, KafkaError) and answer.code is ErrorCode.CONCURRENT_TRANSACTIONS and left:
-                self._broker.after(RETRY_US, ask, left - 1)
-                return
-            refusal = KafkaError(ErrorCode.NETWORK_EXCEPTION) if isinstance(answer, Failure) else answer
-            if refusal is None:
-                try:
-                    check()
-                except KafkaError as error:
-                    refusal = error
-            if guard is not None:
-                self._guards.pop(guard, None)
-            admitted(refusal)
-
-        def ask(left: int = RETRY_TIMES) -> None:
-            if is_local:
-                self.on_add_partitions(request, lambda answer: answered(answer, left))
-            else:
-                self._ask_coordinator("add_partitions", request, lambda answer: answered(answer, left))
-
-        if is_open(partition, producer):
-            answered(None)
-            return
-        if not is_local:
-            guard = Guard([partition], producer.producer_id)
-            self._guards[guard] = None
-        ask()
-
-    def _check_here(self, transactional_id: str, producer: Identity, partition: Partition) -> None:
-        shard = self.transactions.here()
-        if log_of(partition).producers.coordinator_epoch_of(producer.producer_id) > self.transactions.epoch:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved")
-        shard.verify(transactional_id, producer, [(partition.topic, partition.index)])
-
-    def _ask_coordinator(self, what: str, request: Any, answer: Answer) -> None:
-        topic = self._broker.image.topics.get(TRANSACTIONS_TOPIC)
-        leader = topic.partitions[0].leader if topic is not None else -1
-        if leader < 0:
-            answer(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        else:
-            self._broker.ask(leader, what, request, answer)
 
     def on_add_partitions(self, request: AddPartitions, answer: Answer) -> None:
         self.transactions.ask(lambda shard, reply, now_ms: shard.add_partitions(reply, request, now_ms), answer)
@@ -247,7 +183,7 @@ class Services:
         write_markers(self._broker, request, answer)
 
     def marker_written(self, partition: Partition, producer_id: int, committed: bool) -> None:
-        for guard in self._guards:
+        for guard in self.guards:
             guard.break_(partition, producer_id)
         if partition.topic == GROUPS_TOPIC:
             self.groups.marker_written(producer_id, committed)
@@ -279,7 +215,7 @@ class Services:
             else:
                 self.on_offset_commit(asked, answer)
 
-        self._admit(transactional_id, producer, partition, admitted)
+        Admission(self._broker, transactional_id, producer, partition, admitted).begin()
 
     def on_offset_fetch(self, request: Fetch, answer: Answer) -> None:
         def settled(error: KafkaError | None) -> None:
