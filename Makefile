@@ -51,11 +51,13 @@ bench-quick: $(READY) ## The same, smaller: one round
 fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
-soak: $(READY) ## Hard kills under load: rounds (ROUNDS=20), exactly-once copies (one by Spark) and a queue (RECORDS=20000)
+soak: $(READY) ## Hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300)
 	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
 	@$(BIN)/python -m soak --exactly-once $(or $(RECORDS),20000)
 	@$(BIN)/python -m soak --queue $(or $(RECORDS),20000)
 	@$(BIN)/python -m soak --spark $(or $(RECORDS),100000)
+	@$(BIN)/python -m soak --cluster-jobs
+	@$(BIN)/python -m soak --cluster $(or $(CLUSTER_SECONDS),300)
 
 docs: $(READY) ## Write docs/configuration.md from the typed keys
 	@$(BIN)/python -m moldau.config.reference > docs/configuration.md
