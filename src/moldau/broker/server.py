@@ -20,7 +20,7 @@ from moldau.broker.node import BrokerNode
 from moldau.broker.stores import make_store
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import Listener
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +169,10 @@ class Server:
                 await asyncio.sleep(max(interval_s, INTERVAL_MIN_S))
                 try:
                     await work()
+                except StorageError as error:
+                    log.error("housekeeping failed", extra={"work": work.__name__, "why": error.message})
                 except Exception:
-                    # One failed round, of a full disk perhaps, must not end all later ones.
+                    # One failed round must not end all later ones.
                     log.exception("housekeeping failed", extra={"work": work.__name__})
 
         self.node.spawn(loop_forever())
