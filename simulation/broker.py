@@ -6,18 +6,20 @@ Stands for `broker.node`, `broker.hosted` and `broker.membership`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.partition import Partition
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.replica import UNKNOWN_EPOCH, IsrChange
 from moldau.config.broker import BrokerConfig
+from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo
 from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
 from simulation.controller import ControllerShell, Feed, News, apply_news
-from simulation.log import Batch, Log, LogConfig, TopicPartition
+from simulation.log import Batch, Log, TopicPartition
 from simulation.network import Answer, Failure, Host
 from simulation.replication import Fetcher, FetchRequest, IsrReports, Session, log_of
 from simulation.services import Services
@@ -327,8 +329,8 @@ class Broker(Host):
         where = (topic.name, part.index)
         log = self.logs.get(where)
         if log is None:
-            min_isr = int(self.image.topic_config(topic.name).get("min.insync.replicas", "1"))
-            log = self.logs[where] = Log(where, LogConfig(min_isr), self.broker_id, self.checker.touched)
+            config = _topic_config(tuple(self.image.topic_config(topic.name).items()))
+            log = self.logs[where] = Log(where, config, self.broker_id, self.checker.touched)
             self.checker.add_log(log)
         partition = self.partitions.get(where)
         if partition is None:
@@ -397,7 +399,13 @@ class Broker(Host):
         for log in self.logs.values():
             if self.world.chance(0.5):
                 log.flush()
-        self.after(self.world.between_ms(300, 3_000), self._flush)
+        self.after(self.world.between_ms(1_000, 6_000), self._flush)
+
+
+@cache
+def _topic_config(overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+    """The same for all brokers, and slow to make."""
+    return TopicConfig.resolve(dict(overrides), BrokerConfig())
 
 
 def _part(image: MetadataImage, where: TopicPartition) -> PartitionImage | None:

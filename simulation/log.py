@@ -7,11 +7,11 @@ was flushed and some of the rest. Producer state, epoch cache and the rules of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.partition_log import AppendInfo, PartitionLog
@@ -66,13 +66,8 @@ class _Epochs(EpochCache):
         pass
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    min_insync_replicas: int
-
-
 class Log:
-    def __init__(self, where: TopicPartition, config: LogConfig, broker_id: int, touched: list[Log]) -> None:
+    def __init__(self, where: TopicPartition, config: TopicConfig, broker_id: int, touched: list[Log]) -> None:
         self.where = where
         self.config = config
         self.broker_id = broker_id

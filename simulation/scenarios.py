@@ -26,7 +26,7 @@ def _producers(cluster: Cluster) -> list[Client]:
 def _transactors(cluster: Cluster) -> list[Client]:
     places = [(DATA, 0), (DATA, 1)]
     return [
-        *(Transactor(cluster, f"transactor {number}", places, 8) for number in range(2)),
+        *(Transactor(cluster, f"transactor {number}", places, 10) for number in range(2)),
         Committer(cluster, "group", DATA, 25),
         *(Consumer(cluster, f"consumer {index}", (DATA, index)) for index in range(2)),
     ]
@@ -68,7 +68,7 @@ SCENARIOS = {
         ),
         Scenario(
             "coordinators",
-            ("kill", "elect", "isolate", "pause", "crash_machine", "lose", "kill_controller"),
+            ("kill", "elect", "isolate", "pause", "crash_machine", "lose", "slow", "slow", "kill_controller"),
             clients=_transactors,
             topics=_STATE,
         ),

@@ -124,9 +124,7 @@ class Store(Host):
     def _keep(self, append: Append) -> None:
         before = self.image
         if append.base_version != before.version:
-            self.checker.fail(
-                f"epoch {append.epoch} appends after {append.base_version}, the line is at {before.version}"
-            )
+            self.checker.fail(f"{append} does not follow version {before.version}")
         self.records += append.records
         self.image = before.apply(append.records)
         self.checker.metadata_changed(before, append.records, self.image)

@@ -141,8 +141,8 @@ class Transactor(Client):
         records = [random.choice(self._places) for _ in range(random.randint(1, 4))]
         transaction = Transaction(self.name, self._number, records, has_offset=self.world.chance(0.5))
         self.cluster.history.transactions[self.name, self._number] = transaction
-        if self.world.chance(0.1):
-            self.after(self.world.between_ms(0, 60), self._crash, self.life)
+        if self.world.chance(0.2):
+            self.after(self.world.between_ms(0, 40), self._crash, self.life)
         self._produce(transaction, 0)
 
     def _crash(self, life: int) -> None:
