@@ -43,6 +43,8 @@ POLL_WAIT_MS = 5_000
 RETRY_S = 0.05
 FENCED_BEAT_S = 0.1
 """Between the heartbeats of a broker that waits to be unfenced."""
+PROBE_PAUSES_S = (0.0, 0.1, 0.4)
+"""Before each look at whether a broker is dead: its connections may break a moment before its port is closed."""
 PREDECESSOR_GRACE_S = 0.5
 """For the controller before this one to follow its successor. If it only is slow, its next heartbeat unfences it."""
 JOIN_PROGRESS_S = 2.0
@@ -159,12 +161,15 @@ class Membership:
     async def probe(self, broker_id: int) -> None:
         """A broker's connection broke, or never came: is anybody there?"""
         controller = self._node.controller
-        broker = controller.image.brokers.get(broker_id)
-        if broker is None or not controller.is_active or controller.feed.is_connected(broker_id):
-            return
-        with suppress(KafkaError):
-            if await refuses(self._node.loop, self._node.address_in(controller.image, broker_id)):
-                await controller.broker_died(broker_id)
+        for pause_s in PROBE_PAUSES_S:
+            await asyncio.sleep(pause_s)
+            broker = controller.image.brokers.get(broker_id)
+            if broker is None or broker.fenced or not controller.is_active or controller.feed.is_connected(broker_id):
+                return
+            with suppress(KafkaError):
+                if await refuses(self._node.loop, self._node.address_in(controller.image, broker_id)):
+                    await controller.broker_died(broker_id)
+                    return
 
     # -- following
 
