@@ -226,13 +226,21 @@ class FollowerSession:
         self.subscriptions.clear()
         self.due.clear()
 
+    def _registered(self, replica_epoch: int) -> None:
+        """The follower has its broker epoch now: what it told before, on the same connection, it told in this life."""
+        self._replica_epoch = replica_epoch
+        for subscription in self.subscriptions.values():
+            if subscription.follower is not None:
+                subscription.follower.broker_epoch = replica_epoch
+
     # -- a fetch
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
         self.answer()
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
         now_ms = self.last_fetch_ms = self.node.clock()
-        self._replica_epoch = request.replica_epoch
+        if request.replica_epoch != self._replica_epoch:
+            self._registered(request.replica_epoch)
         self._max_bytes = request.max_bytes
         for forgotten in request.forgotten:
             for index in forgotten.partitions:

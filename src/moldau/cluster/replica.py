@@ -181,7 +181,9 @@ class Leadership:
         return follower.is_caught_up(log_end_offset, now_ms, lag_ms) and self._is_eligible(follower)
 
     def _is_eligible(self, follower: Follower) -> bool:
-        return self._cluster.is_eligible(follower.broker_id, follower.broker_epoch)
+        # A fetch of a life that is not registered yet may be the last one of it: it vouches for no later life.
+        known = follower.broker_epoch != UNKNOWN_EPOCH
+        return known and self._cluster.is_eligible(follower.broker_id, follower.broker_epoch)
 
     # -- the in-sync set
 
