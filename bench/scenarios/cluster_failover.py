@@ -16,7 +16,6 @@ class ClusterStart(ClusterScenario):
 
     name = "cluster_start"
     phase = Phase.ALONE
-    is_quick = True
     ready = Metric("cluster_start", "three brokers, start to ready", "s", "lower", ratio_at_most(1.0))
     metrics = (ready,)
 
