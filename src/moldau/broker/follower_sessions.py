@@ -7,6 +7,7 @@ partitions cost nothing.
     named     the request holds the partition: its offset says what the follower has; checked, then counted
     due       there is something to tell: records, a high watermark, a log start, another leader
     sent      records went out, or where to cut: until it is named again, its offset here is not the follower's
+    held      records would be due, but the replica is throttled: until the quota has room again
 
 A fetch that finds no records waits. An append answers it; a high watermark alone does so a little later, since the
 next records will most likely take it along; another fetch of the session does so at once, so that a follower can
@@ -38,7 +39,10 @@ HIGH_WATERMARK_DELAY_S = 0.01
 """How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
 WAIT_MAX_MS = 600_000
 """Of a fetch: a follower that is gone is not remembered longer."""
+HELD_MAX_S = 0.5
+"""How long a throttled partition is held before its follower is looked at again: it may be in sync by then."""
 _UNTOLD = -2
+_OPEN, _SENT, _HELD = range(3)
 
 _PartitionKey = tuple[bytes, int]
 
@@ -50,7 +54,7 @@ class Subscription:
         "asked",
         "follower",
         "is_due",
-        "is_sent",
+        "muted",
         "partition",
         "refusal",
         "session",
@@ -67,7 +71,8 @@ class Subscription:
         self.follower: Follower | None = None
         self.refusal: FetchPartitionResult | None = None
         self.is_due = False
-        self.is_sent = False
+        self.muted = _OPEN
+        """Otherwise nothing makes it due: it was sent, or is held."""
         self.told_high_watermark = self.told_start_offset = _UNTOLD
 
     # -- what a partition tells
@@ -76,18 +81,18 @@ class Subscription:
         follower = self.follower
         if follower is not None and follower.log_end_offset == base_offset:
             follower.was_caught_up_at(self.session.last_fetch_ms)
-        if not self.is_sent:
+        if not self.muted:
             self.mark_due()
             self.session.more(byte_count)
 
     def high_watermark_moved(self) -> None:
-        if not self.is_sent:
+        if not self.muted:
             self.mark_due()
             self.session.tell_later()
 
     def leader_changed(self) -> None:
         self.check()
-        self.is_sent = False
+        self.muted = _OPEN
         self.mark_due()
         self.session.answer_soon()
 
@@ -135,6 +140,8 @@ class Subscription:
         if self.refusal is not None or partition is None:
             self.told_high_watermark = _UNTOLD  # the follower has to see that it is over
             return self.refusal, 0
+        if partition.is_throttled and self._has_to_wait(partition):
+            return None, 0
         log = partition.log
         high_watermark, start_offset = log.high_watermark, log.log_start_offset
         try:
@@ -151,8 +158,22 @@ class Subscription:
             asked.index, 0, high_watermark, stable_offset, start_offset, None, -1, records
         ), size
 
+    def _has_to_wait(self, partition: Partition) -> bool:
+        """A replica that is in sync, or about to be, never has to."""
+        leadership, session = partition.leadership, self.session
+        if leadership is None or session.replica_id in leadership.maximal_isr:
+            return False
+        wait_ms = session.node.replication.leader_quota.wait_ms(session.node.monotonic_ms())
+        if wait_ms:
+            self.muted = _HELD
+            session.hold(self, wait_ms)
+        return wait_ms > 0
+
     def told(self, result: FetchPartitionResult) -> None:
-        self.is_sent = bool(result.records) or result.diverging_epoch is not None
+        self.muted = _SENT if result.records or result.diverging_epoch is not None else _OPEN
+        if self.partition is not None and self.partition.is_throttled and result.records:
+            node = self.session.node
+            node.replication.leader_quota.record(len(result.records), node.monotonic_ms())
         if not result.error_code and result.diverging_epoch is None:
             self.told_high_watermark = result.high_watermark
             self.told_start_offset = result.log_start_offset
@@ -207,6 +228,7 @@ class FollowerSession:
         """In the order in which they became due."""
         self._replica_epoch = UNKNOWN_EPOCH
         self._max_bytes = 0
+        self._held: list[Subscription] = []
         self._waiting: _Waiting | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -220,11 +242,12 @@ class FollowerSession:
         self.answer()
         for subscription in self.subscriptions.values():
             follower = subscription.follower
-            if follower is not None and not subscription.is_due and not subscription.is_sent:
+            if follower is not None and not subscription.is_due and not subscription.muted:
                 follower.was_caught_up_at(self.last_fetch_ms)
             subscription.move_to(None)
         self.subscriptions.clear()
         self.due.clear()
+        self._held.clear()
 
     def _registered(self, replica_epoch: int) -> None:
         """The follower has its broker epoch now: what it told before, on the same connection, it told in this life."""
@@ -261,6 +284,7 @@ class FollowerSession:
         subscription = self.subscriptions.pop(key, None)
         if subscription is not None:
             subscription.move_to(None)
+            subscription.muted = _SENT
             self.due.pop(subscription, None)
 
     def _named(self, topic_id: bytes, asked: FetchPartition, now_ms: int) -> bool:
@@ -270,7 +294,7 @@ class FollowerSession:
         if subscription is None:
             subscription = self.subscriptions[key] = Subscription(self, topic_id, asked)
         subscription.asked = asked
-        subscription.is_sent = False
+        subscription.muted = _OPEN
         subscription.check()
         partition, follower = subscription.partition, subscription.follower
         if subscription.refusal is not None or partition is None or follower is None:
@@ -318,6 +342,21 @@ class FollowerSession:
             [(None, topic_id, of_topic) for topic_id, of_topic in topics.items()],
             session_id=self.id,
         )
+
+    # -- throttled replicas
+
+    def hold(self, subscription: Subscription, wait_ms: int) -> None:
+        if not self._held:
+            self.node.loop.call_later(min(wait_ms / 1000, HELD_MAX_S), self._release)
+        self._held.append(subscription)
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for subscription in held:
+            if subscription.muted == _HELD:
+                subscription.muted = _OPEN
+                subscription.mark_due()
+                self.answer_soon()
 
     # -- waiting
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from moldau.cluster.partition_changes import NO_LEADER
 from moldau.cluster.replica import Cluster, Follower, IsrChange, Leadership
+from moldau.cluster.replication_quota import is_throttled
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
 from moldau.log.producer_state import AppendOrigin
@@ -86,8 +87,10 @@ class Partition:
         "_replicas",
         "_uncommitted",
         "index",
+        "is_in_sync",
         "is_internal",
         "is_leader",
+        "is_throttled",
         "leader_epoch",
         "leader_id",
         "leadership",
@@ -110,7 +113,9 @@ class Partition:
         self.log = partition_log
         self.waiting: set[WaitingFetch] = set()
         self.subscribers: list[Subscriber] = []
-        self.is_leader = False
+        self.is_leader = self.is_in_sync = False
+        self.is_throttled = False
+        """Whether its topic names this replica, in the role that it has, as one that catches up at a limited rate."""
         self.leader_id = self.leader_epoch = self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.leadership: Leadership | None = None
@@ -151,6 +156,14 @@ class Partition:
         is_former = image.leader == self._replicas.broker_id and not self.is_leader
         self.leader_id, self.leader_epoch = NO_LEADER if is_former else image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
+        self.is_in_sync = self._replicas.broker_id in image.isr
+        config = self.log.config
+        throttled = (
+            config.leader_replication_throttled_replicas
+            if self.is_leader
+            else config.follower_replication_throttled_replicas
+        )
+        self.is_throttled = is_throttled(throttled, self.index, self._replicas.broker_id)
         if self.is_leader:
             if not was_leader or was_epoch != image.leader_epoch:
                 # Followers ask where epochs ended, also one in which nothing was written.

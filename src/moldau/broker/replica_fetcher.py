@@ -5,7 +5,8 @@ The leader holds a fetch while it has nothing; a partition that comes to be foll
 by a second request at once, which ends the wait of the first.
 
 Where a log and its leader's part is decided in `cluster.follower`. A partition that fails is left out for a while, the
-first times a short one: after a change of leader, either side may know of it first. The others go on.
+first times a short one: after a change of leader, either side may know of it first. One that is throttled and not in
+sync is not named while the quota is exceeded. The others go on.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ RETRY_MIN_S = 0.02
 """After a first failure; it doubles up to `replica.fetch.backoff.ms`."""
 EXPECTED_FAILURES = 5
 """In a row, until either side knows of a new leader: nothing to write home about."""
+THROTTLED_MAX_S = 0.5
+"""How long a throttled partition waits before it is looked at again: it may be in sync by then, or the rate another."""
 LIST_OFFSETS_TIMEOUT_MS = 30_000
 _NEW_SESSION = (0, 0)
 
@@ -82,6 +85,8 @@ class ReplicaFetcher:
         """What the leader's session holds."""
         self._gone: set[Key] = set()
         """What the leader's session is to forget."""
+        self._throttled: list[Followed] = []
+        """What is to be named when the quota has room."""
         self._session = _NEW_SESSION
         self._sent = self._answered = 0
         self._failures = 0
@@ -153,6 +158,7 @@ class ReplicaFetcher:
         self._answered = self._sent
         self._named.clear()
         self._gone.clear()
+        self._throttled.clear()
         self._unnamed = dict(self._followed)
         if self._ahead is not None:
             self._ahead.cancel()
@@ -187,8 +193,14 @@ class ReplicaFetcher:
         if session_id:
             self._session = (session_id, 1 if epoch == 2**31 - 1 else epoch + 1)
         self._sent += 1
+        wait_ms = 0
         topics: dict[bytes, list[FetchPartition]] = {}
         for key, followed in self._unnamed.items():
+            if followed.partition.is_throttled and not followed.partition.is_in_sync:
+                wait_ms = wait_ms or node.replication.follower_quota.wait_ms(node.monotonic_ms())
+                if wait_ms:
+                    self._throttle(followed, wait_ms)
+                    continue
             followed.named_in = self._sent
             self._named[key] = followed
             topics.setdefault(key[0], []).append(followed.asked(config.replica_fetch_max_bytes))
@@ -210,6 +222,16 @@ class ReplicaFetcher:
         peer = node.peers.broker(self.broker_id, "replica")
         return await peer.ask_raw(ApiKey.FETCH, FETCH_VERSION, [body], timeout_s=timeout_s)
 
+    def _throttle(self, followed: Followed, wait_ms: int) -> None:
+        if not self._throttled:
+            self._node.loop.call_later(min(wait_ms / 1000, THROTTLED_MAX_S), self._name_throttled)
+        self._throttled.append(followed)
+
+    def _name_throttled(self) -> None:
+        throttled, self._throttled = self._throttled, []
+        for followed in throttled:
+            self._return(followed)
+
     # -- what came
 
     def _take(self, followed: Followed, result: FetchPartitionResult, now_ms: int) -> None:
@@ -226,6 +248,8 @@ class ReplicaFetcher:
                 followed.partition.append_as_follower(records, result.high_watermark, result.log_start_offset, now_ms)
                 if records:
                     self._unnamed[followed.key] = followed
+                    if followed.partition.is_throttled:
+                        self._node.replication.follower_quota.record(len(records), self._node.monotonic_ms())
             followed.failures = 0
         except Exception as error:
             self._failed(followed, error)

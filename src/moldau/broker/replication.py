@@ -17,6 +17,7 @@ from moldau.broker.follower_sessions import FollowerSessions
 from moldau.broker.partition import Partition
 from moldau.broker.replica_fetcher import ReplicaFetcher
 from moldau.cluster.replica import UNKNOWN_EPOCH, IsrChange
+from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import BrokerRecord
 from moldau.wire.apis import ApiKey
@@ -43,6 +44,8 @@ class ReplicaManager:
         self.loop: asyncio.AbstractEventLoop = node.loop
         self.clock: Callable[[], int] = node.clock
         self.sessions = FollowerSessions(node)
+        self.leader_quota = ReplicationQuota(lambda: node.config.leader_replication_throttled_rate)
+        self.follower_quota = ReplicationQuota(lambda: node.config.follower_replication_throttled_rate)
         self._led: set[Partition] = set()
         """Those with followers."""
         self._sources: dict[Partition, ReplicaFetcher] = {}

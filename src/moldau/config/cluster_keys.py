@@ -150,7 +150,6 @@ class ClusterKeys(Configuration):
         "Bytes per second that leaders here send to throttled replicas.",
         AtLeast(0),
         dynamic=True,
-        later=True,
     )
     follower_replication_throttled_rate: int = key(
         "follower.replication.throttled.rate",
@@ -159,7 +158,6 @@ class ClusterKeys(Configuration):
         "Bytes per second that throttled replicas here fetch.",
         AtLeast(0),
         dynamic=True,
-        later=True,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = key(
         "replica.alter.log.dirs.io.max.bytes.per.second",

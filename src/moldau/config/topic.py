@@ -228,7 +228,6 @@ class TopicConfig(Configuration):
         (),
         "Replicas throttled on the leader, as partition:broker, or `*`.",
         ReplicaList(),
-        later=True,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         "follower.replication.throttled.replicas",
@@ -236,7 +235,6 @@ class TopicConfig(Configuration):
         (),
         "Replicas throttled on the follower, as partition:broker, or `*`.",
         ReplicaList(),
-        later=True,
     )
     remote_storage_enable: bool = key(
         "remote.storage.enable",
