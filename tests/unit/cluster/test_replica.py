@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.cluster.replica import Follower, IsrChange, Leadership
+from moldau.cluster.replica import UNKNOWN_EPOCH, Follower, IsrChange, Leadership
 from moldau.errors import ErrorCode
 from moldau.metadata.image import PartitionImage
 
@@ -103,6 +103,13 @@ def test_an_earlier_life_of_a_broker_cannot_join() -> None:
     lead = leadership((1,))
     fetch(lead, 2, 5, 5, epoch=6)
     assert lead.grow(5) is None
+
+
+def test_a_life_of_a_broker_that_is_not_registered_cannot_join_nor_vouch_for_the_next() -> None:
+    world = World(epochs={2: UNKNOWN_EPOCH, 3: 7})
+    lead = leadership((1,), world=world)
+    fetch(lead, 2, 12, 12, epoch=UNKNOWN_EPOCH)
+    assert lead.grow(12) is None
 
 
 def test_a_follower_that_is_behind_for_too_long_is_dropped_when_the_controller_agrees() -> None:
