@@ -110,7 +110,7 @@ class Broker(Host):
         self.cluster.network.process_died(self)
         for other in self.cluster.brokers.values():
             if other is not self and self.is_machine_up and self.cluster.network.connects(self, other):
-                self.world.after(self.cluster.network.latency_us(self, other), other.soon, other.peer_closed, self)
+                self.world.after(self.cluster.network.latency_us(self, other), other.now, other.peer_closed, self)
 
     def clock(self) -> int:
         return self.world.now_ms

@@ -113,7 +113,7 @@ class Network:
         if destination.life != call.life:  # the connection was to the process before
             self._later(destination, call.source, self._over, call, Failure.LOST)
             return
-        destination.soon(self._handle, call, what, request)
+        destination.now(self._handle, call, what, request)
 
     def _handle(self, call: _Call, what: str, request: Any) -> None:
         call.destination.handler_of(what)(request, lambda answer: self._answered(call, answer))
@@ -124,7 +124,7 @@ class Network:
             self._later(destination, source, self._over, call, answer)
 
     def _later(self, source: Process, destination: Process, action: Callable[..., None], *args: Any) -> None:
-        self.world.after(self.latency_us(source, destination), destination.soon, action, *args)
+        self.world.after(self.latency_us(source, destination), destination.now, action, *args)
 
     def _over(self, call: _Call, answer: Any) -> None:
         if not call.is_over:

@@ -40,6 +40,10 @@ class Process:
     def soon(self, action: Callable[..., None], *args: Any) -> None:
         self.after(0, action, *args)
 
+    def now(self, action: Callable[..., None], *args: Any) -> None:
+        """Does something at once, or when it goes on."""
+        self._do(self.life, action, args)
+
     def _do(self, life: int, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         if life != self.life:
             return
