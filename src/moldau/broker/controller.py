@@ -104,7 +104,7 @@ class ControllerShell:
             return  # another one was quicker: we are told of it
         except StorageError as error:
             log.error("elected, but cannot load the metadata", extra={"why": error.message})
-            store.resign()
+            await self._give_way(store)
             return
         if self.leadership != leadership:
             return
@@ -219,8 +219,10 @@ class ControllerShell:
         assert self._store is not None
         try:
             image = await self._node.in_thread(self._store.load, self.epoch)
-        except KafkaError:
+        except KafkaError as error:
             self.deposed()
+            if not isinstance(error, DeposedError):
+                await self._give_way(self._store)  # to the store it would still be the controller
             return
         if image.version != before.version:
             self.image = image
@@ -252,8 +254,13 @@ class ControllerShell:
         """Lets the others elect one whom they can reach. Elected again, this one is the only one there is."""
         log.warning("most brokers are silent: this one may be cut off, and lets another be the controller")
         assert self._store is not None
-        store, self._stood_aside = self._store, True
-        await self._node.in_thread(store.resign)
+        self._stood_aside = True
+        await self._give_way(self._store)
+
+    async def _give_way(self, store: MetadataStore) -> None:
+        """Another one may do better; this one stands for election again soon."""
+        with suppress(StorageError):
+            await self._node.in_thread(store.resign)
         self._node.spawn(self._stand_again(store))
 
     async def _stand_again(self, store: MetadataStore) -> None:
