@@ -125,7 +125,7 @@ class Broker(Host):
             elif self.world.now_us - self._last_ping_us > SESSION_US:
                 self.controller.leads(None)
 
-        self.store.ping(self.broker_id, told)
+        self.store.ping(self.broker_id, told, stands=self.controller.stands)
         self.after(PING_US if self.controller.elected is not None else RETRY_US, self._ping)
 
     def controller_changed(self) -> None:

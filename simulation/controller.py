@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simulation.broker import Broker
 
 TICK_US = 100 * MS
+STAND_ASIDE_US = 1_000 * MS
 FEED_WAIT_US = 2_000 * MS
 SNAPSHOT_AFTER = 40
 """Records that the feed keeps; whoever is farther behind gets a snapshot."""
@@ -46,6 +47,9 @@ class ControllerShell:
         self.machine: Controller | None = None
         self.image = MetadataImage()
         self._spent_epoch = -1
+        self._stood_aside = False
+        self.stands = True
+        """For election."""
         self._steps: deque[tuple[Step, Answer]] = deque()
         self._is_writing = False
         self._start = 0
@@ -102,9 +106,28 @@ class ControllerShell:
 
     def _tick(self, epoch: int) -> None:
         if self.machine is not None and self.elected is not None and self.elected.epoch == epoch:
-            broker = self._broker
-            self.run(lambda machine, image: (machine.tick(image, broker.world.now_ms), None), lambda _: None)
-            broker.after(TICK_US, self._tick, epoch)
+            self.run(self._round, self._stand_aside_if)
+            self._broker.after(TICK_US, self._tick, epoch)
+
+    def _round(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
+        """True: it may be this broker that is cut off."""
+        now_ms = self._broker.clock()
+        is_cut_off = machine.is_cut_off(image, now_ms)
+        if is_cut_off and not self._stood_aside:
+            return (), True
+        if not is_cut_off:
+            self._stood_aside = False
+        return machine.tick(image, now_ms), False
+
+    def _stand_aside_if(self, is_cut_off: bool | KafkaError) -> None:
+        if is_cut_off is True and self.elected is not None:
+            self._broker.world.note("{}: stands aside", self._broker.name)
+            self._stood_aside, self.stands = True, False
+            self._broker.store.resign(self.elected)
+            self._broker.after(STAND_ASIDE_US, self._stand)
+
+    def _stand(self) -> None:
+        self.stands = True
 
     # -- steps
 

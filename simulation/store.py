@@ -55,12 +55,15 @@ class Store(Host):
 
     # -- elections
 
-    def on_ping(self, session: tuple[int, int], answer: Answer) -> None:
+    def on_ping(self, session: tuple[int, int, bool], answer: Answer) -> None:
         """Of a broker, in one of its lives: a new one is not the controller that the one before was."""
-        node_id, life = session
-        self._last_seen_us[node_id] = self.world.now_us
+        node_id, life, stands = session
         if self._lives.get(node_id, 0) > life:
             return
+        if not stands:
+            answer(self.elected)
+            return
+        self._last_seen_us[node_id] = self.world.now_us
         is_new = self._lives.get(node_id) != life
         self._lives[node_id] = life
         if self.elected is None or (is_new and self.elected.node_id == node_id):
@@ -140,8 +143,8 @@ class StoreClient:
         self._store = store
         self._network = network
 
-    def ping(self, node_id: int, answer: Answer) -> None:
-        self._ask("ping", (node_id, self._owner.life), answer)
+    def ping(self, node_id: int, answer: Answer, *, stands: bool) -> None:
+        self._ask("ping", (node_id, self._owner.life, stands), answer)
 
     def usurp(self, epoch: int, node_id: int, answer: Answer) -> None:
         self._ask("usurp", Elected(epoch, node_id), answer)
