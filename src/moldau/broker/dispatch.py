@@ -118,6 +118,7 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.ALLOCATE_PRODUCER_IDS: controller.handle_allocate_producer_ids,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.handle_consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.handle_consumer_group_describe,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: controller.handle_assign_replicas_to_dirs,
     ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
     ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.handle_share_group_heartbeat,

@@ -53,6 +53,7 @@ SERVED: dict[int, Api] = {
         ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.SHARE_GROUP_HEARTBEAT,
@@ -71,7 +72,13 @@ SERVED: dict[int, Api] = {
 }
 
 FROM_BROKERS_ONLY = frozenset(
-    {ApiKey.ALTER_PARTITION, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ALLOCATE_PRODUCER_IDS}
+    {
+        ApiKey.ALTER_PARTITION,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    }
 )
 """Questions to the controller: clients are neither told of them nor answered."""
 FOR_CLIENTS: dict[int, Api] = {key: api for key, api in SERVED.items() if key not in FROM_BROKERS_ONLY}

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from moldau.cluster import elections, isr_changes, reassignment
+from moldau.cluster import elections, isr_changes, lost_replicas, reassignment
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration, active_brokers, registered
 from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
 from moldau.cluster.isr_changes import IsrChange, IsrOutcome
+from moldau.cluster.lost_replicas import Replica
 from moldau.cluster.partition_changes import NO_LEADER, each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
@@ -153,6 +154,11 @@ class Controller:
         self, image: MetadataImage, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> tuple[list[Record], list[IsrOutcome]]:
         return isr_changes.alter_partition(image, self._config(), broker_id, broker_epoch, changes)
+
+    def lose_replicas(
+        self, image: MetadataImage, broker_id: int, broker_epoch: int, replicas: Sequence[Replica]
+    ) -> tuple[list[Record], dict[Replica, ErrorCode]]:
+        return lost_replicas.lose_replicas(image, self._config(), broker_id, broker_epoch, replicas)
 
     def elect_leaders(
         self, image: MetadataImage, election: ElectionType, partitions: Sequence[TopicPartition] | None

@@ -11,6 +11,7 @@ from base64 import b64decode, urlsafe_b64encode
 
 ZERO_UUID = uuid.UUID(int=0)
 ONE_UUID = uuid.UUID(int=1)  # Kafka's metadata topic
+LOST_DIRECTORY = uuid.UUID(int=2)  # where a replica is whose disk does not work
 ZERO_ID = bytes(16)
 
 

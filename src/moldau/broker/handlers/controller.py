@@ -1,5 +1,6 @@
-"""What brokers ask of the controller: AlterPartition (56), BrokerRegistration (62), BrokerHeartbeat (63) and
-AllocateProducerIds (67); and of it, as users do: DescribeQuorum (55), UnregisterBroker (64).
+"""What brokers ask of the controller: AlterPartition (56), BrokerRegistration (62), BrokerHeartbeat (63),
+AllocateProducerIds (67) and AssignReplicasToDirs (73); and of it, as users do: DescribeQuorum (55),
+UnregisterBroker (64).
 
 What is allowed is decided in `moldau.cluster`; here requests become its events, and its replies answers.
 """
@@ -15,12 +16,13 @@ from moldau.broker.forwarding import is_from_broker
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
 from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange, IsrOutcome
+from moldau.cluster.lost_replicas import Replica
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import PartitionRecord, Record
 from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema, error, ms
-from moldau.wire.uuids import uuid_to_text
+from moldau.wire.uuids import LOST_DIRECTORY, uuid_to_text
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -186,6 +188,49 @@ def _altered(schema: Schema, index: int, outcome: IsrOutcome) -> Any:
     return schema.PartitionData(
         partition_index=index, error_code=error(outcome), leader_id=0, leader_epoch=0, isr=(), partition_epoch=0
     )
+
+
+# -- AssignReplicasToDirs
+
+
+async def handle_assign_replicas_to_dirs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    """Only who loses a replica counts: in which of its directories a broker keeps the others is its own affair."""
+    schema = context.schema
+    lost = [
+        (topic.topic_id, part.partition_index)
+        for directory in request.directories
+        if directory.id_ == LOST_DIRECTORY
+        for topic in directory.topics
+        for part in topic.partitions
+    ]
+    code, codes = ErrorCode.NONE, dict[Replica, ErrorCode]()
+    try:
+        _check_broker(context)
+        codes = await run(
+            node, lambda machine, image: machine.lose_replicas(image, request.broker_id, request.broker_epoch, lost)
+        )
+    except KafkaError as refusal:
+        code = refusal.code
+    told = [
+        schema.DirectoryData(
+            id_=directory.id_,
+            topics=tuple(
+                schema.TopicData(
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        schema.PartitionData(
+                            partition_index=part.partition_index,
+                            error_code=error(codes.get((topic.topic_id, part.partition_index), ErrorCode.NONE)),
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in directory.topics
+            ),
+        )
+        for directory in (request.directories if code is ErrorCode.NONE else ())
+    ]
+    return schema.AssignReplicasToDirsResponse(throttle_time=ms(0), error_code=error(code), directories=tuple(told))
 
 
 # -- AllocateProducerIds
