@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.lives import Life
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
 from moldau.broker.peers import CONTROLLER, Peer, refuses
-from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
+from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.metadata.store import Candidate, Leadership, MetadataStore
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.fetch import (
@@ -62,7 +62,8 @@ class Membership:
         self._changed = asyncio.Event()
         """A leadership was told of."""
         self._has_image = asyncio.Event()
-        self._failure: MoldauError | None = None
+        self._waiting: asyncio.Task[Any] | None = None
+        self._gave_up = False
         self._predecessor: int | None = None
         self._wants_shutdown = False
         self._may_shut_down = asyncio.Event()
@@ -79,8 +80,8 @@ class Membership:
         node.spawn(self._follow_forever())
         await self._patiently("waiting for a controller", self._has_image.wait)
         await node.in_thread(self._open_logs)
-        node.begin()
         await self._patiently("waiting to be registered", self._register)
+        node.begin()
         node.spawn(self._beat_forever())
         await self._patiently("waiting to be unfenced", self._unfenced)
         await node.in_thread(self._announce)
@@ -98,15 +99,21 @@ class Membership:
 
     async def _patiently(self, what: str, work: Callable[[], Any]) -> None:
         """Says every two seconds what the start waits for."""
-        task = asyncio.ensure_future(work())
+        self._waiting = task = asyncio.ensure_future(work())
+        if self._gave_up:
+            task.cancel()
         try:
             while not (await asyncio.wait({task}, timeout=JOIN_PROGRESS_S))[0]:
-                if self._failure is not None:
-                    raise self._failure
                 log.info(what)
             await task
         finally:
             task.cancel()
+
+    def give_up(self) -> None:
+        """A join that still waits for others is cancelled."""
+        self._gave_up = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     # -- who leads
 
@@ -219,7 +226,7 @@ class Membership:
                         self._has_image.set()
                 elif not self._has_image.is_set():
                     self._has_image.set()
-        except (KafkaError, OSError) as error:
+        except Exception as error:  # whatever it was: a broker that follows nobody is lost
             log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
             if await refuses(node.loop, (leadership.host, leadership.port)):
                 await node.in_thread(self._store.usurp, leadership.epoch)
@@ -240,8 +247,8 @@ class Membership:
                 if code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION):
                     raise ConfigError(f"the controller refuses this broker: {code.name}")
                 log.info("not registered yet", extra={"why": code.name})
-            except KafkaError as error:
-                log.debug("not registered yet: %s", error.message)
+            except (KafkaError, ProtocolError) as error:
+                log.debug("not registered yet: %s", error)
             await asyncio.sleep(FENCED_BEAT_S)
         node.broker_epoch = answer.broker_epoch
         await node.in_thread(life.began, answer.broker_epoch)
@@ -287,6 +294,9 @@ class Membership:
             except KafkaError as error:
                 log.debug("heartbeat failed: %s", error.message)
                 interval_s = FENCED_BEAT_S
+            except Exception:  # one that sends no more heartbeats would be fenced for ever
+                log.exception("heartbeat failed")
+                interval_s = JOIN_PROGRESS_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._beat_now.wait(), interval_s)
             self._beat_now.clear()
@@ -321,6 +331,10 @@ class Membership:
                 await asyncio.wait_for(self._may_shut_down.wait(), SHUTDOWN_TIMEOUT_S)
         with suppress(MoldauError):
             await node.in_thread(self._store.resign)
+
+    def close(self) -> None:
+        """Blocks."""
+        self._store.close()
 
 
 _PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}

@@ -163,7 +163,8 @@ class BrokerNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.peers.close()
         await self.loop.run_in_executor(self.executor, self.logs.close, self.broker_epoch)
-        await self.loop.run_in_executor(self.executor, self.controller.close)
+        close_store = self.controller.close if self.membership is None else self.membership.close
+        await self.loop.run_in_executor(self.executor, close_store)
         self.executor.shutdown()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

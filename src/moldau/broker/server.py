@@ -71,6 +71,11 @@ class Server:
         self.node.membership = Membership(self.node, make_store(self.config))
         await self.node.membership.join()
 
+    def give_up(self) -> None:
+        """A start that waits for the other brokers is cancelled."""
+        if self.node.membership is not None:
+            self.node.membership.give_up()
+
     async def _listen_all(self) -> None:
         for listener in self.config.listeners:
             await self._listen(listener)

@@ -164,7 +164,9 @@ async def _serve(config: BrokerConfig, *, is_child: bool) -> None:
         loop.add_reader(sys.stdin.fileno(), _stop_at_the_end_of_input, loop, stop)
     server = Server(config)
     try:
-        await server.start()
+        if not await _started(server, stop):
+            log.info("stopped before it was ready")
+            return
         await server.serve_metrics()
         with running.registered(
             {
@@ -180,6 +182,20 @@ async def _serve(config: BrokerConfig, *, is_child: bool) -> None:
             log.info("stopped")
     finally:
         await server.stop()
+
+
+async def _started(server: Server, stop: asyncio.Event) -> bool:
+    """False where it had to stop while it waited for its cluster, which can take for ever."""
+    starting, stopping = asyncio.ensure_future(server.start()), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        server.give_up()
+    try:
+        await starting
+    except asyncio.CancelledError:
+        return False
+    return True
 
 
 def _stop_at_the_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -1,0 +1,84 @@
+"""A broker's place in its cluster: what it does when the others are not there, and what it leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.broker.server import Server
+from moldau.config.broker import BrokerConfig
+from moldau.metadata.shared_store import SharedStore
+from moldau.metadata.store import Candidate
+from soak.broker_process import command
+from tests.integration.waiting import eventually
+
+
+@pytest.fixture
+def silent_controller(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a cluster whose controller takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        store = SharedStore(tmp_path / "metadata")
+        store.open()
+        told: list[object] = []
+        store.campaign(Candidate(9, "127.0.0.1", listening.getsockname()[1]), told.append)
+        try:
+            eventually(lambda: told and told[-1] is not None, "it is elected")
+            yield tmp_path / "metadata"
+        finally:
+            store.close()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "the end of its input"])
+def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path, silent_controller: Path, how: str) -> None:
+    properties = {
+        "node.id": 1,
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": tmp_path / "data",
+        "moldau.metadata.dir": silent_controller,
+        "broker.session.timeout.ms": 600_000,
+    }
+    overrides = [part for key, value in properties.items() for part in ("--override", f"{key}={value}")]
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        broker = subprocess.Popen(
+            [command("moldau"), "start", "--child", *overrides], stdin=subprocess.PIPE, stderr=output, stdout=output
+        )
+    try:
+        eventually(lambda: "waiting for a controller" in said.read_text(), "it waits")
+        if how == "SIGTERM":
+            broker.send_signal(signal.SIGTERM)
+        else:
+            assert broker.stdin is not None
+            broker.stdin.close()
+        assert broker.wait(10) == 0, said.read_text()
+    finally:
+        broker.kill()
+        broker.wait()
+
+
+async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(tmp_path: Path) -> None:
+    servers = []
+    for node_id in (1, 2):
+        properties = {
+            "node.id": str(node_id),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path / f"data-{node_id}"),
+            "moldau.metadata.dir": str(tmp_path / "metadata"),
+        }
+        servers.append(Server(BrokerConfig.from_properties(properties, strict=True)[0]))
+        await servers[-1].start()
+    first, second = servers
+    try:
+        assert first.node.controller.is_active
+        await second.stop()
+        with (tmp_path / "metadata" / "broker-2.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        await second.stop()
+        await first.stop()
