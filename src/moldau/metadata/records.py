@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from moldau.errors import StorageError
@@ -136,9 +137,13 @@ _TYPES: dict[str, type[Record]] = {
 }
 _NAMES: dict[type[Any], str] = {cls: name for name, cls in _TYPES.items()}
 
+# The partitions of a topic follow each other, by the thousand.
+_topic_id = lru_cache(maxsize=16)(uuid_from_text)
+_topic_id_text = lru_cache(maxsize=16)(uuid_to_text)
+
 # JSON knows neither UUIDs nor tuples.
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    "topic_id": uuid_from_text,
+    "topic_id": _topic_id,
     "replicas": tuple,
     "isr": tuple,
     "adding": tuple,
@@ -161,7 +166,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
         value = getattr(record, name)
         if name in defaults and value == defaults[name]:
             continue  # a third of the bytes, in an image of many partitions
-        result[name] = uuid_to_text(value) if isinstance(value, uuid.UUID) else value
+        result[name] = _topic_id_text(value) if isinstance(value, uuid.UUID) else value
     return result
 
 
