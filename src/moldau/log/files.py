@@ -28,25 +28,39 @@ SWAP_SUFFIX = ".swap"
 # Errors after which nothing on the device can be trusted; a full disk is not among them: space can be freed.
 _DEVICE_ERRORS = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.EROFS})
 
+PROBE_FILE = "moldau-space-probe"
+PROBE_BYTES = 1 << 20
+"""Room for some batches: a directory with less would be full again at once."""
+
 
 def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
 class LogDir:
-    """One entry of `log.dirs`: where it is, and whether its disk has failed."""
+    """One entry of `log.dirs`: where it is, and whether its disk is full or has failed.
 
-    __slots__ = ("error", "offline", "path")
+    A failed one is offline until the next start. A full one is asked to take what still fits; `probe` finds out when it
+    has space again.
+    """
+
+    __slots__ = ("error", "is_full", "offline", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offline = False
+        self.is_full = False
         self.error = ""
+
+    @property
+    def is_writable(self) -> bool:
+        return not self.offline and not self.is_full
 
     def storage_error(self, what: str, error: OSError) -> StorageError:
         """The error to raise for `error`; a failing device takes the directory offline on the way."""
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.is_full = True
             advice = "free space there, or move partitions to another of the log.dirs; reads go on meanwhile"
             return StorageError(f"{what}: log directory {self.path} is full ({reason}); {advice}")
         if error.errno in _DEVICE_ERRORS:
@@ -63,6 +77,19 @@ class LogDir:
     def check_online(self) -> None:
         if self.offline:
             raise StorageError(f"log directory {self.path} is offline ({self.error}); nothing can be written there")
+
+    def probe(self) -> None:
+        """Whether a full directory has space again. Blocks."""
+        path = self.path / PROBE_FILE
+        try:
+            try:
+                write_file(path, bytes(PROBE_BYTES), sync=True)
+            finally:
+                remove_file(path)
+        except OSError as error:
+            self.storage_error("cannot write", error)
+        else:
+            self.is_full = False
 
 
 def write_at(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:

@@ -274,9 +274,10 @@ class LogManager:
         return log
 
     def _emptiest(self) -> Path:
-        counts = {path: 0 for path, context in self._contexts.items() if not context.log_dir.offline}
-        if not counts:
+        online = [log_dir for log_dir in self.log_dirs if not log_dir.offline]
+        if not online:
             raise StorageError("every log directory is offline; nothing can be created")
+        counts = {log_dir.path: 0 for log_dir in online if not log_dir.is_full} or {online[0].path: 0}
         if len(counts) > 1:
             for log in self.logs.values():
                 if log.log_dir.path in counts:
@@ -393,8 +394,12 @@ class LogManager:
                 raise log_dir.storage_error("cannot write checkpoints", error) from error
 
     @property
+    def log_dirs(self) -> list[LogDir]:
+        return [context.log_dir for context in self._contexts.values()]
+
+    @property
     def offline_dirs(self) -> list[Path]:
-        return [path for path, context in self._contexts.items() if context.log_dir.offline]
+        return [log_dir.path for log_dir in self.log_dirs if log_dir.offline]
 
     def describe_dirs(self) -> list[DirDescription]:
         logs = list(self.logs.items())  # another thread may be adding some

@@ -59,6 +59,49 @@ def test_a_file_that_cannot_be_removed_does_not_keep_others(tmp_path: Path, monk
     manager.close()
 
 
+def test_a_full_directory_gets_no_new_logs_until_it_has_space_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, good = tmp_path / "full", tmp_path / "good"
+    manager = opened(full, good)
+    log = manager.create("t", 0, TOPIC_ID)
+    assert log.log_dir.path == full
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if str(full) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, position)
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+    with pytest.raises(StorageError):
+        append(log)
+    log.log_dir.probe()
+    assert not log.log_dir.is_writable
+    for partition in range(1, 4):
+        assert manager.create("t", partition, TOPIC_ID).log_dir.path == good
+    monkeypatch.undo()
+    log.log_dir.probe()
+    assert log.log_dir.is_writable
+    assert not (full / files.PROBE_FILE).exists()
+    assert manager.create("t", 4, TOPIC_ID).log_dir.path == full
+    manager.close()
+
+
+def test_a_full_directory_that_fails_when_it_is_tried_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_dir = files.LogDir(tmp_path)
+    log_dir.storage_error("cannot append", OSError(errno.ENOSPC, "No space left on device"))
+
+    def fsync(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    log_dir.probe()
+    assert log_dir.offline
+
+
 def test_a_failed_directory_gets_no_clean_mark_and_no_new_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = tmp_path / "bad", tmp_path / "good"
     manager = opened(bad, good)
