@@ -1,11 +1,14 @@
 """A bad network for tests: bytes that stop, come late, or end in a reset, between brokers and to their clients.
 
-    with Cluster(3) as cluster …                     kills and pauses are the handles' own: `cluster.brokers[0].kill()`
-    network = Network(cluster)                       before the cluster starts
-    network.cut(cluster.brokers[0])                  from everybody, silently, as a cable that was pulled
-    network.cut(cluster.brokers[0], from_clients=False)
-    network.cut_link(follower, leader)               the requests of one to the other
-    network.delay(0.1); network.reset(); network.heal()
+    cluster = Cluster(3)
+    with Network(cluster) as network, cluster:       # clients start at network.bootstrap_servers
+        network.cut(cluster.brokers[0])              # from everybody, silently, as a cable that was pulled
+        network.cut_link(follower, leader)           # what the one asks the other
+        network.delay(0.1)                           # seconds, each way
+        network.reset()                              # every connection, now
+        network.heal()
+
+Kills and pauses are the brokers' own: `cluster.brokers[0].kill()`.
 
 A `Proxy` is a port that passes on to another. What was cut stays where it is and arrives after `heal`, as TCP has it;
 who calls is known by the client id of the first request. Where nobody listens behind it, nobody listens before it
