@@ -24,7 +24,7 @@ from moldau.cluster.controller import Controller
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.meta_properties import read_cluster_id
 from moldau.metadata.image import ImageDraft, MetadataImage
-from moldau.metadata.records import ClusterRecord, Record
+from moldau.metadata.records import ClusterRecord, ConfigRecord, Record
 from moldau.metadata.store import Candidate, DeposedError, Leadership, MetadataStore
 from moldau.wire.uuids import random_uuid, uuid_to_text
 
@@ -38,11 +38,15 @@ STEPS_MAX = 1000
 EVERYWHERE_TIMEOUT_S = 1.0
 """How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
 TICK_INTERVAL_S = 0.1
+LATE_MS = 1_000
+"""A round that is later than this was held up: by a store that did not answer, or because the process stood still."""
 STAND_ASIDE_S = 5.0
 """More than an election takes."""
 
 T = TypeVar("T")
 Step = Callable[[MetadataImage], tuple[Sequence[Record], T]]
+_Asked = tuple[Step[Any], "asyncio.Future[Any]"]
+_Reply = tuple["asyncio.Future[Any]", Any]
 
 
 class ControllerShell:
@@ -56,8 +60,9 @@ class ControllerShell:
         """The newest image, durable; the node's own follows it."""
         self.feed = MetadataFeed(node)
         self._store: MetadataStore | None = None
-        self._steps: deque[tuple[Step[Any], asyncio.Future[Any]]] = deque()
+        self._steps: deque[_Asked] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._ticked_ms = 0
         self._stood_aside = False
 
     @property
@@ -100,31 +105,40 @@ class ControllerShell:
         self._store = store
         try:
             image = await self._node.in_thread(store.load, leadership.epoch)
+            if self.leadership != leadership:
+                return
+            self._take_over(leadership, image)
+            if not image.cluster_id:
+                await self.run(lambda image: (self._cluster_id_for(image), None))
         except DeposedError:
             return  # another one was quicker: we are told of it
-        except StorageError as error:
-            log.error("elected, but cannot load the metadata", extra={"why": error.message})
-            await self._give_way(store)
+        except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
+            log.error("elected, but cannot load the metadata", extra={"why": str(error)})
+            if self.leadership == leadership:
+                self.deposed()
+                await self._give_way(store)
             return
-        if self.leadership != leadership:
-            return
-        self._take_over(leadership, image)
         log.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
-        if not image.cluster_id:
-            await self.run(lambda image: (self._cluster_id_for(image), None))
         self._node.follow(self.image)
         self._node.spawn(self._tick_forever(self.machine))
 
     def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
-        """The id that this broker's folders bear, if they are of a cluster already, or a new one."""
+        """The id that this broker's folders bear, if somebody formatted them, or a new one.
+
+        Folders with partitions in them are of a cluster that has metadata. Where there is none, this is another place
+        than it was: under a new id nobody with data can join, and have all of it set aside as not known here.
+        """
         if image.cluster_id:
             return ()
-        return [ClusterRecord(read_cluster_id(self._node.logs.directories) or uuid_to_text(random_uuid()))]
+        folders = self._node.logs.directories
+        known = None if any(True for each in folders for _ in each.glob("*/*.log")) else read_cluster_id(folders)
+        return [ClusterRecord(known or uuid_to_text(random_uuid()))]
 
     def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:
         self.leadership = leadership
         self.image = image
-        self.machine = Controller(lambda: self._node.config, image, self._node.monotonic_ms())
+        self._ticked_ms = self._node.monotonic_ms()
+        self.machine = Controller(lambda: self._node.config, image, self._ticked_ms)
         self.feed.begin(leadership.epoch, image)
         self.machine.followed = self.feed.followed
 
@@ -184,47 +198,66 @@ class ControllerShell:
                 for _, answer in batch:
                     _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the change failed inside the controller"))
 
-    async def _write_batch(self, batch: Sequence[tuple[Step[Any], asyncio.Future[Any]]]) -> None:
-        before, draft = self.image, ImageDraft(self.image)
+    async def _write_batch(self, batch: Sequence[_Asked]) -> None:
+        machine, before = self.machine, self.image
+        records, replies, after = self._plan(batch)
+        if records:
+            assert self._store is not None
+            try:
+                await self._node.in_thread(self._store.append, self.epoch, records, after)
+            except KafkaError as error:
+                if self.machine is machine:
+                    await self._not_written(machine, before)
+                for answer, _ in replies:
+                    _fail(answer, error if self.machine is machine else _not_controller())
+                return
+            # Else it was deposed meanwhile. What it wrote is kept all the same, and known to whoever came after it,
+            # this broker again perhaps, whose image is a later one by now.
+            if self.machine is machine:
+                self.image = after
+                self.feed.publish(records, before.version)
+                self._node.follow(after)
+        for answer, reply in replies:
+            if not answer.done():
+                answer.set_result(reply)
+
+    def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
+        """The records of all steps, what to reply when they are durable, and the image that they lead to."""
+        assert self.machine is not None
+        draft = ImageDraft(self.image)
         records: list[Record] = []
         replies = []
         for step, answer in batch:
             try:
                 planned, reply = step(draft.image())
-                draft.add(planned)
             except KafkaError as error:
                 _fail(answer, error)
                 continue
+            except Exception:  # a slip of ours in one step must not cost the others
+                log.exception("a step of the controller failed")
+                continue
+            draft.add(planned)
             records += planned
             replies.append((answer, reply))
-        if records:
-            after = draft.image()
-            assert self._store is not None
-            try:
-                await self._node.in_thread(self._store.append, self.epoch, records, after)
-            except KafkaError as error:
-                await self._not_written(before)
-                for answer, _ in replies:
-                    _fail(answer, error if self.is_active else _not_controller())
-                return
-            self.image = after
-            self.feed.publish(records, before.version)
-            self._node.follow(after)
-        for answer, reply in replies:
-            if not answer.done():
-                answer.set_result(reply)
+        if any(isinstance(one, ConfigRecord) for one in records):
+            # With a lower `min.insync.replicas` leaders commit more at once: who was eligible is not, from then on.
+            settled = self.machine.settle(draft.image())
+            draft.add(settled)
+            records += settled
+        return records, replies, draft.image()
 
-    async def _not_written(self, before: MetadataImage) -> None:
+    async def _not_written(self, machine: Controller | None, before: MetadataImage) -> None:
         """Whether the records are there may be in doubt: what the store holds decides, or the next controller."""
         assert self._store is not None
         try:
             image = await self._node.in_thread(self._store.load, self.epoch)
         except KafkaError as error:
-            self.deposed()
-            if not isinstance(error, DeposedError):
-                await self._give_way(self._store)  # to the store it would still be the controller
+            if self.machine is machine:
+                self.deposed()
+                if not isinstance(error, DeposedError):
+                    await self._give_way(self._store)  # to the store it would still be the controller
             return
-        if image.version != before.version:
+        if self.machine is machine and image.version != before.version:
             self.image = image
             self.feed.begin(self.epoch, image)
             self._node.follow(image)
@@ -243,6 +276,9 @@ class ControllerShell:
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
         """True: do not fence the silent ones, it may be this broker that is cut off."""
         now_ms = self._node.monotonic_ms()
+        late_ms, self._ticked_ms = now_ms - self._ticked_ms - LATE_MS, now_ms
+        if late_ms > 0:
+            machine.overslept(late_ms)
         is_cut_off = machine.is_cut_off(image, now_ms)
         if is_cut_off and not self._stood_aside:
             return (), True

@@ -130,7 +130,7 @@ class Controller:
             return self._fenced(image, *silent)
         # What was found is due until it is true: only a look that finds nothing puts off the next one.
         if image.version != self._settled_version:
-            records = elections.settle(image, config)
+            records = self.settle(image)
             if records:
                 return records
             self._settled_version = image.version
@@ -140,6 +140,14 @@ class Controller:
         if not records:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
         return records
+
+    def settle(self, image: MetadataImage) -> list[Record]:
+        """Elections that became possible, and eligible leaders that are none any more."""
+        return elections.settle(image, self._config())
+
+    def overslept(self, duration_ms: int) -> None:
+        """The controller itself did nothing for so long: that is no silence of the others."""
+        self._last_seen_ms = {one: seen_ms + duration_ms for one, seen_ms in self._last_seen_ms.items()}
 
     def is_cut_off(self, image: MetadataImage, now_ms: int) -> bool:
         """Most brokers fell silent, without a sign of their death: it may be this one that nobody reaches."""
