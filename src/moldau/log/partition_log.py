@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from moldau.config.topic import TopicConfig
-from moldau.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from moldau.errors import OffsetOutOfRangeError
 from moldau.log import durability, lookups, retention, truncation
 from moldau.log.checkpoints import write_partition_metadata
 from moldau.log.epoch_cache import EpochCache
@@ -234,10 +234,7 @@ class PartitionLog:
             batch = view[position : position + header.size]
             check_batch(batch, 0, header, strict=False)
             if header.base_offset < self.log_end_offset:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{self.name} ends at {self.log_end_offset}, the leader sent offset {header.base_offset}",
-                )
+                truncation.make_room_before_end(self, header)
             marker = read_marker(batch, header) if header.producer_id >= 0 and header.is_control else None
             self._write(batch, header, header.base_offset, header.leader_epoch, now_ms)
             if marker is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.errors import ErrorCode, KafkaError
 from moldau.log.durability import lower_recovery_point
 from moldau.log.replay import rebuild_producer_state
 from moldau.log.retention import delete_snapshots
 from moldau.log.segment import Segment
+from moldau.wire.batch import BatchHeader
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
@@ -56,3 +58,19 @@ def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
     log.log_start_offset = log.first_dirty_offset = offset
     log.recovery_point = offset
     log.high_watermark = offset
+
+
+def make_room_before_end(log: PartitionLog, header: BatchHeader) -> None:
+    """For a leader's batch that begins before the end of `log`; KafkaError unless it may.
+
+    Only an empty log begins inside a batch: records were deleted up to there, and the leader still has the batch whole.
+    """
+    start_offset = log.log_start_offset
+    if not start_offset == log.log_end_offset <= header.last_offset:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"{log.name} ends at {log.log_end_offset}, the leader sent offset {header.base_offset}",
+        )
+    truncate_fully_and_start_at(log, header.base_offset)
+    log.log_start_offset = start_offset
+    log.high_watermark = start_offset

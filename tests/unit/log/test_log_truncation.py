@@ -20,6 +20,7 @@ from log_helpers import (
     restart,
 )
 
+from moldau.errors import KafkaError
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import read_header
 
@@ -113,3 +114,23 @@ def test_an_epoch_that_never_wrote_is_forgotten_by_a_truncation_to_the_end(tmp_p
     log.epochs.assign(2, 1)
     assert log.truncate_to(1) is False
     assert log.epochs.entries() == [(1, 0)]
+
+
+def test_an_empty_log_may_begin_inside_a_batch_of_its_leader(tmp_path: Path) -> None:
+    """DeleteRecords cuts anywhere; the leader sends the batch whole, to a replica that begins at the cut."""
+    log = new_log(tmp_path)
+    log.truncate_fully_and_start_at(5)
+    log.append_as_follower(batch(10, base_offset=0), now_ms=NOW_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 10)
+    assert offsets_of(log) == [0]
+    log.append_as_follower(batch(1, base_offset=10), now_ms=NOW_MS)
+    log = crash(log)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 11)
+
+
+def test_a_log_that_holds_something_takes_no_batch_that_begins_before_its_end(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, batch(5))
+    with pytest.raises(KafkaError):
+        log.append_as_follower(batch(10, base_offset=4), now_ms=NOW_MS)
+    assert log.log_end_offset == 5
