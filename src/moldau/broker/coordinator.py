@@ -408,17 +408,19 @@ class Coordinator(Generic[S]):
                 await committed
                 continue
             if offset >= written.log_end_offset:
-                break
+                if not _has_too_few_replicas(leader):  # its first step could write something
+                    return
+                # Nobody tells of it. A marker that is written as soon as there are enough is read, too.
+                await asyncio.sleep(ENOUGH_REPLICAS_POLL_S)
+                continue
             size = min(self._load_bytes(), LOAD_BYTES_MAX)
             data = bytes(written.read(offset, size, upto_offset=written.high_watermark, min_one=True))
             if not data:
-                break
+                return
             for position, header in iter_headers(data):
                 check_batch(data, position, header, strict=False)
                 await self._replay_batch(shard, data, position, header)
                 offset = header.next_offset
-        while _has_too_few_replicas(leader):  # noqa: ASYNC110  (rare, and nobody tells of it)
-            await asyncio.sleep(ENOUGH_REPLICAS_POLL_S)  # its first step could write something
 
     async def _replay_batch(self, shard: S, data: bytes, position: int, header: BatchHeader) -> None:
         if header.is_control:

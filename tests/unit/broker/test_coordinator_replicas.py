@@ -13,7 +13,9 @@ from moldau.broker import coordinator as shell
 from moldau.broker.coordinator import Coordinator
 from moldau.broker.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
+from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.records import BrokerRecord
+from moldau.wire.batch import ControlType, encode_end_txn_marker
 
 OTHER = 7
 TOPIC = "__counters"
@@ -147,3 +149,28 @@ async def test_a_shard_does_not_outlive_its_leader_epoch(replicated: Replicated)
     await until(lambda: not replicated.coordinator.is_loading)
     assert replicated.coordinator.shard("a") is not shard
     assert replicated.coordinator.epoch_for("a") == 2
+
+
+async def test_a_marker_that_is_written_just_before_a_shard_begins_is_not_missed(
+    start_offline: StartOffline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "ENOUGH_REPLICAS_POLL_S", 0.02)
+    replicated = await Replicated(start_offline(), min_isr=2).start()
+    node, partition = replicated.node, replicated.partition
+    made: list[Counters] = []
+    monkeypatch.setattr(replicated.coordinator, "_make_shard", lambda _: made.append(Counters()) or made[-1])
+    replicated.coordinator.ask("a", add("a"))
+    replicated.follower_has(1)
+    await replicated.change(leader=OTHER, leader_epoch=1, isr=(node.node_id, OTHER), partition_epoch=1)
+    await replicated.change(leader_epoch=2, isr=(node.node_id,), partition_epoch=2)
+    await until(lambda: any(shard.replayed for shard in made))  # now it waits for replicas only
+    assert replicated.coordinator.is_loading
+    await replicated.change(leader_epoch=2, isr=(node.node_id, OTHER), partition_epoch=3)
+    marker = encode_end_txn_marker(
+        ControlType.COMMIT, coordinator_epoch=0, producer_id=9, producer_epoch=0, timestamp_ms=node.clock()
+    )
+    partition.append(memoryview(bytearray(marker)), node.clock(), AppendOrigin.COORDINATOR, required_acks=-1)
+    replicated.coordinator.marker_written(partition.index, 9, True)
+    replicated.follower_has(2)
+    await until(lambda: not replicated.coordinator.is_loading)
+    assert replicated.coordinator.shard("a").markers == [(9, True)]
