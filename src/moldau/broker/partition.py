@@ -79,6 +79,9 @@ class Replicas(Cluster, Protocol):
 
 ENOUGH_BYTES = 2**31
 """More than any fetch can wait for."""
+UNCOMMITTED_MAX = 1000
+"""Batches above the high watermark that are counted one by one; what comes behind counts as one. With too few replicas
+in sync, acks=1 goes on writing for as long as the disk has room."""
 
 
 class Partition:
@@ -209,7 +212,7 @@ class Partition:
 
     def check_leads(self) -> None:
         if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.leader_id} leads {self.name}")
+            raise self._not_leading()
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """A client that knows another leader epoch than ours has to refresh its metadata first."""
@@ -251,7 +254,7 @@ class Partition:
 
     def _appended(self, base_offset: int, byte_count: int, now_ms: int) -> None:
         """A batch that is above the high watermark, until followers have it."""
-        self._uncommitted.append((self.log.log_end_offset, byte_count))
+        self._count_uncommitted(byte_count)
         for subscriber in self.subscribers:
             subscriber.appended(base_offset, byte_count)
         assert self.leadership is not None
@@ -264,13 +267,19 @@ class Partition:
         """What the leader sent, as it came. Its high watermark goes for as much of the log as is here."""
         partition_log = self.log
         if records:
-            end_offset = partition_log.append_as_follower(records, now_ms=now_ms)
-            self._uncommitted.append((end_offset, len(records)))
+            partition_log.append_as_follower(records, now_ms=now_ms)
+            self._count_uncommitted(len(records))
         high_watermark = min(leader_high_watermark, partition_log.log_end_offset)
         if high_watermark > partition_log.high_watermark:
             self._move_high_watermark(high_watermark)
         if leader_start_offset > partition_log.log_start_offset:
             partition_log.delete_records(min(leader_start_offset, partition_log.high_watermark))
+
+    def _count_uncommitted(self, byte_count: int) -> None:
+        uncommitted = self._uncommitted
+        if len(uncommitted) >= UNCOMMITTED_MAX:
+            byte_count += uncommitted.pop()[1]
+        uncommitted.append((self.log.log_end_offset, byte_count))
 
     def delete_records(self, before_offset: int) -> int:
         """As the leader: the log begins at `before_offset` (-1: the high watermark); followers hear of it."""
@@ -394,14 +403,20 @@ class Partition:
         if self.log.high_watermark >= offset:
             return None
         future: asyncio.Future[None] = self._replicas.loop.create_future()
-        self.wait_for_commit(offset, _CommitFuture(future))
+        if self.is_leader:
+            self.wait_for_commit(offset, _CommitFuture(future))
+        else:  # who asks after a pause may be too late for `_fail_commits`
+            future.set_exception(self._not_leading())
         return future
 
     def _fail_commits(self) -> None:
         commits, self._commits = self._commits, deque()
-        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} has another leader now")
+        error = self._not_leading()
         for _, waiting in commits:
             waiting.failed(error)
+
+    def _not_leading(self) -> KafkaError:
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.leader_id} leads {self.name}")
 
     # -- the in-sync set
 

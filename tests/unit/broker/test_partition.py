@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moldau.broker.delayed_produce import DelayedProduce, Uncommitted
-from moldau.broker.partition import Partition
+from moldau.broker.partition import UNCOMMITTED_MAX, Partition
 from moldau.cluster.replica import IsrChange
 from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError
@@ -28,6 +28,7 @@ class Manager:
     """Broker 1, in a cluster where everybody is alive."""
 
     broker_id = 1
+    is_registered = True
     lag_time_max_ms = 1000
 
     def __init__(self) -> None:
@@ -227,3 +228,26 @@ async def test_a_produce_whose_leader_is_replaced_hears_of_the_new_one(tmp_path:
     await produce.future
     assert results[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert results[0].current_leader == (2, 1)
+
+
+async def test_who_asks_for_a_commit_after_the_leader_changed_does_not_wait_for_ever(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, image())
+    partition.append(batch(), NOW_MS)
+    partition.follow_image(image(leader=2, epoch=1, partition_epoch=1))
+    committed = partition.committed(1)
+    assert committed is not None
+    with pytest.raises(KafkaError) as failed:
+        await asyncio.wait_for(committed, 1)
+    assert failed.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_leader_that_commits_nothing_remembers_no_more_for_each_batch(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, image(isr=(1,)), min_insync_replicas=2)
+    records = batch()
+    for _ in range(UNCOMMITTED_MAX + 100):
+        partition.append(batch(), NOW_MS)
+    assert len(partition._uncommitted) == UNCOMMITTED_MAX
+    waiting = Waiting(partition)
+    partition.follow_image(image(partition_epoch=1))
+    fetched(partition, UNCOMMITTED_MAX + 100)
+    assert waiting.byte_count == (UNCOMMITTED_MAX + 100) * len(records)
