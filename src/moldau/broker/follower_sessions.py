@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.partition import Partition
 from moldau.broker.request import RequestContext
-from moldau.cluster.replica import UNKNOWN_EPOCH, Follower
+from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
 from moldau.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from moldau.wire.fetch import (
     FetchPartition,
@@ -132,6 +132,12 @@ class Subscription:
                 partition.subscribers.append(self)
             self.partition = partition
 
+    def end(self) -> None:
+        """The session holds it no more. Up to the last fetch, the follower had everything, if nothing is to be told."""
+        if self.follower is not None and not self.is_due and not self.muted:
+            self.follower.was_caught_up_at(self.session.last_fetch_ms)
+        self.move_to(None)
+
     # -- what it is told
 
     def read(self, left: int, *, min_one: bool) -> tuple[FetchPartitionResult | None, int]:
@@ -233,18 +239,18 @@ class FollowerSession:
         self._timer: asyncio.TimerHandle | None = None
 
     def check_life(self) -> None:
-        """A fetch of an earlier life of the broker must not speak for the one that is registered."""
+        """Nobody else speaks for the life of the broker that is registered: no other life, and no client."""
         broker = self.node.image.brokers.get(self.replica_id)
-        if broker is not None and UNKNOWN_EPOCH < self._replica_epoch < broker.broker_epoch:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker has registered anew since")
+        if broker is None or broker.broker_epoch != self._replica_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"epoch {self._replica_epoch} of broker {self.replica_id} is not the one that is registered",
+            )
 
     def close(self) -> None:
         self.answer()
         for subscription in self.subscriptions.values():
-            follower = subscription.follower
-            if follower is not None and not subscription.is_due and not subscription.muted:
-                follower.was_caught_up_at(self.last_fetch_ms)
-            subscription.move_to(None)
+            subscription.end()
         self.subscriptions.clear()
         self.due.clear()
         self._held.clear()
@@ -283,9 +289,12 @@ class FollowerSession:
     def _forget(self, key: _PartitionKey) -> None:
         subscription = self.subscriptions.pop(key, None)
         if subscription is not None:
-            subscription.move_to(None)
+            subscription.end()
             subscription.muted = _SENT
             self.due.pop(subscription, None)
+            if subscription.follower is not None:
+                # It follows no more, for its disk perhaps: what it has is no reason to take it into the ISR.
+                subscription.follower.log_end_offset = UNKNOWN_OFFSET
 
     def _named(self, topic_id: bytes, asked: FetchPartition, now_ms: int) -> bool:
         """The follower says how far it is; False when it is wrong, and has to hear of it."""

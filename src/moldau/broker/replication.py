@@ -88,7 +88,7 @@ class ReplicaManager:
                 self._led.add(partition)
             else:
                 self._led.discard(partition)
-            if partition.is_leader or partition.leader_id < 0:
+            if partition.is_leader or partition.leader_id < 0 or not partition.log.log_dir.is_writable:
                 self._unfollow(partition)
             else:
                 self._follow(partition)
@@ -162,10 +162,12 @@ class ReplicaManager:
                     partition.shrink_isr(now_ms)
 
     def _grow(self) -> None:
+        now_ms = self.clock()
         for partition in self._led:
             leadership = partition.leadership
             if leadership is not None and len(leadership.isr) <= len(leadership.followers):
                 partition.grow_isr()
+                partition.advance(now_ms)  # one that was about to join may be gone
 
     def propose(self, partition: Partition, change: IsrChange) -> None:
         """Asks the controller for another ISR."""

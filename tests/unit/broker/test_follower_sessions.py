@@ -1,0 +1,86 @@
+"""The leader's end: what a fetch with a replica id, played by the test, may bring about."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from offline import OfflineBroker, StartOffline
+
+from moldau.broker.partition import Partition
+from moldau.errors import ErrorCode
+from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
+from moldau.wire.apis import ApiKey
+from moldau.wire.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request, parse_fetch_response
+from moldau.wire.messages import request_head
+
+FOLLOWER = 7
+BROKER_EPOCH = 40
+TOPIC_ID = uuid.UUID(int=5)
+
+
+class Led:
+    """A partition that this broker leads, with a follower that has nothing yet."""
+
+    def __init__(self, broker: OfflineBroker) -> None:
+        self.broker = broker
+
+    async def start(self) -> Led:
+        replicas = (self.broker.node.node_id, FOLLOWER)
+        await self.broker.node.change_metadata(
+            lambda _: [
+                BrokerRecord(FOLLOWER, BROKER_EPOCH, (("PLAINTEXT", "127.0.0.1", 1, "PLAINTEXT"),)),
+                TopicRecord("t", TOPIC_ID),
+                PartitionRecord(TOPIC_ID, 0, replicas, replicas, self.broker.node.node_id),
+            ]
+        )
+        self.broker.write("t", 3)
+        return self
+
+    @property
+    def partition(self) -> Partition:
+        return self.broker.node.find_partition("t", None, 0)
+
+    async def fetch(self, offset: int, broker_epoch: int) -> int:
+        """The code it is told."""
+        asked = FetchPartition(0, 0, offset, -1, 0, 1 << 20)
+        request = FetchRequest(
+            replica_id=FOLLOWER,
+            replica_epoch=broker_epoch,
+            session_epoch=0,
+            topics=[FetchTopic(None, TOPIC_ID.bytes, [asked])],
+        )
+        body = encode_fetch_request(17, request)
+        head = request_head(ApiKey.FETCH, 17, 1, "test", len(body))
+        response = parse_fetch_response(17, memoryview((await self.broker.send(head[4:] + body))[4:]))
+        ((_, _, (result,)),) = response.topics
+        return result.error_code
+
+
+@pytest.fixture
+async def led(start_offline: StartOffline) -> Led:
+    return await Led(start_offline()).start()
+
+
+async def test_what_the_follower_says_that_it_has_is_committed(led: Led) -> None:
+    assert await led.fetch(3, BROKER_EPOCH) == 0
+    assert led.partition.log.high_watermark == 3
+
+
+@pytest.mark.parametrize("broker_epoch", [-1, BROKER_EPOCH - 1, BROKER_EPOCH + 1])
+async def test_whoever_is_not_the_registered_life_of_the_follower_commits_nothing(led: Led, broker_epoch: int) -> None:
+    assert await led.fetch(3, broker_epoch) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert led.partition.log.high_watermark == 0
+
+
+async def test_a_replica_that_was_about_to_join_and_died_is_waited_for_no_longer(led: Led) -> None:
+    node = led.broker.node
+    part = node.image.topics["t"].partitions[0]
+    await led.fetch(3, BROKER_EPOCH)
+    await led.fetch(2, BROKER_EPOCH)  # not enough to be proposed again, enough to be waited for
+    await node.change_metadata(lambda _: [part.record(TOPIC_ID, isr=(node.node_id,), partition_epoch=1)])
+    led.broker.write("t", 1)
+    assert led.partition.log.high_watermark == 3
+    await node.change_metadata(lambda image: [replace(image.brokers[FOLLOWER], fenced=True)])
+    assert led.partition.log.high_watermark == 4
