@@ -93,9 +93,12 @@ class EpochCache:
         """Writes the file if memory is ahead of it. Any thread may call it."""
         with self._writing:
             if self._unwritten:
-                entries = self._entries
-                self._write(entries)
-                self._unwritten = self._entries is not entries
+                self._unwritten = False  # first: an epoch that the owner assigns meanwhile is marked again
+                try:
+                    self._write(self._entries)
+                except OSError:
+                    self._unwritten = True
+                    raise
 
     def flush(self) -> None:
         """Forces the file to disk if it changed since. Any thread may call it."""
