@@ -33,6 +33,8 @@ CONTROLLER = "controller"
 """The purpose of connections on which the controller is asked, for this broker or for its clients."""
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 30.0
+CORRELATION_ID_MAX = 2**31 - 1
+"""Then they begin again: a busy follower comes so far within weeks."""
 
 _SIZE = struct.Struct(">i")
 
@@ -57,7 +59,7 @@ class Peer:
         if version is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self._where} does not serve API {key}")
         entity = build(request_schema(key, version))
-        self._correlation_id += 1
+        self._count()
         frame = await self._exchange(encode_request(self._correlation_id, self._client_id, entity), timeout_s)
         return decode_response(key, version, frame)[1]
 
@@ -66,7 +68,7 @@ class Peer:
     ) -> memoryview:
         """As `ask`, with a body the caller packed; the answer's frame from its correlation id on."""
         await self._connected()
-        self._correlation_id += 1
+        self._count()
         size = sum(len(part) for part in body)
         head = request_head(key, version, self._correlation_id, self._client_id, size)
         return await self._exchange(b"".join((head, *body)), timeout_s)
@@ -87,6 +89,9 @@ class Peer:
     @property
     def _where(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
+
+    def _count(self) -> None:
+        self._correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
 
     async def _exchange(self, frame: bytes, timeout_s: float) -> memoryview:
         assert self._wire is not None, "connected before"
@@ -131,7 +136,7 @@ class Peer:
         entity = request_schema(ApiKey.API_VERSIONS, version).ApiVersionsRequest(
             client_software_name="moldau-broker", client_software_version=__version__
         )
-        self._correlation_id += 1
+        self._count()
         number = self._correlation_id
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
