@@ -275,7 +275,7 @@ class SharePartitions:
                 committed = partition.committed(partition.log.log_end_offset)
                 if committed is not None:
                     await committed
-                partition.log.delete_records(end_offset)
+                partition.delete_records(end_offset)
             except KafkaError as error:
                 log.warning("cannot prune share state", extra={"partition": index, "why": error.message})
 
