@@ -324,12 +324,11 @@ class BrokerNode:
         self.image = after
         if self._apply_broker_overrides():
             changed = list(after.topics.values())
-        followed = self.hosted.match(changed)
+        self.replication.follow(self.hosted.match(changed))
         replaced = [topic for topic in changed if _takes_a_name(topic, before)]
         if replaced:  # whose logs could not be made while those of the topics before them were there
             await self.in_thread(self.hosted.prepare, replaced, MetadataImage(), after)
-            followed += self.hosted.match(replaced)
-        self.replication.follow(followed)
+            self.replication.follow(self.hosted.match(replaced))
         if after.brokers is not before.brokers:
             self.peers.follow(before, after)
         if changed or len(after.topics) != len(before.topics):

@@ -62,6 +62,11 @@ class Followed:
         self.named_in = 0
         """The number of the request that named it last: what answers an earlier one is about another state."""
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what was asked for in this leader epoch may still go into the log."""
+        return not self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+
     def asked(self, max_bytes: int) -> FetchPartition:
         partition_log = self.partition.log
         return FetchPartition(
@@ -182,13 +187,15 @@ class ReplicaFetcher:
         for _, topic_id, results in response.topics:
             for result in results:
                 followed = self._named.get((topic_id or b"", result.index))
-                if followed is not None and followed.named_in <= self._answered:
+                if followed is not None and followed.named_in <= self._answered and followed.is_current:
                     self._take(followed, result, now_ms)
 
     async def _ask(self) -> memoryview:
         """Sends the next request of the session; its answer."""
         node = self._node
         config = node.config
+        if node.broker_epoch < 0:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this broker is not registered yet")
         session_id, epoch = self._session
         if session_id:
             self._session = (session_id, 1 if epoch == 2**31 - 1 else epoch + 1)
@@ -294,12 +301,13 @@ class ReplicaFetcher:
     async def _find_place(self, followed: Followed) -> None:
         """The leader does not have the offset at which this log ends."""
         partition = followed.partition
+        own_end_offset = partition.log.log_end_offset
         try:
             end_offset = await self._leader_offset(followed, LATEST)
             start_offset = await self._leader_offset(followed, EARLIEST)
-            if self._followed.get(followed.key) is not followed:
-                return
-            place = out_of_range(start_offset, end_offset, partition.log.log_end_offset)
+            if self._followed.get(followed.key) is not followed or partition.log.log_end_offset != own_end_offset:
+                return  # a session that began meanwhile has asked for it, and got on
+            place = out_of_range(start_offset, end_offset, own_end_offset)
             why = f"the leader has offsets {start_offset} to {end_offset}"
             if place.starts_over:
                 partition.start_over_at(place.offset, why)
