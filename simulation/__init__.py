@@ -1,4 +1,4 @@
-"""A whole cluster in one thread, on a fake clock, disk and network, from one seed: `python -m simulation --seeds 1000`.
+"""A whole cluster in one thread, on a fake clock, disk and network, from one seed: `python -m simulation --seeds 700`.
 
 What runs is the real thing as far as it decides anything: the controller (`moldau.cluster`), the metadata's records and
 images, the leader's and the follower's end of a partition, producer state, the shards of groups and transactions. What
