@@ -111,6 +111,7 @@ class ReplicaFetcher:
         followed = self._followed.pop((partition.topic_id, partition.index), None)
         if followed is not None:
             self._leave_out(followed)
+            self._speak_up()
 
     def stop(self) -> None:
         self._task.cancel()
@@ -120,6 +121,10 @@ class ReplicaFetcher:
     def _follow(self, followed: Followed) -> None:
         self._followed[followed.key] = self._unnamed[followed.key] = followed
         self._wanted.set()
+        self._speak_up()
+
+    def _speak_up(self) -> None:
+        """There is something to say: the request that waits is not waited for."""
         if self._is_waiting and self._ahead is None and self._session != _NEW_SESSION:
             self._ahead = self._node.spawn(self._ask())
 
@@ -132,7 +137,7 @@ class ReplicaFetcher:
 
     async def _run(self) -> None:
         while True:
-            if not self._followed:
+            if not self._followed and not self._gone:
                 self._begin_anew()
                 self._wanted.clear()
                 await self._wanted.wait()
@@ -273,9 +278,8 @@ class ReplicaFetcher:
         where = {"partition": followed.partition.name, "leader": self.broker_id, "why": str(error)}
         if not isinstance(error, KafkaError):
             log.error("a partition cannot be followed, for a slip of ours", exc_info=error, extra=where)
-        elif isinstance(error, StorageError) or followed.failures > EXPECTED_FAILURES:
-            is_told = followed.failures & (followed.failures - 1) == 0  # the 1st, 2nd, 4th, 8th, …
-            log.log(logging.ERROR if is_told else logging.DEBUG, "a partition cannot be followed", extra=where)
+        elif followed.failures == (1 if isinstance(error, StorageError) else EXPECTED_FAILURES + 1):
+            log.error("A PARTITION CANNOT BE FOLLOWED", extra=where)
         self._leave_out(followed)
         self._node.loop.call_later(self._retry_s(followed.failures), self._return, followed)
 

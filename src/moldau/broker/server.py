@@ -15,6 +15,7 @@ from moldau.broker.cleaning import Cleaner
 from moldau.broker.connection import ClientConnection
 from moldau.broker.connections import SWEEP_INTERVAL_S
 from moldau.broker.dispatch import Dispatcher
+from moldau.broker.failing_disks import CHECK_INTERVAL_S, FailingDisks
 from moldau.broker.membership import Membership
 from moldau.broker.node import BrokerNode
 from moldau.broker.stores import make_store
@@ -59,6 +60,7 @@ class Server:
         self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
         self._every(self._checkpoint_interval_ms() / 1000, self._checkpoint)
         self._every(1.0, self._purge)
+        self._every(CHECK_INTERVAL_S, FailingDisks(self.node).check)
         prune_interval_ms = self.config.share_coordinator_state_topic_prune_interval_ms
         self._every(prune_interval_ms / 1000, self.node.share_partitions.prune)
         if self.config.log_cleaner_enable:

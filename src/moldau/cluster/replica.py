@@ -177,6 +177,8 @@ class Leadership:
         return max(known, lowest)
 
     def _is_about_to_join(self, follower: Follower, log_end_offset: int, now_ms: int) -> bool:
+        if follower.log_end_offset == UNKNOWN_OFFSET:
+            return False  # it does not follow any more, or not yet
         lag_ms = self._cluster.lag_time_max_ms
         return follower.is_caught_up(log_end_offset, now_ms, lag_ms) and self._is_eligible(follower)
 

@@ -1,0 +1,95 @@
+"""Disks of this broker that are full or have failed, seen from its cluster: others take over what lies there.
+
+A replica that cannot be written is neither led nor followed here as long as another one is in sync: the controller is
+told, again and again until it is so, since a leader that does not know yet may take this broker back in between. The
+only replica stays where it is, and can be read. Failed disks stay failed until the next start; full ones are tried
+every second.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from moldau.cluster.brokers import active_brokers
+from moldau.cluster.lost_replicas import can_do_without
+from moldau.errors import ErrorCode, KafkaError
+from moldau.log.files import LogDir
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema
+from moldau.wire.uuids import LOST_DIRECTORY
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 1.0
+"""The longest that a full or failed disk stays unnoticed, and freed space unused."""
+
+
+class FailingDisks:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._known: set[LogDir] = set()
+
+    async def check(self) -> None:
+        """Tries full disks again, and follows and leads by what can be written."""
+        node = self._node
+        for log_dir in node.logs.log_dirs:
+            if log_dir in self._known and log_dir.is_full and not log_dir.offline:
+                await node.in_thread(log_dir.probe)
+        failing = {log_dir for log_dir in node.logs.log_dirs if not log_dir.is_writable}
+        if failing != self._known:
+            for log_dir in failing - self._known:
+                why = "it failed" if log_dir.offline else "it is full"
+                log.error("A LOG DIRECTORY CANNOT BE WRITTEN", extra={"folder": str(log_dir.path), "why": why})
+            for log_dir in self._known - failing:
+                log.warning("a log directory can be written again", extra={"folder": str(log_dir.path)})
+            changed = failing ^ self._known
+            self._known = failing
+            node.replication.follow([one for one in node.hosted if one.log.log_dir in changed])
+        if failing:
+            await self._hand_over()
+
+    async def _hand_over(self) -> None:
+        lost = self._lost()
+        if not lost:
+            return
+        node = self._node
+
+        def build(schema: Schema) -> Any:
+            topics = tuple(
+                schema.TopicData(
+                    topic_id=topic_id,
+                    partitions=tuple(schema.PartitionData(partition_index=index) for index in indexes),
+                )
+                for topic_id, indexes in lost.items()
+            )
+            return schema.AssignReplicasToDirsRequest(
+                broker_id=node.node_id,
+                broker_epoch=node.broker_epoch,
+                directories=(schema.DirectoryData(id_=LOST_DIRECTORY, topics=topics),),
+            )
+
+        try:
+            answer = await node.ask_controller(ApiKey.ASSIGN_REPLICAS_TO_DIRS, build)
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code), "the controller refused it")
+        except KafkaError as error:
+            log.warning("partitions cannot be handed over yet", extra={"why": error.message})
+
+    def _lost(self) -> dict[Any, list[int]]:
+        """By topic id the partitions that cannot be written here, though this broker is in sync, beside others."""
+        node, image = self._node, self._node.image
+        active = active_brokers(image, node.node_id)
+        lost: dict[Any, list[int]] = {}
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                if can_do_without(partition, node.node_id, active) and not self._can_write(topic.name, partition.index):
+                    lost.setdefault(topic.topic_id, []).append(partition.index)
+        return lost
+
+    def _can_write(self, topic: str, index: int) -> bool:
+        partition_log = self._node.logs.get(topic, index)
+        return partition_log is not None and partition_log.log_dir.is_writable
