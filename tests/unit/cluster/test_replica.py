@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.cluster.replica import UNKNOWN_EPOCH, Follower, IsrChange, Leadership
+from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower, IsrChange, Leadership
 from moldau.errors import ErrorCode
 from moldau.metadata.image import PartitionImage
 
@@ -78,6 +78,15 @@ def test_a_replica_that_keeps_up_is_waited_for_before_it_is_in_sync() -> None:
     fetch(lead, 3, 10, 10, now_ms=500)  # it had everything, half a second ago
     assert high_watermark(lead, 12, now_ms=600) == 10
     assert high_watermark(lead, 12, now_ms=500 + LAG_MS + 1) == 12
+
+
+def test_a_replica_that_does_not_follow_any_more_is_neither_waited_for_nor_taken_back() -> None:
+    lead = leadership((1, 2))
+    fetch(lead, 2, 12, 12)
+    fetch(lead, 3, 10, 10, now_ms=500)
+    lead.followers[3].log_end_offset = UNKNOWN_OFFSET
+    assert high_watermark(lead, 12, now_ms=600) == 12
+    assert lead.grow(0) is None
 
 
 def test_a_follower_joins_with_all_that_is_committed_and_the_beginning_of_the_epoch() -> None:
