@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from moldau.broker.forwarding import PATIENCE_S
+from moldau.broker.peers import FORWARDING
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
+from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.messages import request_head
 from soak.broker_process import command
 from tests.integration.waiting import eventually
 
@@ -62,7 +67,9 @@ def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path, sile
         broker.wait()
 
 
-async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(tmp_path: Path) -> None:
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
+    """The controller, and another broker."""
     servers = []
     for node_id in (1, 2):
         properties = {
@@ -74,11 +81,26 @@ async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(t
         servers.append(Server(BrokerConfig.from_properties(properties, strict=True)[0]))
         await servers[-1].start()
     first, second = servers
-    try:
-        assert first.node.controller.is_active
-        await second.stop()
-        with (tmp_path / "metadata" / "broker-2.lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        await second.stop()
-        await first.stop()
+    assert first.node.controller.is_active
+    yield first, second
+    await second.stop()
+    await first.stop()
+
+
+async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(
+    tmp_path: Path, two: tuple[Server, Server]
+) -> None:
+    await two[1].stop()
+    with (tmp_path / "metadata" / "broker-2.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_what_is_no_request_is_not_sent_on_to_the_controller(two: tuple[Server, Server]) -> None:
+    version = APIS[ApiKey.CREATE_TOPICS].max_version
+    reader, writer = await asyncio.open_connection(*two[1].bound["PLAINTEXT"])
+    writer.write(request_head(ApiKey.CREATE_TOPICS, version, 1, "tester", 3) + b"\xff" * 3)
+    async with asyncio.timeout(PATIENCE_S / 2):
+        assert await reader.read() == b"", "closed at once"
+    writer.close()
+    controller = two[1].node.peers.at(two[0].bound["PLAINTEXT"], FORWARDING)
+    assert controller._wire is None

@@ -195,6 +195,8 @@ class Dispatcher:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _forward(self, context: RequestContext, body: bytes) -> Buffers:
+        # What is malformed ends here. The controller would close the connection, and others' requests are on it, too.
+        await self._node.in_thread(decode_request, context.key, context.version, body)
         answer = await forward(self._node, context, body)
         return await self._encode_later(context, self._handle_large(context, body)) if answer is None else answer
 

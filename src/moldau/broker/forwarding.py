@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from moldau.broker.connection import Buffers
-from moldau.broker.peers import CONTROLLER
+from moldau.broker.peers import FORWARDING
 from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 
@@ -53,7 +53,7 @@ async def forward(node: BrokerNode, context: RequestContext, body: bytes) -> Buf
         if node.controller.is_active:
             return None
         if leadership is not None and leadership.node_id != node.node_id:
-            peer = node.peers.at((leadership.host, leadership.port), CONTROLLER)
+            peer = node.peers.at((leadership.host, leadership.port), FORWARDING)
             try:
                 frame = await peer.ask_raw(context.key, context.version, [body])
             except KafkaError:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.lives import Life
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
-from moldau.broker.peers import CONTROLLER, Peer, refuses
+from moldau.broker.peers import CONTROLLER, FORWARDING, Peer, refuses
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.metadata.store import Candidate, Leadership, MetadataStore
 from moldau.wire.apis import APIS, ApiKey
@@ -132,7 +132,8 @@ class Membership:
         controller.leadership = leadership
         if known is not None:
             # One that only sleeps would keep whoever asks it, heartbeats above all, from asking its successor.
-            self._node.peers.at((known.host, known.port), CONTROLLER).hang_up()
+            for purpose in (CONTROLLER, FORWARDING):
+                self._node.peers.at((known.host, known.port), purpose).hang_up()
         self._changed.set()
         if leadership is None:
             return

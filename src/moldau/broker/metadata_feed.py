@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.broker.connection import Answer, Buffers, ClientConnection
+from moldau.broker.forwarding import is_from_broker
 from moldau.broker.request import RequestContext
 from moldau.errors import ErrorCode, StorageError
 from moldau.metadata.image import MetadataImage
@@ -30,6 +31,8 @@ METADATA_TOPIC_ID = bytes(15) + b"\1"
 KEPT_BYTES = 8 * 1024 * 1024
 """Of records, for brokers that are a little behind; the rest take a snapshot."""
 RECORDS_PER_BATCH = 5000
+WAIT_MAX_MS = 60_000
+"""For the next change; brokers ask for less."""
 
 
 class _Batch(NamedTuple):
@@ -67,7 +70,7 @@ class MetadataFeed:
         self._epoch = -1
         self._batches.clear()
         self._kept_bytes = 0
-        self.followed = {}
+        self.followed.clear()
         self._progress.set()
         self._connections.clear()
         self._answer_waiting()
@@ -87,8 +90,14 @@ class MetadataFeed:
     # -- serving brokers
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Answer:
-        asked = request.topics[0].partitions[0]
-        if request.replica_id >= 0 and asked.current_leader_epoch == self._epoch:
+        partitions = request.topics[0].partitions
+        if not is_from_broker(context.client_id) or not partitions:
+            code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
+        asked = partitions[0]
+        broker = self._node.controller.image.brokers.get(request.replica_id)
+        is_present_life = broker is not None and broker.broker_epoch == request.replica_epoch
+        if is_present_life and asked.current_leader_epoch == self._epoch:
             self._connections[context.connection] = request.replica_id
             self.made_true(request.replica_id, asked.fetch_offset)
         if self._epoch < 0 or asked.current_leader_epoch != self._epoch or asked.fetch_offset != self._end:
@@ -96,7 +105,7 @@ class MetadataFeed:
         answer: asyncio.Future[Buffers] = self._node.loop.create_future()
         waiting = _Waiting(asked.fetch_offset, answer, context)
         self._waiting.add(waiting)
-        timer = self._node.loop.call_later(request.max_wait_ms / 1000, self._answer_one, waiting)
+        timer = self._node.loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self._answer_one, waiting)
 
         def leave(_: object) -> None:
             timer.cancel()

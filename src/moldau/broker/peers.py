@@ -8,6 +8,8 @@ clients retry: the one who asked decides what it means.
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -30,13 +32,17 @@ BUFFER_BYTES = 64 * 1024
 RESPONSE_MAX_BYTES = 256 * 1024 * 1024
 """More than any broker of ours sends; a longer frame is no answer."""
 CONTROLLER = "controller"
-"""The purpose of connections on which the controller is asked, for this broker or for its clients."""
+"""The purpose of connections on which a broker asks the controller for itself: heartbeats, above all."""
+FORWARDING = "forwarding"
+"""For its clients: what takes long there, or is no request at all, holds no heartbeat up."""
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 30.0
 CORRELATION_ID_MAX = 2**31 - 1
 """Then they begin again: a busy follower comes so far within weeks."""
 
 _SIZE = struct.Struct(">i")
+_NO_WAY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH})
+"""This machine cannot speak to addresses of that kind, so no broker is there for it."""
 
 
 class Peer:
@@ -239,15 +245,24 @@ class _Wire(asyncio.BufferedProtocol):
 
 async def refuses(loop: asyncio.AbstractEventLoop, address: Address) -> bool:
     """Whether a machine that answers says that nobody listens there: the one proof of a process's death."""
+    refused = False
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            transport, _ = await loop.create_connection(asyncio.Protocol, *address)
-    except ConnectionRefusedError:
-        return True
+            # A name can stand for several addresses: `localhost` often does.
+            for found in await loop.getaddrinfo(*address, type=socket.SOCK_STREAM):
+                try:
+                    transport, _ = await loop.create_connection(asyncio.Protocol, *found[4][:2])
+                except ConnectionRefusedError:
+                    refused = True
+                except OSError as error:
+                    if error.errno not in _NO_WAY:
+                        return False
+                else:
+                    transport.close()
+                    return False
     except (OSError, TimeoutError):
         return False
-    transport.close()
-    return False
+    return refused
 
 
 class Peers:

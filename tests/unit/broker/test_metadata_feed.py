@@ -12,7 +12,7 @@ from moldau.broker import metadata_feed
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.records import ConfigRecord
+from moldau.metadata.records import BrokerRecord, ConfigRecord
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.fetch import (
     FetchPartition,
@@ -28,19 +28,31 @@ VERSION = APIS[ApiKey.FETCH].max_version
 
 
 async def fetch(
-    broker: OfflineBroker, version: int, *, epoch: int | None = None, wait_ms: int = 0, replica: int = 2
+    broker: OfflineBroker,
+    version: int,
+    *,
+    epoch: int | None = None,
+    wait_ms: int = 0,
+    replica_epoch: int = -1,
 ) -> Any:
     asked = FetchPartition(
         0, fetch_offset=version, current_leader_epoch=broker.node.controller.epoch if epoch is None else epoch
     )
     request = FetchRequest(
-        replica_id=replica, max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(None, METADATA_TOPIC_ID, [asked])]
+        replica_id=2,
+        replica_epoch=replica_epoch,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        topics=[FetchTopic(None, METADATA_TOPIC_ID, [asked])],
     )
-    body = encode_fetch_request(VERSION, request)
-    frame = request_head(ApiKey.FETCH, VERSION, 1, "broker-2", len(body)) + body
-    answer = await broker.send(frame[4:])
-    ((_, _, (result,)),) = parse_fetch_response(VERSION, memoryview(answer)[4:]).topics
+    ((_, _, (result,)),) = (await answer_to(broker, request)).topics
     return result
+
+
+async def answer_to(broker: OfflineBroker, request: FetchRequest, client_id: str = "broker-2") -> Any:
+    body = encode_fetch_request(VERSION, request)
+    frame = request_head(ApiKey.FETCH, VERSION, 1, client_id, len(body)) + body
+    return parse_fetch_response(VERSION, memoryview(await broker.send(frame[4:]))[4:])
 
 
 def same(image: MetadataImage, other: MetadataImage) -> bool:
@@ -69,10 +81,26 @@ async def test_a_fetch_waits_for_the_next_change(offline_broker: OfflineBroker) 
 
 
 async def test_what_a_broker_asks_for_tells_what_it_has(offline_broker: OfflineBroker) -> None:
-    await offline_broker.create("t")
-    version = offline_broker.node.image.version
-    await fetch(offline_broker, version)
-    assert offline_broker.node.controller.followed[2] == version
+    controller = offline_broker.node.controller
+    registration = BrokerRecord(2, controller.image.version + 1, (("PLAINTEXT", "localhost", 1, "PLAINTEXT"),))
+    await controller.run(lambda _: ([registration], None))
+    version = controller.image.version
+    await fetch(offline_broker, version, replica_epoch=version)
+    assert controller.followed[2] == version
+
+
+async def test_what_is_not_of_a_brokers_present_life_tells_nothing(offline_broker: OfflineBroker) -> None:
+    await fetch(offline_broker, offline_broker.node.image.version, replica_epoch=77)
+    assert 2 not in offline_broker.node.controller.followed
+
+
+@pytest.mark.parametrize(("client_id", "partitions"), [("tester", [FetchPartition(0)]), ("broker-2", [])])
+async def test_only_brokers_that_ask_for_something_are_answered(
+    offline_broker: OfflineBroker, client_id: str, partitions: list[FetchPartition]
+) -> None:
+    request = FetchRequest(replica_id=2, topics=[FetchTopic(None, METADATA_TOPIC_ID, partitions)])
+    answer = await answer_to(offline_broker, request, client_id)
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_one_too_far_behind_gets_a_snapshot(

@@ -33,6 +33,8 @@ Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
 
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """By Kafka's numbers of them."""
+LISTENERS_MAX = 100
+"""Of one broker: every broker keeps them, and every client is told of some."""
 _BROKER_EPOCHS_FROM = 3
 _NODES_FROM = 2
 
@@ -85,8 +87,8 @@ async def handle_broker_registration(node: BrokerNode, context: RequestContext, 
 
 
 def _registration(request: Any) -> Registration:
-    if request.incarnation_id is None or not request.listeners:
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "a broker has an incarnation id, and listeners")
+    if request.broker_id < 0 or request.incarnation_id is None or not 0 < len(request.listeners) <= LISTENERS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "a broker has an id, an incarnation id, and a few listeners")
     if not all(0 <= listener.security_protocol < len(_SECURITY_PROTOCOLS) for listener in request.listeners):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "unknown security protocol")
     return Registration(
