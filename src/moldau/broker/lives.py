@@ -8,14 +8,16 @@ So each life notes its broker epoch together with the kernel's boot id.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.errors import StorageError
 from moldau.log.files import replace_file
 from moldau.log.manager import LogManager
 from moldau.wire.uuids import random_uuid
+
+log = logging.getLogger(__name__)
 
 EPOCH_FILE = "moldau-broker-epoch.json"
 UNKNOWN_EPOCH = -1
@@ -37,13 +39,16 @@ class Life(NamedTuple):
         return cls(random_uuid(), previous.pop() if is_whole else UNKNOWN_EPOCH, tuple(logs.directories))
 
     def began(self, broker_epoch: int) -> None:
-        """Notes the epoch that the controller gave to this life."""
+        """Notes the epoch that the controller gave to this life.
+
+        A directory that failed keeps none: without it this broker can live, but the next life is not of one piece.
+        """
         text = json.dumps({"broker_epoch": broker_epoch, "boot_id": _boot_id()})
         for directory in self.directories:
             try:
                 replace_file(directory / EPOCH_FILE, text.encode())
             except OSError as error:
-                raise StorageError(f"cannot write {directory / EPOCH_FILE}: {error}") from error
+                log.error("the broker epoch is not noted", extra={"directory": directory, "why": str(error)})
 
 
 def _previous(directory: Path, was_clean: bool) -> int:

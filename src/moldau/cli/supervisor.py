@@ -8,6 +8,7 @@ its brokers notice and stop.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -79,7 +80,7 @@ def _brokers(
 def _run(brokers: Sequence[BrokerProcess], folder: Path) -> None:
     for broker in brokers:
         broker.start()
-    wait_until_ready(brokers)
+    wait_until_ready(brokers, math.inf)  # after a crash they may have much to check, and say how far they are
     bootstrap = ",".join(broker.address for broker in brokers)
     log.info("Moldau %s is ready", __version__, extra={"bootstrap": bootstrap, "brokers": len(brokers), "data": folder})
     keeper = Keeper(brokers, log.warning)

@@ -71,6 +71,16 @@ def test_a_folder_that_was_replaced_counts_as_a_loss(tmp_path: Path) -> None:
     logs.close()
 
 
+def test_a_failed_folder_does_not_keep_a_broker_from_living(tmp_path: Path) -> None:
+    logs = opened(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / lives.EPOCH_FILE).mkdir()
+    Life.of(logs).began(41)
+    logs.close(41)
+    logs = opened(tmp_path / "a", tmp_path / "b")
+    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    logs.close()
+
+
 def test_each_life_is_another_incarnation(tmp_path: Path) -> None:
     logs = opened(tmp_path)
     assert Life.of(logs).incarnation_id != Life.of(logs).incarnation_id
