@@ -77,6 +77,14 @@ class Subscription:
 
     # -- what a partition tells
 
+    @property
+    def broker_id(self) -> int:
+        return self.session.replica_id
+
+    @property
+    def last_fetch_ms(self) -> int:
+        return self.session.last_fetch_ms
+
     def appended(self, base_offset: int, byte_count: int) -> None:
         follower = self.follower
         if follower is not None and follower.log_end_offset == base_offset:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.lives import Life
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
 from moldau.broker.peers import CONTROLLER, FORWARDING, Peer, refuses
+from moldau.broker.vigil import Vigil
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.metadata.store import Candidate, Leadership, MetadataStore
 from moldau.wire.apis import APIS, ApiKey
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 POLL_WAIT_MS = 5_000
 """How long the controller may hold a fetch of metadata when nothing changes."""
 RETRY_S = 0.05
+BEATS_PER_SESSION = 4
+"""At least: one heartbeat that is lost must not cost a broker its place."""
 FENCED_BEAT_S = 0.1
 """Between the heartbeats of a broker that waits to be unfenced."""
 PROBE_PAUSES_S = (0.0, 0.1, 0.4)
@@ -58,6 +61,7 @@ class Membership:
     def __init__(self, node: BrokerNode, store: MetadataStore) -> None:
         self._node = node
         self._store = store
+        self._vigil = node.vigil = Vigil(node)
         self._life: Life | None = None
         self._changed = asyncio.Event()
         """A leadership was told of."""
@@ -83,6 +87,7 @@ class Membership:
         await self._patiently("waiting to be registered", self._register)
         node.begin()
         node.spawn(self._beat_forever())
+        node.spawn(self._vigil.keep())
         await self._patiently("waiting to be unfenced", self._unfenced)
         await node.in_thread(self._announce)
         node.is_serving.set()
@@ -280,13 +285,20 @@ class Membership:
     async def _beat_forever(self) -> None:
         node = self._node
         while True:
+            sent_s = node.loop.time()
             try:
                 answer = await node.ask_controller(ApiKey.BROKER_HEARTBEAT, self._heartbeat)
                 code = ErrorCode(answer.error_code)
                 if code is ErrorCode.NONE:
                     if answer.should_shut_down:
                         self._may_shut_down.set()
-                    interval_s = node.config.broker_heartbeat_interval_ms / 1000
+                    if not answer.is_fenced:
+                        self._vigil.heard(sent_s)
+                    interval_ms = min(
+                        node.config.broker_heartbeat_interval_ms,
+                        node.config.broker_session_timeout_ms // BEATS_PER_SESSION,
+                    )
+                    interval_s = interval_ms / 1000
                     if answer.is_fenced or self._wants_shutdown:
                         interval_s = min(interval_s, FENCED_BEAT_S)
                 else:

@@ -32,6 +32,7 @@ from moldau.broker.peers import CONTROLLER, Build, Peers
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
+from moldau.broker.vigil import Vigil
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
@@ -89,7 +90,8 @@ class BrokerNode:
         self.controller = ControllerShell(self)
         self.peers = Peers(self)
         self.membership: Membership | None = None
-        """Of a cluster; None for a broker on its own."""
+        self.vigil: Vigil | None = None
+        """Of a cluster, both; None for a broker on its own."""
         self.replication = ReplicaManager(self)
         self.coordinators = Coordinators(self)
         self.share_partitions = SharePartitions(self)

@@ -35,6 +35,12 @@ class WaitingFetch(Protocol):
 class Subscriber(Protocol):
     """A follower's fetch session, as far as this partition is in it."""
 
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def last_fetch_ms(self) -> int: ...
+
     def appended(self, base_offset: int, byte_count: int) -> None: ...
 
     def high_watermark_moved(self) -> None: ...
@@ -209,6 +215,12 @@ class Partition:
         self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
         for subscriber in tuple(self.subscribers):
             subscriber.leader_changed()
+
+    def hears_a_follower(self, within_ms: int) -> bool:
+        """Whether an in-sync follower fetched from this leader lately; always, where it alone is in sync."""
+        isr = self.isr
+        since_ms = self._replicas.clock() - within_ms
+        return len(isr) == 1 or any(one.broker_id in isr and one.last_fetch_ms >= since_ms for one in self.subscribers)
 
     def check_leads(self) -> None:
         if not self.is_leader:

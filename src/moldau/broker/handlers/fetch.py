@@ -89,13 +89,15 @@ def _read(
     """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once."""
     left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left)
     committed = request.isolation_level == _READ_COMMITTED
-    version = context.version
+    version, vigil = context.version, node.vigil
     results: list[FetchPartitionResult] = []
     size = 0
     urgent = False
     for name, topic_id, asked in wanted:
         try:
             partition = node.find_partition(name, topic_id, asked.index)
+            if vigil is not None:
+                vigil.check(partition)
             if not partition.is_leader and version < _FOLLOWERS_SINCE:
                 partition.check_leads()
             if version < _ZSTD_SINCE:
