@@ -400,6 +400,20 @@ class TestZooKeeper:
         assert member.told == [None, Leadership(1, 1, "localhost", 9001), None, Leadership(2, 1, "localhost", 9001)]
         assert keys_of(member.load()) == {"early"}
 
+    def test_nodes_that_somebody_spoilt_and_mended_end_no_candidacy(self, zookeeper: ZooKeeper, join: Join) -> None:
+        member = leader_of([join(f"zookeeper:{zookeeper.connect}/spoilt", 1)])
+        with kazoo(zookeeper) as client:
+            client.set("/spoilt/controller_epoch", b"many")
+            client.delete("/spoilt/controller")
+            eventually(lambda: member.leadership is None, "nobody leads")
+            with pytest.raises(StorageError):
+                member.append("late")
+            client.set("/spoilt/controller_epoch", b"1")
+            eventually(lambda: member.leads, "it leads again")
+            client.delete("/spoilt/moldau/entries", recursive=True)
+            with pytest.raises(StorageError, match="is missing"):
+                member.load()
+
     def test_a_server_that_restarts_interrupts_nobody_for_long(self, tmp_path: Path, join: Join) -> None:
         with ZooKeeper(tmp_path) as own:
             members = [join(f"zookeeper:{own.connect}", node_id, session_timeout_ms=4_000) for node_id in (1, 2)]

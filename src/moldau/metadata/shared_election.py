@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from moldau.errors import ConfigError, StorageError
+from moldau.errors import ConfigError
 from moldau.metadata.claims import NOBODY, Claim, Claims
 from moldau.metadata.store import Candidate, Leadership, OnChange
 
@@ -98,7 +98,7 @@ class SharedElection:
             try:
                 self._look()
                 wait_s = _POLL_S
-            except (OSError, StorageError) as error:
+            except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
                 log.error("cannot take part in the election of the controller", extra={"why": str(error)})
                 self._tell_if_new(None)
                 wait_s = _AFTER_ERROR_S

@@ -24,6 +24,10 @@ class LostContactError(StorageError):
     """ZooKeeper did not answer."""
 
 
+class _NoNodeError(StorageError):
+    """There is no such node."""
+
+
 class RefusedError(StorageError):
     """ZooKeeper refused a transaction, because of the operation at `position`; nothing of it was done."""
 
@@ -165,22 +169,30 @@ class ZooKeeperClient:
             raise RefusedError(f"ZooKeeper refused {operations[position][0]}: {names[position]}", position)
 
     def _node(self, asked: Any) -> Node | None:
-        from kazoo.exceptions import NoNodeError
-
         try:
             data, status = self._answer(asked)
-        except NoNodeError:
+        except _NoNodeError:
             return None
         return Node(data, status.version, status.ephemeralOwner)
 
     def _answer(self, asked: Any) -> Any:
-        from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
+        from kazoo.exceptions import (
+            ConnectionClosedError,
+            ConnectionLoss,
+            KazooException,
+            NoNodeError,
+            SessionExpiredError,
+        )
         from kazoo.handlers.threading import KazooTimeoutError
 
         try:
             return asked.get(timeout=self._session_timeout_s)
         except (ConnectionLoss, ConnectionClosedError, SessionExpiredError, KazooTimeoutError) as error:
             raise LostContactError(f"ZooKeeper ({self._connect}) does not answer: {type(error).__name__}") from error
+        except NoNodeError as error:
+            raise _NoNodeError("a node in ZooKeeper is missing: were the nodes of this cluster removed?") from error
+        except KazooException as error:
+            raise StorageError(f"ZooKeeper ({self._connect}) refuses: {error!r}") from error
 
 
 def _stop(client: Any) -> None:

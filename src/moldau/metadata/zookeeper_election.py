@@ -134,7 +134,7 @@ class ZooKeeperElection:
                 self._notice_silence()
             except RefusedError:
                 self._wake.set()  # somebody else was quicker
-            except StorageError as error:
+            except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
                 log.error("cannot take part in the election of the controller", extra={"why": str(error)})
                 self._follow(None)
 
@@ -189,6 +189,8 @@ class ZooKeeperElection:
         node = self._client.get(EPOCH)
         if node is None:
             raise StorageError(f"ZooKeeper has no {EPOCH} any more: were the nodes of this cluster removed?")
+        if not node.data.isdigit():
+            raise StorageError(f"{EPOCH} in ZooKeeper is no number: {node.data[:20]!r}")
         return int(node.data), node.version
 
     def _lead(self, leadership: Leadership) -> None:
