@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.lives import distrust
 from moldau.cluster.brokers import active_brokers
 from moldau.cluster.lost_replicas import can_do_without
 from moldau.errors import ErrorCode, KafkaError
@@ -37,7 +38,9 @@ class FailingDisks:
         """Tries full disks again, and follows and leads by what can be written."""
         node = self._node
         for log_dir in node.logs.log_dirs:
-            if log_dir in self._known and log_dir.is_full and not log_dir.offline:
+            if log_dir.offline:
+                await node.in_thread(distrust, log_dir.path)
+            elif log_dir in self._known:
                 await node.in_thread(log_dir.probe)
         failing = {log_dir for log_dir in node.logs.log_dirs if not log_dir.is_writable}
         if failing != self._known:

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.log.files import replace_file
+from moldau.log.files import remove_file, replace_file
 from moldau.log.manager import LogManager
 from moldau.wire.uuids import random_uuid
 
@@ -49,6 +49,14 @@ class Life(NamedTuple):
                 replace_file(directory / EPOCH_FILE, text.encode())
             except OSError as error:
                 log.error("the broker epoch is not noted", extra={"directory": directory, "why": str(error)})
+
+
+def distrust(directory: Path) -> None:
+    """Its disk failed, perhaps with what the kernel still had to write: the next life must not vouch for it."""
+    try:
+        remove_file(directory / EPOCH_FILE)
+    except OSError as error:
+        log.debug("the broker epoch stays noted", extra={"directory": directory, "why": str(error)})
 
 
 def _previous(directory: Path, was_clean: bool) -> int:

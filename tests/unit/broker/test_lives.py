@@ -41,6 +41,17 @@ def test_a_killed_process_on_a_machine_that_stays_up_has_lost_nothing(tmp_path: 
     logs.close()
 
 
+def test_a_process_whose_disk_failed_may_have_lost_records_though_the_disk_works_again(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    Life.of(logs).began(41)
+    lives.distrust(tmp_path)
+    lives.distrust(tmp_path)
+    crashed(logs)
+    logs = opened(tmp_path)
+    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    logs.close()
+
+
 def test_a_machine_that_went_down_may_have_lost_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = opened(tmp_path)
     Life.of(logs).began(41)
