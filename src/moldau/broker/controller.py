@@ -24,7 +24,7 @@ from moldau.cluster.controller import Controller
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.meta_properties import read_cluster_id
 from moldau.metadata.image import ImageDraft, MetadataImage
-from moldau.metadata.records import ClusterRecord, ConfigRecord, Record
+from moldau.metadata.records import ClusterRecord, Record
 from moldau.metadata.store import Candidate, DeposedError, Leadership, MetadataStore
 from moldau.wire.uuids import random_uuid, uuid_to_text
 
@@ -223,7 +223,6 @@ class ControllerShell:
 
     def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
-        assert self.machine is not None
         draft = ImageDraft(self.image)
         records: list[Record] = []
         replies = []
@@ -239,11 +238,6 @@ class ControllerShell:
             draft.add(planned)
             records += planned
             replies.append((answer, reply))
-        if any(isinstance(one, ConfigRecord) for one in records):
-            # With a lower `min.insync.replicas` leaders commit more at once: who was eligible is not, from then on.
-            settled = self.machine.settle(draft.image())
-            draft.add(settled)
-            records += settled
         return records, replies, draft.image()
 
     async def _not_written(self, machine: Controller | None, before: MetadataImage) -> None:

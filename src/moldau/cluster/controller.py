@@ -131,7 +131,7 @@ class Controller:
             return self._fenced(image, *silent)
         # What was found is due until it is true: only a look that finds nothing puts off the next one.
         if image.version != self._settled_version:
-            records = self.settle(image)
+            records = elections.settle(image, config)
             if records:
                 return records
             self._settled_version = image.version
@@ -141,10 +141,6 @@ class Controller:
         if not records:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
         return records
-
-    def settle(self, image: MetadataImage) -> list[Record]:
-        """Elections that became possible, and eligible leaders that are none any more."""
-        return elections.settle(image, self._config())
 
     def overslept(self, duration_ms: int) -> None:
         """The controller itself did nothing for so long: that is no silence of the others."""

@@ -71,19 +71,6 @@ async def test_a_write_that_ends_after_the_next_election_takes_no_image_back(off
     assert controller.feed._end == later.version
 
 
-async def test_a_lower_minimum_and_the_end_of_eligibility_are_one_write(offline_broker: OfflineBroker) -> None:
-    await offline_broker.create("t", min_insync_replicas="2")
-    controller = offline_broker.node.controller
-    topic = controller.image.topics["t"]
-    await controller.run(
-        lambda _: ([topic.partitions[0].record(topic.topic_id, replicas=(1, 2, 3), isr=(1,), elr=(2,))], None)
-    )
-    before = controller.image.version
-    await controller.run(lambda _: ([ConfigRecord("topic", "t", "min.insync.replicas", "1")], None))
-    assert controller.image.topics["t"].partitions[0].elr == ()
-    assert controller.image.version == before + 2
-
-
 async def test_silence_while_the_controller_itself_stood_still_fences_nobody(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
