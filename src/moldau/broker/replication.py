@@ -154,12 +154,18 @@ class ReplicaManager:
         next_shrink_s = self.loop.time() + shrink_s
         while True:
             await asyncio.sleep(min(GROW_INTERVAL_S, shrink_s))
-            self._grow()
-            if self.loop.time() >= next_shrink_s:
-                next_shrink_s = self.loop.time() + shrink_s
-                now_ms = self.clock()
-                for partition in tuple(self._led):
-                    partition.shrink_isr(now_ms)
+            try:
+                self._grow()
+                if self.loop.time() >= next_shrink_s:
+                    next_shrink_s = self.loop.time() + shrink_s
+                    self._shrink()
+            except Exception:  # or a follower that is gone would be waited for ever after
+                log.exception("cannot look after followers, for a slip of ours")
+
+    def _shrink(self) -> None:
+        now_ms = self.clock()
+        for partition in tuple(self._led):
+            partition.shrink_isr(now_ms)
 
     def _grow(self) -> None:
         now_ms = self.clock()
