@@ -268,14 +268,7 @@ class Coordinator(Generic[S]):
             self._arm()
 
     def _safe(self, leader: Partition) -> asyncio.Future[Any] | None:
-        """Done when all that is in the log now is on every replica in sync, and on the disk where that was asked for;
-        None if it is."""
-        written = leader.log
-        committed = leader.committed(written.log_end_offset)
-        if written.unflushed_messages < written.config.flush_messages:
-            return committed
-        flushed = self._node.group_commit.flushed(written)
-        return flushed if committed is None else asyncio.gather(flushed, committed)
+        return self._node.group_commit.safe(leader, leader.log.config.flush_messages)
 
     def _reply_all(
         self, partition: int, shard: S, replies: Sequence[tuple[Any, Any]], safe: asyncio.Future[Any]

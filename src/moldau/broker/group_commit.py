@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor
+from typing import Any
 
+from moldau.broker.partition import Partition
 from moldau.log.partition_log import PartitionLog
 
 
@@ -27,6 +29,15 @@ class GroupCommit:
             if log not in self._running:
                 self._start(log)
         return asyncio.shield(waiting)  # of many: who goes away must not take the others along
+
+    def safe(self, partition: Partition, flush_messages: int) -> asyncio.Future[Any] | None:
+        """Done when all that is in the partition now is committed, and on the disk if it waits for `flush_messages` or
+        more; None if it is. Fails where another broker leads."""
+        committed = partition.committed(partition.log.log_end_offset)
+        if partition.log.unflushed_messages < flush_messages:
+            return committed
+        flushed = self.flushed(partition.log)
+        return flushed if committed is None else asyncio.gather(flushed, committed)
 
     def flush_soon(self, log: PartitionLog) -> None:
         """For a writer that wants no answer: nobody waits, and a failure is the log directory's to tell."""

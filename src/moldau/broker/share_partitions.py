@@ -271,10 +271,9 @@ class SharePartitions:
                     continue
                 end_offset = partition.log.log_end_offset
                 self._node.share_state.run(index, lambda each, now_ms: each.snapshot_all(now_ms))
-                await self._node.group_commit.flushed(partition.log)
-                committed = partition.committed(partition.log.log_end_offset)
-                if committed is not None:
-                    await committed
+                safe = self._node.group_commit.safe(partition, 0)
+                if safe is not None:
+                    await safe
                 partition.delete_records(end_offset)
             except KafkaError as error:
                 log.warning("cannot prune share state", extra={"partition": index, "why": error.message})

@@ -67,15 +67,6 @@ def write_marker(
         node.groups.marker_written(partition.index, producer.producer_id, committed)
 
 
-def marker_safe(node: BrokerNode, partition: Partition, flush_messages: int) -> Awaitable[Any] | None:
-    """Done when what is in the partition now is committed, and flushed if that is due; None if it is."""
-    committed = partition.committed(partition.log.log_end_offset)
-    if partition.log.unflushed_messages < flush_messages:
-        return committed
-    flushed = node.group_commit.flushed(partition.log)
-    return flushed if committed is None else asyncio.gather(flushed, committed)
-
-
 class _Remote(NamedTuple):
     """Markers of one transaction for the partitions of one broker."""
 
@@ -230,7 +221,7 @@ class MarkerWriter:
                 log.error("no marker for %s-%d: %s; it is tried again", *where, error.message)
             else:
                 flush_messages = min(partition.log.config.flush_messages, decisions.log.config.flush_messages)
-                written[where] = marker_safe(self._node, partition, flush_messages)
+                written[where] = self._node.group_commit.safe(partition, flush_messages)
         return written
 
     def _write_one(self, markers: Markers, partition: Partition, coordinator_epoch: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.transactions import ask_with_id
-from moldau.broker.txn_markers import AT_ONCE_MAX, marker_safe, write_marker
+from moldau.broker.txn_markers import AT_ONCE_MAX, write_marker
 from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
@@ -249,7 +249,7 @@ def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tupl
         if code is not ErrorCode.INVALID_PRODUCER_EPOCH:
             return code, None
     # The epoch is known already, perhaps from this very marker: as long as that is not safe, nor is the answer.
-    return code, marker_safe(node, partition, partition.log.config.flush_messages)
+    return code, node.group_commit.safe(partition, partition.log.config.flush_messages)
 
 
 def _code_after(code: ErrorCode, outcome: object) -> ErrorCode:
