@@ -57,16 +57,15 @@ class Controller:
             self._last_seen_ms[asked.broker_id] = now_ms
             amended = replace(existing, endpoints=asked.endpoints, rack=asked.rack)
             return ([] if amended == existing else [amended]), existing.broker_epoch
-        is_clean = existing is not None and existing.broker_epoch == asked.previous_broker_epoch
-        # Nobody can have the folders and the address that another process still has: that proves the end of the life
-        # before. The address alone does not, if it is one like localhost:9092.
-        is_next_life = existing is None or (is_clean and existing.endpoints == asked.endpoints)
-        if not is_next_life and self._has_session(asked.broker_id, now_ms):
+        # Nobody can listen where another process still does, so the same address proves the end of the life before.
+        moved = existing is not None and existing.endpoints != asked.endpoints
+        if moved and self._has_session(asked.broker_id, now_ms):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"Another broker is registered with id {asked.broker_id}. If the broker was recently restarted this "
                 "should self-resolve once its session expires.",
             )
+        is_clean = existing is not None and existing.broker_epoch == asked.previous_broker_epoch
         records = self._without(image, asked.broker_id, lost=not is_clean)
         # The last one: a part of these records alone, were it kept, would not claim that the broker is clean.
         epoch = image.version + len(records) + 1

@@ -51,13 +51,6 @@ class TestRegistration:
         before = cluster.epoch(1)
         assert cluster.register(1) > before
 
-    def test_an_address_that_two_machines_have_is_no_proof_without_the_folders(self) -> None:
-        cluster = Controlled()
-        with refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION):
-            cluster.register(1, clean=False)
-        cluster.now_ms += SESSION_MS
-        cluster.register(1, clean=False)
-
     def test_after_the_session_the_next_life_registers(self) -> None:
         cluster = Controlled()
         before = cluster.epoch(1)
