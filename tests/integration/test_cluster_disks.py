@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -189,7 +190,7 @@ def test_a_failed_disk_costs_its_broker_the_leaderships_until_it_is_started_with
     broker, trigger = cluster.brokers[2], tmp_path / "failed"
     hook = FAILING_DISK.format(trigger=str(trigger), folder=broker.properties["log.dirs"])
     (tmp_path / "sitecustomize.py").write_text(hook)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with cluster:
         make_topic(cluster, "failing")
         assert broker.node_id in {leader for leader, _ in states(cluster, "failing")}
