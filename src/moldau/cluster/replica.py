@@ -148,10 +148,7 @@ class Leadership:
         if image.leader_epoch > self.leader_epoch:
             self.leader_epoch = image.leader_epoch
             self.epoch_start_offset = log_end_offset
-            for follower in self.followers.values():
-                in_sync = follower.broker_id in self.isr
-                follower.last_caught_up_ms = follower.last_fetch_ms = now_ms if in_sync else 0
-                follower.last_fetch_leader_end = log_end_offset
+            self.followers = {}  # somebody else may have led in between, and they cut off what they told us of
         self._match_followers(image, now_ms)
 
     def _match_followers(self, image: PartitionImage, now_ms: int) -> None:

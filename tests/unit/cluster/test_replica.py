@@ -201,6 +201,19 @@ def test_a_new_epoch_of_the_same_leader_begins_at_its_log_end() -> None:
     assert (lead.leader_epoch, lead.epoch_start_offset) == (6, 42)
 
 
+def test_what_followers_had_in_an_earlier_epoch_commits_nothing_in_a_later_one() -> None:
+    """Epoch 6 was another leader's, known here only together with 7: broker 2 followed it, and cut its log."""
+    lead = leadership()
+    fetch(lead, 2, 12, 12)
+    fetch(lead, 3, 9, 12)
+    lead.follow_image(image(leader_epoch=7, partition_epoch=11), log_end_offset=12, now_ms=5)
+    fetch(lead, 3, 12, 12)
+    assert high_watermark(lead, 12, known=9) == 9
+    fetch(lead, 2, 12, 12)
+    assert high_watermark(lead, 12, known=9) == 12
+    assert lead.shrink(12, LAG_MS) is None, "whoever is in sync has a whole period from the beginning of the epoch"
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 5), st.just(0)),
