@@ -9,19 +9,25 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from moldau.broker import dispatch
 from moldau.broker.forwarding import PATIENCE_S
+from moldau.broker.node import BrokerNode
 from moldau.broker.peers import FORWARDING
+from moldau.broker.request import RequestContext
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
 from moldau.wire.apis import APIS, ApiKey
-from moldau.wire.messages import request_head
+from moldau.wire.messages import Schema, ms, request_head
 from soak.broker_process import command
 from tests.integration.waiting import eventually
+
+SESSION_MS = 6_000
 
 
 @pytest.fixture
@@ -77,6 +83,8 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(tmp_path / f"data-{node_id}"),
             "moldau.metadata.dir": str(tmp_path / "metadata"),
+            "broker.session.timeout.ms": str(SESSION_MS),
+            "broker.heartbeat.interval.ms": "100",
         }
         servers.append(Server(BrokerConfig.from_properties(properties, strict=True)[0]))
         await servers[-1].start()
@@ -93,6 +101,51 @@ async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(
     await two[1].stop()
     with (tmp_path / "metadata" / "broker-2.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_a_heartbeat_that_gets_lost_is_followed_by_another_in_time(
+    two: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, answered = dispatch.HANDLERS[ApiKey.BROKER_HEARTBEAT], asyncio.Event()
+    lost: list[asyncio.Future[None]] = []
+
+    def lose_one(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+        if request.broker_id == 2 and not lost:
+            lost.append(asyncio.get_running_loop().create_future())
+            return lost[0]
+        if request.broker_id == 2:
+            answered.set()
+        return handle(node, context, request)
+
+    monkeypatch.setitem(dispatch.HANDLERS, ApiKey.BROKER_HEARTBEAT, lose_one)
+    async with asyncio.timeout(SESSION_MS / 1000):
+        await answered.wait()
+
+
+async def test_a_heartbeat_does_not_wait_for_what_takes_long(
+    two: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def everywhere(version: int) -> None:
+        begun.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(first.node.controller, "everywhere", everywhere)
+
+    def topic(schema: Schema) -> Any:
+        wanted = schema.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
+        return schema.CreateTopicsRequest(topics=(wanted,), timeout=ms(10_000), validate_only=False)
+
+    creating = asyncio.ensure_future(second.node.ask_controller(ApiKey.CREATE_TOPICS, topic))
+    await begun.wait()
+    assert second.node.membership is not None
+    async with asyncio.timeout(SESSION_MS / 1000):
+        await second.node.ask_controller(ApiKey.BROKER_HEARTBEAT, second.node.membership._heartbeat)
+    assert not creating.done()
+    may_end.set()
+    assert (await creating).topics[0].error_code == 0
 
 
 async def test_what_is_no_request_is_not_sent_on_to_the_controller(two: tuple[Server, Server]) -> None:

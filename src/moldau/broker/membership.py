@@ -83,6 +83,8 @@ class Membership:
         await node.in_thread(self._store.campaign, Candidate(node.node_id, host, port), self._told)
         node.spawn(self._follow_forever())
         await self._patiently("waiting for a controller", self._has_image.wait)
+        if node.controller.is_active:
+            node.begin_with(node.controller.image)
         await node.in_thread(self._open_logs)
         await self._patiently("waiting to be registered", self._register)
         node.begin()
@@ -94,9 +96,8 @@ class Membership:
 
     def _open_logs(self) -> None:
         node = self._node
-        image = node.controller.image if node.controller.is_active else node.image
-        node.logs.check_in(image.cluster_id)
-        node.open_logs(image)
+        node.logs.check_in(node.image.cluster_id)
+        node.open_logs()
         self._life = Life.of(node.logs)
 
     def _announce(self) -> None:
@@ -287,7 +288,9 @@ class Membership:
         while True:
             sent_s = node.loop.time()
             try:
-                answer = await node.ask_controller(ApiKey.BROKER_HEARTBEAT, self._heartbeat)
+                # Its session outlasts one that gets lost.
+                timeout_s = node.config.broker_session_timeout_ms / 2000
+                answer = await node.ask_controller(ApiKey.BROKER_HEARTBEAT, self._heartbeat, timeout_s=timeout_s)
                 code = ErrorCode(answer.error_code)
                 if code is ErrorCode.NONE:
                     if answer.should_shut_down:

@@ -23,12 +23,13 @@ from moldau.broker.controller import ControllerShell
 from moldau.broker.coordinator import Coordinator
 from moldau.broker.coordinators import Coordinators
 from moldau.broker.fetch_sessions import FetchSessions
+from moldau.broker.forwarding import FORWARDED
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.hosted import HostedPartitions
 from moldau.broker.membership import Membership
 from moldau.broker.metrics import Metrics
 from moldau.broker.packed_metadata import PackedMetadata
-from moldau.broker.peers import CONTROLLER, Build, Peers
+from moldau.broker.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_S, Build, Peers
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
@@ -123,13 +124,12 @@ class BrokerNode:
         """For a broker on its own: it is its own controller, over a file beside its logs. Blocks: call it first."""
         self.logs.lock()
         self.logs.check_in()
-        image = self.controller.open_alone(LocalStore(self.logs.directories[0] / METADATA_FILE))
-        self.open_logs(image)
+        self.begin_with(self.controller.open_alone(LocalStore(self.logs.directories[0] / METADATA_FILE)))
+        self.open_logs()
         self.is_serving.set()
 
-    def open_logs(self, image: MetadataImage) -> None:
-        """Loads (and after a crash recovers) the logs, and makes them what `image` says. Blocks."""
-        self.begin_with(image)
+    def open_logs(self) -> None:
+        """Loads (and after a crash recovers) the logs, and makes them what the image says. Blocks."""
         self._apply_broker_overrides()
         self.logs.open(self.topic_config, progress=_log_progress())
         if not self.config.is_clustered and self.image.version == 0 and self.logs.logs:
@@ -256,12 +256,13 @@ class BrokerNode:
         await self.controller.everywhere(version)
         return self.image
 
-    async def ask_controller(self, key: int, build: Build) -> Any:
+    async def ask_controller(self, key: int, build: Build, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """Asks the controller, wherever it is; KafkaError when none is known or it does not answer."""
         leadership = self.controller.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-        return await self.peers.at((leadership.host, leadership.port), CONTROLLER).ask(key, build)
+        purpose = FORWARDING if key in FORWARDED else CONTROLLER
+        return await self.peers.at((leadership.host, leadership.port), purpose).ask(key, build, timeout_s=timeout_s)
 
     async def register_alone(self) -> None:
         """A broker without a cluster stands in its metadata, too, so that all who look there see one way."""

@@ -34,7 +34,7 @@ RESPONSE_MAX_BYTES = 256 * 1024 * 1024
 CONTROLLER = "controller"
 """The purpose of connections on which a broker asks the controller for itself: heartbeats, above all."""
 FORWARDING = "forwarding"
-"""For its clients: what takes long there, or is no request at all, holds no heartbeat up."""
+"""For its clients, and what takes as long as their requests: no heartbeat waits for that."""
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 30.0
 CORRELATION_ID_MAX = 2**31 - 1
