@@ -332,6 +332,7 @@ async def _acknowledge_all(
     """What each partition said to the request's acknowledgements, once they are durable."""
     may_renew = context.version >= _RENEW_SINCE and request.is_renew_ack
     outcomes: dict[ShareKey, Outcome] = {}
+    writing: list[tuple[ShareKey, Awaitable[Any]]] = []
     for topic in request.topics:
         for partition in topic.partitions:
             if not partition.acknowledgement_batches:
@@ -340,11 +341,17 @@ async def _acknowledge_all(
             try:
                 acks = [_ack(batch, may_renew) for batch in partition.acknowledgement_batches]
                 durable = node.share_partitions.acknowledge(key, member_id, acks)
-                if durable is not None:
-                    await durable
                 outcomes[key] = None
             except KafkaError as refusal:
                 outcomes[key] = refusal
+            else:
+                if durable is not None:
+                    writing.append((key, durable))
+    for key, durable in writing:  # all of them are under way: together they take as long as the slowest
+        try:
+            await durable
+        except KafkaError as refusal:
+            outcomes[key] = refusal
     return outcomes
 
 
