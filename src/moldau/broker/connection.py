@@ -33,10 +33,23 @@ Buffers: TypeAlias = "bytes | list[bytes | memoryview]"
 class Pipelined:
     """An answer that is not ready, behind which the next requests may already start."""
 
-    __slots__ = ("future",)
+    __slots__ = ("connection", "future")
 
     def __init__(self, future: asyncio.Future[Buffers]) -> None:
         self.future = future
+        self.connection: ClientConnection | None = None
+
+    def settle(self, answer: Buffers) -> None:
+        """The answer is there, and leaves now: a done callback of the future would take another turn of the loop."""
+        future, connection = self.future, self.connection
+        if future.done():
+            return
+        if connection is None:
+            future.set_result(answer)
+            return
+        future.remove_done_callback(connection.pipelined_done)
+        future.set_result(answer)
+        connection.pipelined_done(future)
 
 
 Answer: TypeAlias = "Buffers | Pipelined | Awaitable[Buffers | None] | None"
@@ -111,6 +124,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._granted = 0
         self._reading = True
         self._held: asyncio.Task[None] | None = None
+        self._is_handling = False
         self._answers: deque[Buffers | asyncio.Future[Buffers]] = deque()
         self._unwritten_bytes = 0
         self._idle: asyncio.Event | None = None
@@ -233,6 +247,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         missing = 0
         ready: list[bytes | memoryview] = []
+        self._is_handling = True
         try:
             while self._held is None and not self.write_paused_since_s and not self._is_full:
                 start = self._start
@@ -257,7 +272,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._write(ready)
             self.close(str(error))
             return
+        finally:
+            self._is_handling = False
         self._write(ready)
+        if self._answers:
+            self._write_answers()
         if not self.closing:
             self._make_room(missing)
 
@@ -279,7 +298,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 ready.extend(answer)
         elif isinstance(answer, Pipelined):
             self._answers.append(answer.future)
-            answer.future.add_done_callback(self._pipelined_done)
+            answer.connection = self
+            answer.future.add_done_callback(self.pipelined_done)
         else:
             self._held = self._loop.create_task(self._hold(answer))
 
@@ -307,7 +327,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._became_idle()
         self._handle_frames()
 
-    def _pipelined_done(self, future: asyncio.Future[Buffers]) -> None:
+    def pipelined_done(self, future: asyncio.Future[Buffers]) -> None:
         if self.closing or future.cancelled():
             return
         if (error := future.exception()) is not None:
@@ -315,10 +335,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         full = self._is_full
         self._unwritten_bytes += _size(future.result())
+        if self._is_handling:
+            return  # answers that came before it are about to be written
         self._write_answers()
         self._became_idle()
         if full:
-            self._handle_frames()
+            # Not here: whoever settled it is in the middle of something, an append perhaps.
+            self._loop.call_soon(self._handle_frames)
 
     def _write_answers(self) -> None:
         ready: list[bytes | memoryview] = []

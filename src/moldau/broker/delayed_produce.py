@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from moldau.broker.connection import Buffers
+from moldau.broker.connection import Buffers, Pipelined
 from moldau.broker.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.produce import ProducePartitionResult
@@ -32,7 +32,7 @@ class Uncommitted(NamedTuple):
 class DelayedProduce:
     """`answer` is called once, when the last of the partitions is committed or given up."""
 
-    __slots__ = ("_answer", "_missing", "_timer", "future")
+    __slots__ = ("_answer", "_missing", "_timer", "answer")
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DelayedProduce:
         timeout_ms: int,
         answer: Callable[[], Buffers],
     ) -> None:
-        self.future: asyncio.Future[Buffers] = loop.create_future()
+        self.answer = Pipelined(loop.create_future())
         self._answer = answer
         self._missing: set[_Waiting] = set()
         self._timer = loop.call_later(min(timeout_ms, TIMEOUT_MAX_MS) / 1000, self._time_out)
@@ -56,12 +56,13 @@ class DelayedProduce:
         self._finish_if_complete()
 
     def _finish_if_complete(self) -> None:
-        if not self._missing and not self.future.done():
+        if not self._missing and not self.answer.future.done():
             self._timer.cancel()
             try:
-                self.future.set_result(self._answer())
+                self.answer.settle(self._answer())
             except Exception as error:  # the connection decides what a failed answer means
-                self.future.set_exception(error)
+                if not self.answer.future.done():
+                    self.answer.future.set_exception(error)
 
     def _time_out(self) -> None:
         error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the in-sync replicas did not take the records in time")

@@ -218,13 +218,13 @@ _Results = list[tuple[Subscription, FetchPartitionResult]]
 class _Waiting:
     """A fetch that is not answered yet."""
 
-    __slots__ = ("context", "future", "missing_bytes", "timer")
+    __slots__ = ("answer", "context", "missing_bytes", "timer")
 
     def __init__(
-        self, context: RequestContext, future: asyncio.Future[Buffers], missing_bytes: int, timer: asyncio.TimerHandle
+        self, context: RequestContext, answer: Pipelined, missing_bytes: int, timer: asyncio.TimerHandle
     ) -> None:
         self.context = context
-        self.future = future
+        self.answer = answer
         self.missing_bytes = missing_bytes
         self.timer = timer
 
@@ -248,8 +248,7 @@ class FollowerSession:
 
     def check_life(self) -> None:
         """Nobody else speaks for the life of the broker that is registered: no other life, and no client."""
-        broker = self.node.image.brokers.get(self.replica_id)
-        if broker is None or broker.broker_epoch != self._replica_epoch:
+        if not _is_registered(self.node, self.replica_id, self._replica_epoch):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"epoch {self._replica_epoch} of broker {self.replica_id} is not the one that is registered",
@@ -379,12 +378,12 @@ class FollowerSession:
 
     def _wait(self, context: RequestContext, request: FetchRequest, size: int) -> Pipelined:
         loop = self.node.loop
-        future: asyncio.Future[Buffers] = loop.create_future()
+        answer = Pipelined(loop.create_future())
         timer = loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self.answer)
-        self._waiting = _Waiting(context, future, request.min_bytes - size, timer)
+        self._waiting = _Waiting(context, answer, request.min_bytes - size, timer)
         if self.due:
             self.tell_later()
-        return Pipelined(future)
+        return answer
 
     def more(self, byte_count: int) -> None:
         waiting = self._waiting
@@ -410,13 +409,18 @@ class FollowerSession:
         if waiting is None:
             return
         waiting.timer.cancel()
-        if not waiting.future.done():
+        if not waiting.answer.future.done():
             results, _ = self._read()
-            waiting.future.set_result(self._encode(waiting.context, results))
+            waiting.answer.settle(self._encode(waiting.context, results))
+
+
+def _is_registered(node: BrokerNode, broker_id: int, broker_epoch: int) -> bool:
+    broker = node.image.brokers.get(broker_id)
+    return broker is not None and broker.broker_epoch == broker_epoch
 
 
 class FollowerSessions:
-    """One for each connection of a follower."""
+    """One for each follower: what arrives late on a connection that it gave up is about another state."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -424,7 +428,7 @@ class FollowerSessions:
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
         if request.session_epoch <= 0:
-            return self._begin(request.replica_id, context.connection).fetch(context, request)
+            return self._begin(request, context.connection).fetch(context, request)
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != request.replica_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -432,9 +436,11 @@ class FollowerSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         return session.fetch(context, request)
 
-    def _begin(self, replica_id: int, connection: ClientConnection) -> FollowerSession:
+    def _begin(self, request: FetchRequest, connection: ClientConnection) -> FollowerSession:
+        replica_id = request.replica_id
+        may_replace = _is_registered(self._node, replica_id, request.replica_epoch)  # and not any client
         for old in list(self._sessions.values()):
-            if old.connection is connection or (old.replica_id == replica_id and old.connection.closing):
+            if old.connection is connection or (may_replace and old.replica_id == replica_id):
                 self._close(old)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:

@@ -101,16 +101,21 @@ class Peer:
 
     async def _exchange(self, frame: bytes, timeout_s: float) -> memoryview:
         assert self._wire is not None, "connected before"
-        wire, number = self._wire, self._correlation_id
+        wire = self._wire
+        answer = wire.send(self._correlation_id, frame)
+        # `asyncio.timeout` would take longer than all the rest of this.
+        timer = self._loop.call_later(timeout_s, self._give_up, wire, answer, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await wire.send(number, frame)
-        except TimeoutError:
-            # Its answer may come yet, and those behind it wait for it: only a new connection is clean.
-            wire.close()
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"no answer from {self._where} within {timeout_s:g} s"
-            ) from None
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _give_up(self, wire: _Wire, answer: asyncio.Future[memoryview], timeout_s: float) -> None:
+        if not answer.done():
+            late = f"no answer from {self._where} within {timeout_s:g} s"
+            answer.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, late))
+        # Its answer may come yet, and those behind it wait for it: only a new connection is clean.
+        wire.close()
 
     async def _connected(self) -> None:
         while self._wire is None or self._wire.is_lost:

@@ -154,6 +154,33 @@ async def test_a_pipelined_answer_keeps_its_place_and_lets_the_next_request_star
         assert await read_frames(reader, 2) == [b"slow", b"fast"]
 
 
+async def test_an_answer_that_is_settled_while_requests_are_handled_keeps_its_place() -> None:
+    slow = Pipelined(asyncio.get_running_loop().create_future())
+
+    def answer(payload: bytes) -> Answer:
+        if payload == b"slow":
+            return slow
+        if payload == b"settles":
+            slow.settle(frame(b"slow"))
+        return frame(payload)
+
+    async with served(Steered(answer)) as [(reader, writer)]:
+        writer.write(frame(b"first") + frame(b"slow") + frame(b"settles") + frame(b"last"))
+        assert await read_frames(reader, 4) == [b"first", b"slow", b"settles", b"last"]
+
+
+async def test_a_settled_answer_leaves_at_once() -> None:
+    slow = Pipelined(asyncio.get_running_loop().create_future())
+    dispatch = Steered(lambda payload: slow)
+    async with served(dispatch) as [(reader, writer)]:
+        writer.write(frame(b"slow"))
+        while not dispatch.seen:
+            await asyncio.sleep(0)
+        slow.settle(frame(b"answer"))
+        slow.settle(frame(b"another"))
+        assert await read_frames(reader, 1) == [b"answer"]
+
+
 async def test_a_held_answer_holds_the_requests_behind_it() -> None:
     loop = asyncio.get_running_loop()
     held: asyncio.Future[bytes | list[bytes | memoryview] | None] = loop.create_future()

@@ -206,16 +206,16 @@ def delayed(partition: Partition, timeout_ms: int) -> tuple[DelayedProduce, list
 async def test_a_produce_is_answered_when_the_followers_have_it(tmp_path: Path) -> None:
     partition = new_partition(tmp_path, image())
     produce, results = delayed(partition, 60_000)
-    assert not produce.future.done()
+    assert not produce.answer.future.done()
     fetched(partition, 1)
-    assert await produce.future == b"answer"
+    assert await produce.answer.future == b"answer"
     assert results[0].error_code == 0
 
 
 async def test_a_produce_that_no_follower_takes_times_out_and_is_forgotten(tmp_path: Path) -> None:
     partition = new_partition(tmp_path, image())
     produce, results = delayed(partition, 1)
-    await produce.future
+    await produce.answer.future
     assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     fetched(partition, 1)
     assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT, "it was told; what comes later changes nothing"
@@ -225,7 +225,7 @@ async def test_a_produce_whose_leader_is_replaced_hears_of_the_new_one(tmp_path:
     partition = new_partition(tmp_path, image())
     produce, results = delayed(partition, 60_000)
     partition.follow_image(image(leader=2, epoch=1, partition_epoch=1))
-    await produce.future
+    await produce.answer.future
     assert results[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert results[0].current_leader == (2, 1)
 

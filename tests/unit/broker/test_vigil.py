@@ -45,8 +45,7 @@ def is_trusted(vigil: Vigil, **values: Any) -> bool:
     try:
         vigil.check(partition)  # type: ignore[arg-type]
     except KafkaError as error:
-        assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return False
+        return error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
     return True
 
 

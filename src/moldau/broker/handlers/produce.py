@@ -100,10 +100,10 @@ def _write(
         _flush_soon(node, written, failed)
         return None
     if written.unflushed:
-        committed = _when_committed(node, request, written, bytes) if written.uncommitted else None
+        committed = _when_committed(node, request, written, bytes).future if written.uncommitted else None
         return Pipelined(node.spawn(_flush_then_answer(node, context, written, committed)))
     if written.uncommitted:
-        return Pipelined(_when_committed(node, request, written, lambda: _encode(node, context, written.topics)))
+        return _when_committed(node, request, written, lambda: _encode(node, context, written.topics))
     return _encode(node, context, written.topics, failed)
 
 
@@ -150,8 +150,8 @@ def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResult
 
 def _when_committed(
     node: BrokerNode, request: ProduceRequest, written: _Written, answer: Callable[[], Buffers]
-) -> asyncio.Future[Buffers]:
-    return DelayedProduce(node.loop, written.uncommitted, request.timeout_ms, answer).future
+) -> Pipelined:
+    return DelayedProduce(node.loop, written.uncommitted, request.timeout_ms, answer).answer
 
 
 def _failure(index: int, error: KafkaError, hint: tuple[int, int] | None) -> ProducePartitionResult:
