@@ -7,6 +7,7 @@ import fcntl
 import signal
 import socket
 import subprocess
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from moldau.broker import dispatch
 from moldau.broker.forwarding import PATIENCE_S
+from moldau.broker.membership import Membership
 from moldau.broker.node import BrokerNode
 from moldau.broker.peers import FORWARDING
 from moldau.broker.request import RequestContext
@@ -22,6 +24,7 @@ from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
+from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, ms, request_head
 from soak.broker_process import command
@@ -73,26 +76,53 @@ def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path, sile
         broker.wait()
 
 
+def server_of(folder: Path, node_id: int) -> Server:
+    properties = {
+        "node.id": str(node_id),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(folder / f"data-{node_id}"),
+        "moldau.metadata.dir": str(folder / "metadata"),
+        "broker.session.timeout.ms": str(SESSION_MS),
+        "broker.heartbeat.interval.ms": "100",
+    }
+    return Server(BrokerConfig.from_properties(properties, strict=True)[0])
+
+
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
     """The controller, and another broker."""
-    servers = []
-    for node_id in (1, 2):
-        properties = {
-            "node.id": str(node_id),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(tmp_path / f"data-{node_id}"),
-            "moldau.metadata.dir": str(tmp_path / "metadata"),
-            "broker.session.timeout.ms": str(SESSION_MS),
-            "broker.heartbeat.interval.ms": "100",
-        }
-        servers.append(Server(BrokerConfig.from_properties(properties, strict=True)[0]))
-        await servers[-1].start()
-    first, second = servers
+    first, second = server_of(tmp_path, 1), server_of(tmp_path, 2)
+    await first.start()
+    await second.start()
     assert first.node.controller.is_active
     yield first, second
     await second.stop()
     await first.stop()
+
+
+async def test_a_controller_that_is_deposed_while_it_starts_keeps_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = server_of(tmp_path, 1)
+    await before.start()
+    await before.node.change_metadata(
+        lambda image: plan_create_topic(image, "t", topic_id=uuid.uuid4(), broker_config=before.node.config)
+    )
+    await before.stop()
+
+    async def depose(self: Membership) -> None:
+        self._node.controller.deposed()
+
+    monkeypatch.setattr(Membership, "_bury_the_dead", depose)  # the first thing that it does
+    after = server_of(tmp_path, 1)
+    starting = asyncio.ensure_future(after.start())
+    async with asyncio.timeout(10):
+        while not after.node._is_open:
+            await asyncio.sleep(0)
+    assert [one.name for one in after.node.hosted] == ["t-0"]
+    after.give_up()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
 
 
 async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(

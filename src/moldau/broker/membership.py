@@ -83,8 +83,7 @@ class Membership:
         await node.in_thread(self._store.campaign, Candidate(node.node_id, host, port), self._told)
         node.spawn(self._follow_forever())
         await self._patiently("waiting for a controller", self._has_image.wait)
-        if node.controller.is_active:
-            node.begin_with(node.controller.image)
+        node.begin_with(node.newest_image)
         await node.in_thread(self._open_logs)
         await self._patiently("waiting to be registered", self._register)
         node.begin()
@@ -231,7 +230,7 @@ class Membership:
                     else:
                         node.begin_with(newer)
                         self._has_image.set()
-                elif not self._has_image.is_set():
+                elif image.cluster_id:  # before there is one, nothing is known, and no log would seem to belong here
                     self._has_image.set()
         except Exception as error:  # whatever it was: a broker that follows nobody is lost
             log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
