@@ -18,7 +18,6 @@ LISTENER, ADVERTISED = "PLAINTEXT", ("broker.example", 9092)
 
 class OfflineConnection:
     listener, peer_host = LISTENER, "127.0.0.1"
-    closing = False
 
 
 class OfflineBroker:

@@ -12,7 +12,14 @@ from moldau.broker.partition import Partition
 from moldau.errors import ErrorCode
 from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
 from moldau.wire.apis import ApiKey
-from moldau.wire.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request, parse_fetch_response
+from moldau.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    encode_fetch_request,
+    parse_fetch_response,
+)
 from moldau.wire.messages import request_head
 
 FOLLOWER = 7
@@ -44,18 +51,22 @@ class Led:
 
     async def fetch(self, offset: int, broker_epoch: int) -> int:
         """The code it is told."""
+        ((_, _, (result,)),) = (await self.send(offset, broker_epoch)).topics
+        return result.error_code
+
+    async def send(self, offset: int, broker_epoch: int, session: tuple[int, int] = (0, 0)) -> FetchResponse:
+        """On a connection of its own."""
         asked = FetchPartition(0, 0, offset, -1, 0, 1 << 20)
         request = FetchRequest(
             replica_id=FOLLOWER,
             replica_epoch=broker_epoch,
-            session_epoch=0,
+            session_id=session[0],
+            session_epoch=session[1],
             topics=[FetchTopic(None, TOPIC_ID.bytes, [asked])],
         )
         body = encode_fetch_request(17, request)
         head = request_head(ApiKey.FETCH, 17, 1, "test", len(body))
-        response = parse_fetch_response(17, memoryview((await self.broker.send(head[4:] + body))[4:]))
-        ((_, _, (result,)),) = response.topics
-        return result.error_code
+        return parse_fetch_response(17, memoryview((await self.broker.send(head[4:] + body))[4:]))
 
 
 @pytest.fixture
@@ -72,6 +83,22 @@ async def test_what_the_follower_says_that_it_has_is_committed(led: Led) -> None
 async def test_whoever_is_not_the_registered_life_of_the_follower_commits_nothing(led: Led, broker_epoch: int) -> None:
     assert await led.fetch(3, broker_epoch) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert led.partition.log.high_watermark == 0
+
+
+async def test_what_arrives_late_on_a_connection_that_the_follower_gave_up_is_not_believed(led: Led) -> None:
+    given_up = (await led.send(0, BROKER_EPOCH)).session_id
+    await led.fetch(3, BROKER_EPOCH)
+    late = await led.send(1, BROKER_EPOCH, (given_up, 1))
+    assert late.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert led.partition.leadership is not None
+    assert led.partition.leadership.followers[FOLLOWER].log_end_offset == 3
+
+
+async def test_nobody_ends_the_session_of_a_follower_in_its_name(led: Led) -> None:
+    session = (await led.send(0, BROKER_EPOCH)).session_id
+    await led.send(0, BROKER_EPOCH - 1)
+    assert (await led.send(3, BROKER_EPOCH, (session, 1))).error_code == 0
+    assert led.partition.log.high_watermark == 3
 
 
 async def test_a_replica_that_was_about_to_join_and_died_is_waited_for_no_longer(led: Led) -> None:
