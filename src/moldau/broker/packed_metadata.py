@@ -89,13 +89,17 @@ class PackedMetadata:
 
 def endpoints(node: BrokerNode, listener: str, *, fenced: bool = False) -> list[NodeEndpoint]:
     """The brokers that live (or, those that are `fenced`), as a client of this listener reaches them."""
-    return [
+    found = [
         (broker.broker_id, host, port, broker.rack)
         for broker in node.image.brokers.values()
         if broker.fenced is fenced
         for name, host, port, _ in broker.endpoints
         if name == listener
     ]
+    if not found and not fenced and listener in node.advertised:
+        # A client forgets whoever it is not told of (librdkafka all of them, for good): it has to be left with one.
+        return [(node.node_id, *node.advertised[listener], node.config.broker_rack)]
+    return found
 
 
 def controller_id(node: BrokerNode) -> int:

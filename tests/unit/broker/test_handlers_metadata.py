@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -323,3 +324,11 @@ async def test_a_cursor_must_be_among_the_topics(offline_broker: OfflineBroker) 
     for names, cursor in ((("t",), ("u", 0)), (("t",), ("t", -1))):
         answer = await describe(offline_broker, *names, cursor=cursor)
         assert [topic.error_code for topic in answer.topics] == [ErrorCode.INVALID_REQUEST]
+
+
+async def test_a_broker_that_knows_only_fenced_ones_tells_of_itself(offline_broker: OfflineBroker) -> None:
+    node = offline_broker.node
+    me = node.image.brokers[node.node_id]
+    await node.change_metadata(lambda _: [replace(me, fenced=True)])
+    answer = await ask(offline_broker, ())
+    assert [broker.node_id for broker in answer.brokers] == [node.node_id]
