@@ -272,10 +272,10 @@ class Network:
 
     def cut(self, broker: BrokerProcess, *, from_clients: bool = True) -> None:
         """Nothing reaches it or comes from it, and nobody is told."""
-        self.for_brokers[broker.node_id].cut()
-        for node_id, proxy in self.for_brokers.items():
-            if node_id != broker.node_id:
-                proxy.cut(f"broker-{broker.node_id}")
+        for other in self._brokers:
+            if other is not broker:  # what it asks itself passes no cable
+                self.cut_link(broker, other)
+                self.cut_link(other, broker)
         if from_clients:
             self.for_clients[broker.node_id].cut()
 
