@@ -62,10 +62,13 @@ def _stopped(broker: BrokerProcess) -> Undo:
     return broker.start
 
 
-def _cut(victims: Victims) -> tuple[str, Undo]:
-    broker = victims.anyone()
-    victims.network.cut(broker)
-    return f"{broker.node_id}", victims.network.heal
+def _cut(who: Callable[[Victims], BrokerProcess]) -> Fault:
+    def fault(victims: Victims) -> tuple[str, Undo]:
+        broker = who(victims)
+        victims.network.cut(broker)
+        return f"{broker.node_id}", victims.network.heal
+
+    return fault
 
 
 def _cut_follower(victims: Victims) -> tuple[str, Undo]:
@@ -144,7 +147,8 @@ FAULTS: Mapping[str, Fault] = {
     "pause controller": _of(Victims.controller, _paused),
     "stop leader": _of(Victims.leader, _stopped),
     "stop anyone": _of(Victims.anyone, _stopped),
-    "cut off": _cut,
+    "cut off": _cut(Victims.anyone),
+    "cut controller": _cut(Victims.controller),
     "cut follower": _cut_follower,
     "slow network": _slow,
     "reset": _reset,
