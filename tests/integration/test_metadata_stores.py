@@ -456,6 +456,15 @@ class TestZooKeeper:
             for member in members:
                 member.store.close()
 
+    def test_a_controller_counts_as_deposed_when_its_session_ends_for_a_silent_zookeeper(
+        self, tmp_path: Path, join: Join
+    ) -> None:
+        with ZooKeeper(tmp_path) as own:
+            leader = leader_of([join(f"zookeeper:{own.connect}", 1, session_timeout_ms=4_000)])
+            own.servers[0].pause()
+            assert seconds_until(lambda: leader.leadership is None, "it doubts itself") < 5.8
+            leader.store.close()
+
     def test_one_of_three_servers_can_die(self, tmp_path: Path, join: Join) -> None:
         with ZooKeeper(tmp_path, servers=3) as own:
             members = [join(f"zookeeper:{own.connect}/c", node_id, session_timeout_ms=8_000) for node_id in (1, 2)]

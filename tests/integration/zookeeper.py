@@ -75,6 +75,11 @@ class ZooKeeperServer:
             return b"Mode: " in connection.recv(4096)
         return False
 
+    def pause(self) -> None:
+        """It takes connections still, and answers nobody."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)

@@ -56,7 +56,7 @@ class ZooKeeperElection:
         self._fence: tuple[int, int] | None = None
         self._told: Leadership | None = None
         self._given_up_epoch = self._usurped_epoch = -1
-        self._lost_contact_s: float | None = None
+        self._contact_s = 0.0  # the newest time at which ZooKeeper is known to have heard of this session
         self._announcement: tuple[str, bytes] | None = None
         self._announced_session = 0
         self._closing = False
@@ -72,6 +72,7 @@ class ZooKeeperElection:
         self._candidate = candidate
         self._on_change = on_change
         self._stands = True
+        self._contact_s = time.monotonic()
         node = self._client.get(CONTROLLER)
         leadership = _leadership(node) if node is not None else None
         self._told = leadership if leadership is not None and not self._is_gone(leadership) else None
@@ -142,9 +143,10 @@ class ZooKeeperElection:
         if not self._client.is_connected:
             self._notice_silence()
             return
-        self._lost_contact_s = None
+        asked_s = time.monotonic()
         self._publish()
         node = self._client.get(CONTROLLER, on_change=self._changed)
+        self._contact_s = asked_s
         if node is None:
             self._follow(None)
             if self._stands:
@@ -214,10 +216,7 @@ class ZooKeeperElection:
             self._on_change(leadership)
 
     def _notice_silence(self) -> None:
-        now_s = time.monotonic()
-        if self._lost_contact_s is None:
-            self._lost_contact_s = now_s
-        elif now_s - self._lost_contact_s > self._session_timeout_s:
+        if time.monotonic() - self._contact_s > self._session_timeout_s:
             self._follow(None)
 
     def _publish(self) -> None:
