@@ -405,7 +405,10 @@ class Partition:
         return False
 
     def stop_waiting(self, waiting: WaitingCommit) -> None:
-        self._commits = deque(entry for entry in self._commits if entry[1] is not waiting)
+        if self._commits and self._commits[0][1] is waiting:  # whoever gives up first came first, mostly
+            self._commits.popleft()
+        else:
+            self._commits = deque(entry for entry in self._commits if entry[1] is not waiting)
 
     def committed(self, offset: int) -> asyncio.Future[None] | None:
         """None if everything below `offset` is committed; else a future that is done when it is.
