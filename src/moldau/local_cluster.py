@@ -153,7 +153,8 @@ class BrokerProcess:
         if not self.is_alive:
             return
         self._signal(signal.SIGTERM)
-        self.resume()
+        with contextlib.suppress(MoldauError):  # it may be gone already
+            self.resume()
         assert self._process is not None
         try:
             self._process.wait(timeout_s)
@@ -228,7 +229,7 @@ class Keeper:
             if due is not None and (now >= due or not broker.is_wanted):
                 del self._due[broker.node_id]
                 if broker.is_wanted and not broker.is_alive:
-                    with contextlib.suppress(MoldauError):  # somebody else was quicker
+                    with contextlib.suppress(MoldauError, OSError):  # somebody was quicker, or it has to be tried again
                         broker.start()
                     self._started[broker.node_id] = now
             elif due is None and broker.is_wanted and not broker.is_alive:

@@ -259,7 +259,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         resources = [admin.Resource(ResourceType.TOPIC, name) for name in names]
         configs = {r.name: entries for r, entries in admin.describe_configs(cluster, resources).items()}
     live = set(cluster.brokers())
-    moving = _reassignments(cluster, topics)
+    moving = _reassignments(cluster)
     described = []
     for topic in topics:
         entries = configs[topic.name]
@@ -281,12 +281,12 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         print_json(described)
 
 
-def _reassignments(cluster: Cluster, topics: Sequence[TopicMetadata]) -> dict[tuple[str, int], Reassignment]:
+def _reassignments(cluster: Cluster) -> dict[tuple[str, int], Reassignment]:
+    """Of all topics: there are few of them, and tens of thousands of partitions to ask about perhaps."""
     from moldau.client.cluster_admin import list_reassignments
 
-    partitions = [(topic.name, p.partition) for topic in topics for p in topic.partitions]
     try:
-        return list_reassignments(cluster, partitions) if partitions else {}
+        return list_reassignments(cluster)
     except KafkaError as error:
         if error.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
             raise
