@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.partition import Partition
@@ -259,11 +260,28 @@ class ReplicaFetcher:
                 records = result.records if isinstance(result.records, memoryview) else memoryview(b"")
                 followed.partition.append_as_follower(records, result.high_watermark, result.log_start_offset, now_ms)
                 if records:
-                    self._unnamed[followed.key] = followed
+                    self._name_when_safe(followed)
                     if followed.partition.is_throttled:
                         self._node.replication.follower_quota.record(len(records), self._node.monotonic_ms())
             followed.failures = 0
         except Exception as error:
+            self._failed(followed, error)
+
+    def _name_when_safe(self, followed: Followed) -> None:
+        """To name it says that its records are here: on the disk, where the topic asks for that."""
+        partition_log = followed.partition.log
+        if partition_log.unflushed_messages < partition_log.config.flush_messages:
+            self._unnamed[followed.key] = followed
+        else:
+            self._node.group_commit.flushed(partition_log).add_done_callback(partial(self._flushed, followed))
+
+    def _flushed(self, followed: Followed, done: asyncio.Future[None]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._return(followed)
+        elif isinstance(error, Exception) and self._followed.get(followed.key) is followed:
             self._failed(followed, error)
 
     def _refused(self, followed: Followed, code: ErrorCode) -> None:

@@ -12,7 +12,7 @@ from offline import StartOffline
 
 from moldau.broker.node import BrokerNode
 from moldau.broker.partition import Partition
-from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
+from moldau.metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
 from moldau.wire.batch import encode_batch
 from moldau.wire.fetch import FetchPartitionResult, FetchRequest, encode_fetch_response, parse_fetch_request
 from moldau.wire.primitives import Buffer
@@ -103,3 +103,16 @@ async def test_a_broker_that_is_not_registered_asks_for_nothing(following: Follo
     following.node.broker_epoch = 2
     request, _ = await following.leader.asked()
     assert request.replica_epoch == 2
+
+
+async def test_where_each_record_has_to_be_on_disk_the_follower_says_that_it_has_it_only_then(
+    following: Following,
+) -> None:
+    await following.node.change_metadata(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
+    _, first = await following.leader.asked()
+    first.set_result(answer(records(3)))
+    request, _ = await following.leader.asked()
+    while not request.topics:  # it may have to say that it is there in the meantime
+        request, _ = await following.leader.asked()
+    assert request.topics[0].partitions[0].fetch_offset == 3
+    assert following.partition.log.recovery_point == 3
