@@ -129,6 +129,8 @@ async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(
     tmp_path: Path, two: tuple[Server, Server]
 ) -> None:
     await two[1].stop()
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == Membership._follow.__qualname__]
     with (tmp_path / "metadata" / "broker-2.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

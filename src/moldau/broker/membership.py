@@ -196,10 +196,12 @@ class Membership:
             peer = self._node.peers.at((leadership.host, leadership.port), "metadata")
             following = asyncio.ensure_future(self._follow(peer, leadership))
             changing = asyncio.ensure_future(self._changed.wait())
-            await asyncio.wait({following, changing}, return_when=asyncio.FIRST_COMPLETED)
-            changing.cancel()
-            if not following.done():
-                following.cancel()
+            try:
+                await asyncio.wait({following, changing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changing.cancel()
+                was_following = following.cancel()
+            if was_following:
                 with suppress(asyncio.CancelledError):
                     await following
                 peer.close()
