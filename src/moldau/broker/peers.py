@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.version import __version__
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, decode_response, encode_request, request_head, request_schema
@@ -64,10 +64,10 @@ class Peer:
         version = self.versions.get(key)
         if version is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self._where} does not serve API {key}")
-        entity = build(request_schema(key, version))
+        entity, wire = build(request_schema(key, version)), self._wire
         self._count()
         frame = await self._exchange(encode_request(self._correlation_id, self._client_id, entity), timeout_s)
-        return decode_response(key, version, frame)[1]
+        return self._decoded(wire, key, version, frame)
 
     async def ask_raw(
         self, key: int, version: int, body: Sequence[Buffer], *, timeout_s: float = REQUEST_TIMEOUT_S
@@ -117,6 +117,14 @@ class Peer:
         # Its answer may come yet, and those behind it wait for it: only a new connection is clean.
         wire.close()
 
+    def _decoded(self, wire: _Wire | None, key: int, version: int, frame: memoryview) -> Any:
+        try:
+            return decode_response(key, version, frame)[1]
+        except ProtocolError as error:
+            if wire is not None:
+                wire.close()
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} answers what is none: {error}") from error
+
     async def _connected(self) -> None:
         while self._wire is None or self._wire.is_lost:
             if self._connecting is None:
@@ -155,7 +163,7 @@ class Peer:
         except TimeoutError:
             wire.close()
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} accepts, but does not answer") from None
-        _, answer = decode_response(ApiKey.API_VERSIONS, version, frame)
+        answer = self._decoded(wire, ApiKey.API_VERSIONS, version, frame)
         self.versions = {
             api.api_key: min(api.max_version, APIS[api.api_key].max_version)
             for api in answer.api_keys

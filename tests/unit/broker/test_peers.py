@@ -1,14 +1,17 @@
-"""What brokers ask each other: the one proof that a process is dead."""
+"""What brokers ask each other: answers that are none, and the one proof that a process is dead."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from typing import Any
 
 import pytest
 
-from moldau.broker.peers import refuses
+from moldau.broker.peers import Peer, refuses
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.apis import ApiKey
 
 BOTH = ("127.0.0.1", "127.0.0.2")
 
@@ -25,6 +28,27 @@ async def loop_with_a_name_for_both(monkeypatch: pytest.MonkeyPatch) -> asyncio.
 
     monkeypatch.setattr(loop, "getaddrinfo", resolve_both)
     return loop
+
+
+async def test_what_answers_with_nonsense_is_no_broker_and_may_be_one_later() -> None:
+    closed = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(12)
+        writer.write(struct.pack(">i", 7) + head[8:12] + b"\xff\xff\xff")
+        while await reader.read(1000):
+            pass
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        peer = Peer(asyncio.get_running_loop(), server.sockets[0].getsockname(), "broker-1")
+        with pytest.raises(KafkaError) as refused:
+            await peer.ask(ApiKey.BROKER_HEARTBEAT, lambda schema: None)
+        assert refused.value.code is ErrorCode.NETWORK_EXCEPTION
+        async with asyncio.timeout(10):
+            await closed.wait()
+        peer.close()
 
 
 async def test_a_process_is_dead_when_all_its_addresses_say_so(
