@@ -148,6 +148,8 @@ class ControllerShell:
             return
         log.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
         self.machine = None
+        if self._node.vigil is not None:
+            self._node.vigil.deposed()
         self.feed.end()
         for _, waiting in self._steps:
             _fail(waiting, _not_controller())

@@ -4,7 +4,8 @@ A leader that hung for a while, or was cut off, may have a successor without kno
 others have acknowledged since. So it answers them only while somebody hears it:
 
 - A process that stood still for most of a session answers no reads until the controller answers a heartbeat sent
-  after it woke up. If it is the controller itself, it waits until the store had time to depose it.
+  after it woke up. If it is the controller itself, it waits until the store had time to depose it; once it is
+  deposed, its own heartbeats to itself count for nothing.
 - A leader that has not heard of the controller for so long goes on as long as an in-sync follower fetches from it:
   then it is the controller that is away, and nobody else can have been elected.
 
@@ -52,6 +53,10 @@ class Vigil:
         if self._node.controller.is_active and sent_s < self._woke_s + DEPOSED_WITHIN_S:
             return
         self._heard_s = max(self._heard_s, sent_s)
+
+    def deposed(self) -> None:
+        """This broker heard of itself, as the controller, and is it no more: that says nothing now."""
+        self._woke_s = self._node.loop.time()
 
     def check(self, partition: Partition) -> None:
         """NOT_LEADER_OR_FOLLOWER for a reader, where this broker leads perhaps no more."""

@@ -94,3 +94,15 @@ def test_what_nobody_else_can_lead_is_read_in_any_case(node: Node, vigil: Vigil)
     node.now_s += SESSION_S
     assert is_trusted(vigil, replicas=(1,))
     assert is_trusted(vigil, is_leader=False), "a follower answers with what it knows to be committed"
+
+
+def test_a_deposed_controller_answers_nobody_until_its_successor_answers_it(node: Node, vigil: Vigil) -> None:
+    node.controller.is_active = True
+    vigil.heard(node.now_s)
+    node.now_s += 0.1
+    node.controller.is_active = False
+    vigil.deposed()
+    assert not is_trusted(vigil)
+    node.now_s += 0.1
+    vigil.heard(node.now_s)
+    assert is_trusted(vigil)
