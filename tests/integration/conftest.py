@@ -19,6 +19,13 @@ from tests.integration.zookeeper import zookeeper  # noqa: F401 - a fixture
 NewTopic = Callable[..., str]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs beside what: a file's tests share what it started, and there is one Spark on the machine."""
+    for item in items:
+        is_spark = "spark" in item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else item.path.stem))
+
+
 def cluster_at(bootstrap: str) -> Cluster:
     return Cluster(ClientConfig(parse_servers(bootstrap)))
 

@@ -84,16 +84,18 @@ class SecuredKafka(ApacheKafka):
         self.ports = {name: free_port() for name in LISTENERS if LISTENERS[name] != "PLAINTEXT"}
         directory.mkdir(exist_ok=True)
         self.certificates = Certificates(directory)
-        self.extra = self._settings()
 
     def at(self, listener: str, host: str = "localhost") -> str:
         return f"{host}:{self.ports[listener]}" if listener in self.ports else self.bootstrap
 
-    def _settings(self) -> dict[str, object]:
+    def role_properties(self, node_id: int, voters: str, controller_port: int) -> dict[str, object]:
+        return {**super().role_properties(node_id, voters, controller_port), **self._settings(controller_port)}
+
+    def _settings(self, controller_port: int) -> dict[str, object]:
         secured = ",".join(f"{name}://{HOST}:{port}" for name, port in self.ports.items())
         security = "org.apache.kafka.common.security"
         return {
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{self._controller_port},{secured}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port},{secured}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}," + secured.replace(HOST, "localhost"),
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
             "ssl.keystore.type": "PEM",

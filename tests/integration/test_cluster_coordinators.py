@@ -28,6 +28,7 @@ QUICK = {
     "transaction.state.log.num.partitions": 6,
     "share.coordinator.state.topic.num.partitions": 6,
     "group.initial.rebalance.delay.ms": 0,
+    "leader.imbalance.check.interval.seconds": 1,  # each broker coordinates something, also after a kill
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
 
