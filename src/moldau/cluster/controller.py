@@ -147,10 +147,14 @@ class Controller:
 
     def is_cut_off(self, image: MetadataImage, now_ms: int) -> bool:
         """Most brokers fell silent, without a sign of their death: it may be this one that nobody reaches."""
-        me = self._config().node_id
+        me, session_ms = self._config().node_id, self._config().broker_session_timeout_ms
         others = [one for one, broker in image.brokers.items() if not broker.fenced and one != me]
-        heard = sum(self._has_session(one, now_ms) for one in others)
-        return len(others) > 1 and 2 * (heard + 1) <= len(others) + 1
+        if len(others) < 2 or all(self._has_session(one, now_ms) for one in others):
+            return False
+        # Sessions end one after the other: those that are silent too count before theirs has.
+        since_ms = now_ms - session_ms // 2
+        heard = sum(self._last_seen_ms.get(one, 0) > since_ms for one in others)
+        return 2 * (heard + 1) <= len(others) + 1
 
     # -- partitions
 

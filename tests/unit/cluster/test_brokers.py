@@ -230,6 +230,13 @@ class TestACutOffController:
         cluster.beat(1)
         assert cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
 
+    def test_it_is_suspected_when_the_first_session_ends_and_the_others_are_silent_too(self) -> None:
+        cluster = Controlled(brokers=3)
+        cluster.now_ms += 1_000
+        cluster.beat(3)
+        cluster.now_ms += SESSION_MS - 1_000
+        assert cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+
     def test_not_while_it_hears_half_of_the_others(self) -> None:
         cluster = Controlled(brokers=3)
         cluster.now_ms += SESSION_MS
