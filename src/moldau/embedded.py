@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from moldau.broker.loop import new_event_loop
@@ -20,9 +19,10 @@ from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import as_property
 from moldau.errors import ConfigError, MoldauError
+from moldau.startable import Startable
 
 
-class Broker:
+class Broker(Startable):
     """A broker of its own.
 
     `config` takes Kafka's server properties: `Broker({"num.partitions": 3, "auto.create.topics.enable": False})`.
@@ -97,22 +97,6 @@ class Broker:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.stop)
 
     # -- inside
 

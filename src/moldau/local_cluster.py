@@ -9,7 +9,6 @@ No process outlives the one that started it: each reads from a pipe that nobody 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
@@ -22,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from moldau.client.cluster import Cluster as Client
@@ -31,6 +29,7 @@ from moldau.client.config import ClientConfig
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import as_property, format_properties
 from moldau.errors import ConfigError, KafkaError, MoldauError
+from moldau.startable import Startable
 
 HOST = "127.0.0.1"
 BROKERS_MAX = 100  # a slip of the finger must not start ten thousand processes
@@ -247,7 +246,7 @@ class Keeper:
         self._say(f"{str(broker.death()).splitlines()[0]}; starting it again in {again_s:.1f} s")
 
 
-class Cluster:
+class Cluster(Startable):
     """`count` brokers with node ids from 1, on free ports of 127.0.0.1.
 
     `config` takes Kafka's server properties for all of them, `zookeeper` the address of an ensemble that keeps their
@@ -341,22 +340,6 @@ class Cluster:
     def controller(self, timeout_s: float = READY_TIMEOUT_S) -> BrokerProcess:
         """The broker that is the controller; after its death the next one, once there is one."""
         return self._running(lambda client: client.metadata(()).controller_id, timeout_s, "is the controller")
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.stop)
 
     def _running(self, ask: Callable[[Client], int | None], timeout_s: float, what: str) -> BrokerProcess:
         """The living broker whose id is the answer."""
