@@ -335,7 +335,7 @@ class Cluster(Startable):
             found = metadata.topics[topic].partitions
             return next((each.leader for each in found if each.partition == partition), None)
 
-        return self._running(lambda client: leader(client.metadata([topic])), timeout_s, f"{topic}-{partition} leads")
+        return self._running(lambda client: leader(client.metadata([topic])), timeout_s, f"leads {topic}-{partition}")
 
     def controller(self, timeout_s: float = READY_TIMEOUT_S) -> BrokerProcess:
         """The broker that is the controller; after its death the next one, once there is one."""
@@ -351,7 +351,7 @@ class Cluster(Startable):
                 if broker.is_alive and not broker.is_paused:
                     return broker
             if time.monotonic() > deadline:
-                raise MoldauError(f"no living broker {what}, {timeout_s:.0f} s long")
+                raise MoldauError(f"after {timeout_s:.0f} s there is no living broker that {what}")
             time.sleep(_POLL_S)
 
     def _release_ports(self) -> None:
