@@ -51,11 +51,11 @@ bench-quick: $(READY) ## The same, smaller: one round
 fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
-simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=700 of each of 7 scenarios)
-	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),700)
+simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=1000 of each of 7 scenarios; two to three minutes)
+	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 
 soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300)
-	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),700)
+	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
 	@$(BIN)/python -m soak --exactly-once $(or $(RECORDS),20000)
 	@$(BIN)/python -m soak --queue $(or $(RECORDS),20000)

@@ -23,7 +23,7 @@ def _run(task: tuple[str, int]) -> Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation", description="A cluster under faults, from a seed.")
-    parser.add_argument("--seeds", type=int, default=700, help="how many, of each scenario")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many, of each scenario")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--scenario", choices=SCENARIOS, help="this one alone")

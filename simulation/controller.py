@@ -67,6 +67,7 @@ class ControllerShell:
         if elected is not None and elected.node_id == self._broker.broker_id:
             if elected.epoch <= self._spent_epoch:
                 self._broker.store.resign(elected)  # what it began in that epoch may still arrive
+                self.elected = None  # and should the store not hear of it: it is told again
                 return
             self._spent_epoch = elected.epoch
             self._load(elected)
