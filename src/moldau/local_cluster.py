@@ -99,6 +99,9 @@ class BrokerProcess:
             "log.dirs": str(self.data_dir),
             **properties,
         }
+        metrics_port = properties.get("moldau.metrics.port", "")
+        if metrics_port.isdigit() and int(metrics_port):  # one after the other, as the listeners'
+            self.properties["moldau.metrics.port"] = str(int(metrics_port) + node_id - 1)
         self._properties_path = folder / f"broker-{node_id}.properties"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -289,6 +292,8 @@ class Cluster(Startable):
         return ",".join(broker.address for broker in self.brokers)
 
     def broker(self, node_id: int) -> BrokerProcess:
+        if not 1 <= node_id <= len(self.brokers):
+            raise MoldauError(f"there is no broker {node_id}: their ids are 1 to {len(self.brokers)}")
         return self.brokers[node_id - 1]
 
     def start(self) -> Self:

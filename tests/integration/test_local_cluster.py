@@ -286,7 +286,7 @@ def test_a_cluster_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_pat
     with moldau.Broker(port=free_port()) as broker:
         supervisor = Supervisor(tmp_path, "--port", str(broker.port - 1))
         try:
-            assert supervisor.process.wait(30) == 1
+            assert supervisor.process.wait(30) == 2
             assert "broker 2 ended with 2" in supervisor.log()
             assert "in use" in supervisor.log()
         finally:

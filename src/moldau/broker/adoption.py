@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from moldau.broker.lives import EPOCH_FILE
 from moldau.cluster.controller import PRODUCER_ID_BLOCK
 from moldau.coordinators.transactions.records import KINDS
 from moldau.errors import ConfigError, StorageError
@@ -18,6 +20,29 @@ from moldau.wire.uuids import ZERO_UUID, random_uuid
 _COMPACTED = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC})
 _KEEP_ALL = ("retention.ms", "retention.bytes")
 """Apache Kafka keeps topic configurations elsewhere. What was meant to be kept for ever must not go after a week."""
+
+
+def refuse_folders_of_a_cluster(directories: Sequence[Path]) -> None:
+    """A broker on its own would take the partitions of a cluster for its own topics, and write what others lack."""
+    for directory in directories:
+        if (directory / EPOCH_FILE).exists():
+            raise ConfigError(
+                f"{directory} belongs to a broker of a cluster: start it with moldau.metadata.dir or zookeeper.connect "
+                "as before (moldau start --brokers N), or use another folder"
+            )
+        if any((member / "meta.properties").exists() for member in directory.glob("broker-*")):
+            raise ConfigError(
+                f"{directory} holds the brokers of a cluster: start it with --brokers N, or use another folder"
+            )
+
+
+def refuse_folders_of_a_single_broker(directories: Sequence[Path], metadata_file: str) -> None:
+    """Its topics are in no cluster's metadata: their logs would be set aside."""
+    for directory in directories:
+        if (directory / metadata_file).exists():
+            raise ConfigError(
+                f"{directory} holds the data of a single broker: a broker of a cluster needs another folder"
+            )
 
 
 def check(logs: LogManager, metadata_file: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ PROBE_PAUSES_S = (0.0, 0.1, 0.4)
 """Before each look at whether a broker is dead: its connections may break a moment before its port is closed."""
 PREDECESSOR_GRACE_S = 0.5
 """For the controller before this one to follow its successor. If it only is slow, its next heartbeat unfences it."""
+DUPLICATE_PATIENCE_S = 60.0
+"""As Kafka's `initial.broker.registration.timeout.ms`: longer than the session of a life that ended elsewhere."""
 JOIN_PROGRESS_S = 2.0
 SHUTDOWN_TIMEOUT_S = 10.0
 """For handing leaderships over; then the broker stops anyway, and the controller finds out."""
@@ -246,6 +249,8 @@ class Membership:
     async def _register(self) -> None:
         node, life = self._node, self._life
         assert life is not None
+        told: ErrorCode | None = None
+        duplicate_since_s = math.inf
         while True:
             try:
                 answer = await node.ask_controller(ApiKey.BROKER_REGISTRATION, self._registration)
@@ -254,7 +259,14 @@ class Membership:
                     break
                 if code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION):
                     raise ConfigError(f"the controller refuses this broker: {code.name}")
-                log.info("not registered yet", extra={"why": code.name})
+                now_s = node.loop.time()
+                is_duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                duplicate_since_s = min(duplicate_since_s, now_s) if is_duplicate else math.inf
+                if now_s - duplicate_since_s > DUPLICATE_PATIENCE_S:
+                    raise ConfigError(f"node.id {node.node_id}: another broker of this id runs at another address")
+                if code is not told:
+                    log.info("not registered yet", extra={"why": code.name})
+                    told = code
             except (KafkaError, ProtocolError) as error:
                 log.debug("not registered yet: %s", error)
             await asyncio.sleep(FENCED_BEAT_S)

@@ -122,6 +122,7 @@ class BrokerNode:
 
     def open(self) -> None:
         """For a broker on its own: it is its own controller, over a file beside its logs. Blocks: call it first."""
+        adoption.refuse_folders_of_a_cluster(self.logs.directories)
         self.logs.lock()
         self.logs.check_in()
         self.begin_with(self.controller.open_alone(LocalStore(self.logs.directories[0] / METADATA_FILE)))

@@ -11,13 +11,14 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from moldau.broker import adoption
 from moldau.broker.cleaning import Cleaner
 from moldau.broker.connection import ClientConnection
 from moldau.broker.connections import SWEEP_INTERVAL_S
 from moldau.broker.dispatch import Dispatcher
 from moldau.broker.failing_disks import CHECK_INTERVAL_S, FailingDisks
 from moldau.broker.membership import Membership
-from moldau.broker.node import BrokerNode
+from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.broker.stores import make_store
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import Listener
@@ -68,6 +69,7 @@ class Server:
 
     async def _join(self) -> None:
         """Others have to reach this broker before clients may: it can be the controller already."""
+        adoption.refuse_folders_of_a_single_broker(self.node.logs.directories, METADATA_FILE)
         await self.node.in_thread(self.node.logs.lock)
         await self._listen_all()
         self.node.membership = Membership(self.node, make_store(self.config))

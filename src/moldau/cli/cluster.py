@@ -130,7 +130,8 @@ class Status(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
-        return not (self.fenced or self.offline or self.under_replicated or self.under_min_isr)
+        troubles = (self.fenced, self.offline, self.under_replicated, self.under_min_isr)
+        return self.cluster.controller_id >= 0 and not any(troubles)
 
 
 def _status(cluster: Cluster, args: argparse.Namespace) -> int:
@@ -147,7 +148,8 @@ def find_status(cluster: Cluster) -> Status:
     described = _described(cluster)
     alive = {member.id for member in described.members if not member.is_fenced}
     found = {(topic.name, p.partition): p for topic in topics.values() for p in topic.partitions}
-    moving = _reassignments(cluster)
+    # While nobody is the controller, nobody could tell of moves: the rest is worth telling at once.
+    moving = _reassignments(cluster) if described.controller_id >= 0 else {}
     min_isr = _min_isr(cluster, sorted(topics))
 
     def those(is_so: Callable[[TopicPartition, PartitionMetadata], bool]) -> list[TopicPartition]:
@@ -215,7 +217,7 @@ def _print_status(status: Status) -> None:
     else:
         for row in rows:
             print("\t".join(f"{name}: {cell}" for name, cell in zip(headers, row, strict=True)))
-    print(f"Controller: {status.cluster.controller_id}")
+    print(f"Controller: {status.cluster.controller_id if status.cluster.controller_id >= 0 else 'none'}")
     print(f"Topics: {status.topics}\tPartitions: {status.partitions}")
     _print_partitions("Offline partitions", status.offline, "31")
     _print_partitions("Under-min-ISR partitions", status.under_min_isr, "31")

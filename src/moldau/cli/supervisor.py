@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from moldau.cli import running
 from moldau.errors import ConfigError, MoldauError
 from moldau.local_cluster import (
     BROKERS_MAX,
+    HOST,
     BrokerProcess,
     Keeper,
     check_shared,
@@ -73,8 +75,23 @@ def _brokers(
     if (folder / "meta.properties").exists():
         raise ConfigError(f"{folder} holds the data of a single broker: give another folder with --data-dir")
     check_shared(given)
+    for number in range(port, port + count):
+        _check_free(number)
     shared = shared_properties(count, folder, given)
     return [BrokerProcess(number + 1, port + number, folder, shared, options=options) for number in range(count)]
+
+
+def _check_free(port: int) -> None:
+    """Before anything is started: a cluster that already runs there would answer in the place of this one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {HOST}:{port} ({error.strerror}); is another broker running there? Choose other "
+                "ports with --port"
+            ) from error
 
 
 def _run(brokers: Sequence[BrokerProcess], folder: Path) -> None:

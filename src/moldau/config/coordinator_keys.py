@@ -163,10 +163,9 @@ class CoordinatorKeys(Configuration):
     offsets_topic_replication_factor: int = key(
         "offsets.topic.replication.factor",
         Kind.SHORT,
-        1,
-        "Replicas of `__consumer_offsets`.",
+        3,
+        "Replicas of `__consumer_offsets`; a broker on its own makes one.",
         AtLeast(1),
-        kafka_default="3",
     )
     offsets_topic_segment_bytes: int = key(
         "offsets.topic.segment.bytes",
@@ -192,18 +191,16 @@ class CoordinatorKeys(Configuration):
     transaction_state_log_replication_factor: int = key(
         "transaction.state.log.replication.factor",
         Kind.SHORT,
-        1,
-        "Replicas of `__transaction_state`.",
+        3,
+        "Replicas of `__transaction_state`; a broker on its own makes one.",
         AtLeast(1),
-        kafka_default="3",
     )
     transaction_state_log_min_isr: int = key(
         "transaction.state.log.min.isr",
         Kind.INT,
-        1,
+        2,
         "`min.insync.replicas` of `__transaction_state`.",
         AtLeast(1),
-        kafka_default="2",
     )
     transaction_state_log_segment_bytes: int = key(
         "transaction.state.log.segment.bytes",

@@ -116,18 +116,16 @@ class ShareKeys(Configuration):
     share_coordinator_state_topic_replication_factor: int = key(
         "share.coordinator.state.topic.replication.factor",
         Kind.SHORT,
-        1,
-        "Replicas of `__share_group_state`.",
+        3,
+        "Replicas of `__share_group_state`; a broker on its own makes one.",
         AtLeast(1),
-        kafka_default="3",
     )
     share_coordinator_state_topic_min_isr: int = key(
         "share.coordinator.state.topic.min.isr",
         Kind.SHORT,
-        1,
+        2,
         "`min.insync.replicas` of `__share_group_state`.",
         AtLeast(1),
-        kafka_default="2",
     )
     share_coordinator_state_topic_segment_bytes: int = key(
         "share.coordinator.state.topic.segment.bytes",

@@ -166,8 +166,8 @@ class ZooKeeperElection:
             self._follow(leadership)
 
     def _is_gone(self, leadership: Leadership) -> bool:
-        # With our id in another session, it was an earlier life of this broker.
-        return leadership.epoch == self._usurped_epoch or leadership.node_id == self._candidate.node_id
+        # At our own address, in another session, it was an earlier life of this broker.
+        return leadership.epoch == self._usurped_epoch or leadership[1:] == self._candidate
 
     def _begin_epoch(self, predecessor: Leadership | None) -> None:
         epoch, version = self._newest_epoch()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.broker.lives import EPOCH_FILE
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ConfigError, StorageError
@@ -126,3 +127,16 @@ async def test_dynamic_values_that_no_longer_fit_are_left_out_and_changes_go_on(
     await node.change_metadata(lambda image: [TopicRecord("t", topic_id), PartitionRecord(topic_id, 0, (1,), (1,), 1)])
     assert append(node, "t", b"x") == 0
     await node.close()
+
+
+async def test_a_broker_on_its_own_does_not_touch_the_folders_of_a_cluster(tmp_path: Path) -> None:
+    member, cluster = tmp_path / "member", tmp_path / "cluster"
+    (cluster / "broker-1").mkdir(parents=True)
+    (cluster / "broker-1" / "meta.properties").touch()
+    member.mkdir()
+    (member / EPOCH_FILE).write_text("{}")
+    for folder, wanted in ((member, "a broker of a cluster"), (cluster, "--brokers N")):
+        before = sorted(folder.iterdir())
+        with pytest.raises(ConfigError, match=wanted):
+            open_node(folder)
+        assert sorted(folder.iterdir()) == before
