@@ -287,7 +287,6 @@ def test_a_cluster_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_pat
         supervisor = Supervisor(tmp_path, "--port", str(broker.port - 1))
         try:
             assert supervisor.process.wait(30) == 2
-            assert "broker 2 ended with 2" in supervisor.log()
             assert "in use" in supervisor.log()
         finally:
             supervisor.process.kill()
