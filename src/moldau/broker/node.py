@@ -145,6 +145,7 @@ class BrokerNode:
         """The logs are open: leads, follows and coordinates what the image says. On the loop."""
         self.replication.follow(list(self.hosted))
         self.coordinators.follow()
+        self.spawn(self._tell_applied())  # the first image came into force without a word
         self._catch_up()
 
     def _adopt(self) -> None:
@@ -317,8 +318,11 @@ class BrokerNode:
                     log.exception("a change of metadata is not wholly in force", extra={"version": newest.version})
                     self.image = newest
                 self.controller.feed.made_true(self.node_id, newest.version)
-                async with self._applied:
-                    self._applied.notify_all()
+                await self._tell_applied()
+
+    async def _tell_applied(self) -> None:
+        async with self._applied:
+            self._applied.notify_all()
 
     async def _make_true(self, after: MetadataImage) -> None:
         before = self.image
@@ -350,6 +354,7 @@ class BrokerNode:
     async def retry_logs(self) -> None:
         async with self._following:
             await self.hosted.retry()
+        self._catch_up()  # with what came meanwhile
 
     def _apply_broker_overrides(self) -> bool:
         """True when a dynamic broker configuration changed something.

@@ -140,3 +140,17 @@ async def test_a_broker_on_its_own_does_not_touch_the_folders_of_a_cluster(tmp_p
         with pytest.raises(ConfigError, match=wanted):
             open_node(folder)
         assert sorted(folder.iterdir()) == before
+
+
+async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> None:
+    config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "moldau.metadata.dir": str(tmp_path / "m")})
+    node = BrokerNode(config, asyncio.get_running_loop())
+    image = node.image.apply([ConfigRecord("broker", "", "num.partitions", "3")])
+    node.follow(image)
+    waiting = asyncio.ensure_future(node.applied(image.version))
+    await asyncio.sleep(0)
+    node.begin_with(node.newest_image)
+    node.open_logs()
+    node.begin()
+    await asyncio.wait_for(waiting, 10)
+    await node.close()
