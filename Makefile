@@ -40,7 +40,8 @@ unit: $(READY)
 	@$(BIN)/python -m pytest -q -n auto tests/unit
 
 integration: $(READY)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/integration
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/integration --ignore tests/integration/spark
+	@$(BIN)/python -m pytest -q tests/integration/spark
 
 bench: $(READY) ## Compare with Apache Kafka, alone and as three brokers, and with Spark's connector (about an hour; needs Java and Maven for the comparison)
 	@$(BIN)/python -m bench

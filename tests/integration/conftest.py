@@ -20,10 +20,9 @@ NewTopic = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs beside what: a file's tests share what it started, and there is one Spark on the machine."""
+    """Files may run beside each other; the tests of one share what it started."""
     for item in items:
-        is_spark = "spark" in item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else item.path.stem))
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def cluster_at(bootstrap: str) -> Cluster:
