@@ -14,9 +14,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 _MODULES = (
@@ -70,12 +72,25 @@ def prefer_installed_pyspark() -> None:
                     sys.path.remove(entry)
 
 
+def quiet(worker: Callable[..., int]) -> Callable[..., int]:
+    """A JVM that hangs up first has what it wanted, or is gone: a traceback on the user's screen helps nobody."""
+
+    def ended_quietly(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+
+    return ended_quietly
+
+
 def main() -> None:
     prefer_installed_pyspark()
     preload()
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    manager()
+    daemon.worker = quiet(daemon.worker)
+    daemon.manager()
 
 
 if __name__ == "__main__":
