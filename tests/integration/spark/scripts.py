@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 
 _HANG_UP = re.compile(
-    r"Traceback \(most recent call last\):\n(?:  File \"[^\"]*pyspark/daemon\.py\".*\n(?:    .*\n)*)+BrokenPipeError: .*\n"
+    r"Traceback \(most recent call last\):\n"
+    r"(?:  File \"[^\"]*pyspark/daemon\.py\".*\n(?:    .*\n)*)+"
+    r"BrokenPipeError: .*\n"
 )
 # A start takes seconds; a machine that is busy with other tests, more.
 SCRIPT_TIMEOUT_S = 110
