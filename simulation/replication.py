@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.partition import Partition
 from moldau.cluster import isr_changes
-from moldau.cluster.follower import truncation
+from moldau.cluster.follower import divergence, truncation
 from moldau.cluster.replica import UNKNOWN_EPOCH, Follower, IsrChange
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import PartitionRecord
@@ -80,7 +80,7 @@ class Session:
     def _named(self, request: FetchRequest, asked: Asked) -> Fetched:
         try:
             partition, follower = self._check(request, asked)
-            diverging = _diverging(log_of(partition), asked)
+            diverging = divergence(log_of(partition), asked.offset, asked.last_epoch)
         except KafkaError as error:
             return Fetched(asked.where, error.code)
         if diverging is not None:
@@ -159,18 +159,6 @@ class Subscription:
 
     def leader_changed(self) -> None:
         self._session.answer_in(0)
-
-
-def _diverging(log: Log, asked: Asked) -> tuple[int, int] | None:
-    if asked.last_epoch >= 0:
-        epoch, end_offset = log.offset_for_leader_epoch(asked.last_epoch)
-        if epoch < 0 or end_offset < 0:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{log.name} knows nothing of epoch {asked.last_epoch}")
-        if epoch < asked.last_epoch or end_offset < asked.offset:
-            return epoch, end_offset
-    if asked.offset > log.log_end_offset:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{log.name} ends at {log.log_end_offset}")
-    return None
 
 
 def _read(partition: Partition, asked: Asked) -> Fetched:

@@ -20,8 +20,8 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Generator, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 from moldau.broker.budget import ByteBudget
 from moldau.errors import ProtocolError
@@ -38,6 +38,10 @@ class Pipelined:
     def __init__(self, future: asyncio.Future[Buffers]) -> None:
         self.future = future
         self.connection: ClientConnection | None = None
+
+    def __await__(self) -> Generator[Any, None, Buffers]:
+        """For those who have to wait in line: nothing behind it starts."""
+        return self.future.__await__()
 
     def settle(self, answer: Buffers) -> None:
         """The answer is there, and leaves now: a done callback of the future would take another turn of the loop."""

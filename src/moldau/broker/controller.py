@@ -2,7 +2,7 @@
 
     step(image) → records, reply      planned on the newest image, by `moldau.cluster` and `moldau.metadata`
     store.append                      durable, and refused if another controller has begun: many steps share one write
-    feed                              to the brokers, who wait for it (`handlers.metadata_feed`)
+    feed                              to the brokers, who wait for it (`metadata_feed`)
     reply
 
 A broker knows of a change only when it is durable, so no image is ever taken back. Whoever changed something on a
@@ -168,8 +168,7 @@ class ControllerShell:
         answer: asyncio.Future[T] = self._node.loop.create_future()
         self._steps.append((step, answer))
         if self._writing is None:
-            self._writing = self._node.spawn(self._write())
-            self._writing.add_done_callback(self._write_ended)
+            self._begin_writing()
         # A client that goes away cancels its request, but no change may stop half-way.
         return await asyncio.shield(answer)
 
@@ -183,13 +182,16 @@ class ControllerShell:
             async with asyncio.timeout(EVERYWHERE_TIMEOUT_S):
                 await self.feed.everywhere(version)
 
+    def _begin_writing(self) -> None:
+        self._writing = self._node.spawn(self._write())
+        self._writing.add_done_callback(self._write_ended)
+
     def _write_ended(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a change of metadata failed inside", exc_info=error)
         if self._steps and self.machine is not None:
-            self._writing = self._node.spawn(self._write())
-            self._writing.add_done_callback(self._write_ended)
+            self._begin_writing()
 
     async def _write(self) -> None:
         while self._steps and self.machine is not None:

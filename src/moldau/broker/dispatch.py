@@ -15,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
+from moldau.broker.connection import Answer, Buffers, ClientConnection
 from moldau.broker.forwarding import forward, is_from_broker, should_forward
 from moldau.broker.handlers import (
     api_versions,
@@ -190,8 +190,6 @@ class Dispatcher:
         """A client that comes while the broker joins its cluster waits for it."""
         await self._node.is_serving.wait()
         answer = self.handle(connection, memoryview(frame))
-        if isinstance(answer, Pipelined):
-            return await answer.future
         return await answer if inspect.isawaitable(answer) else answer
 
     async def _forward(self, context: RequestContext, body: bytes) -> Buffers:

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.partition import Partition
 from moldau.broker.request import RequestContext
+from moldau.cluster.brokers import check_life
+from moldau.cluster.follower import divergence
 from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
-from moldau.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import (
     FetchPartition,
     FetchPartitionResult,
@@ -196,20 +198,11 @@ class Subscription:
 def diverging_epoch(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
     """A reader whose last record is none of this log is told up to where they agree."""
     log = partition.log
-    if asked.fetch_offset < log.log_start_offset:
-        raise OffsetOutOfRangeError(f"{log.name} begins at {log.log_start_offset}")
-    if asked.last_fetched_epoch >= 0:
-        epoch, end_offset = log.offset_for_leader_epoch(asked.last_fetched_epoch)
-        if epoch < 0 or end_offset < 0:
-            raise OffsetOutOfRangeError(f"{log.name} knows nothing of epoch {asked.last_fetched_epoch}")
-        if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-            stable_offset, start_offset = log.last_stable_offset, log.log_start_offset
-            return FetchPartitionResult(
-                asked.index, 0, log.high_watermark, stable_offset, start_offset, diverging_epoch=(epoch, end_offset)
-            )
-    if asked.fetch_offset > log.log_end_offset:
-        raise OffsetOutOfRangeError(f"{log.name} ends at {log.log_end_offset}")
-    return None
+    agreed = divergence(log, asked.fetch_offset, asked.last_fetched_epoch)
+    if agreed is None:
+        return None
+    stable_offset, start_offset = log.last_stable_offset, log.log_start_offset
+    return FetchPartitionResult(asked.index, 0, log.high_watermark, stable_offset, start_offset, diverging_epoch=agreed)
 
 
 _Results = list[tuple[Subscription, FetchPartitionResult]]
@@ -247,12 +240,7 @@ class FollowerSession:
         self._timer: asyncio.TimerHandle | None = None
 
     def check_life(self) -> None:
-        """Nobody else speaks for the life of the broker that is registered: no other life, and no client."""
-        if not _is_registered(self.node, self.replica_id, self._replica_epoch):
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"epoch {self._replica_epoch} of broker {self.replica_id} is not the one that is registered",
-            )
+        check_life(self.node.image, self.replica_id, self._replica_epoch)
 
     def close(self) -> None:
         self.answer()

@@ -22,6 +22,7 @@ from moldau.broker.lives import Life
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
 from moldau.broker.peers import CONTROLLER, FORWARDING, Peer, refuses
 from moldau.broker.vigil import Vigil
+from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.metadata.store import Candidate, Leadership, MetadataStore
 from moldau.wire.apis import APIS, ApiKey
@@ -281,7 +282,7 @@ class Membership:
             cluster_id=node.cluster_id,
             incarnation_id=life.incarnation_id,
             listeners=tuple(
-                schema.Listener(name=name, host=host, port=port, security_protocol=_PROTOCOLS[protocol])
+                schema.Listener(name=name, host=host, port=port, security_protocol=SECURITY_PROTOCOLS.index(protocol))
                 for name, host, port, protocol in node.endpoints
             ),
             features=(),
@@ -364,10 +365,6 @@ class Membership:
     def close(self) -> None:
         """Blocks."""
         self._store.close()
-
-
-_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-"""Kafka's numbers of them."""
 
 
 def _from(version: int, epoch: int) -> FetchPartition:

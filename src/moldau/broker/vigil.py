@@ -58,17 +58,22 @@ class Vigil:
         """This broker heard of itself, as the controller, and is it no more: that says nothing now."""
         self._woke_s = self._node.loop.time()
 
-    def check(self, partition: Partition) -> None:
-        """NOT_LEADER_OR_FOLLOWER for a reader, where this broker leads perhaps no more."""
-        now_s = self._node.loop.time()
-        if now_s - self._noted_s > self._limit_s:
+    def is_in_doubt(self) -> bool:
+        """Whether readers' partitions have to be checked one by one; asked once for each request."""
+        now_s, limit_s = self._node.loop.time(), self._limit_s
+        if now_s - self._noted_s > limit_s:
             self._note(now_s)  # what waited in the sockets comes before any timer
-        slept = self._heard_s < self._woke_s
-        if not slept and now_s - self._heard_s <= self._limit_s:
-            return
+        return self._slept or now_s - self._heard_s > limit_s
+
+    @property
+    def _slept(self) -> bool:
+        return self._heard_s < self._woke_s
+
+    def check(self, partition: Partition) -> None:
+        """While in doubt: NOT_LEADER_OR_FOLLOWER for a reader, where this broker leads perhaps no more."""
         if not partition.is_leader or len(partition.replicas) == 1:
             return
-        if slept or not partition.hears_a_follower(int(self._limit_s * 1000)):
+        if self._slept or not partition.hears_a_follower(int(self._limit_s * 1000)):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} may have another leader: this one heard of nobody"
             )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from moldau.cli.common import CommandParser, at_terminal, connect, print_json, print_table, run, styled
+from moldau.cli.common import CommandParser, at_terminal, print_json, print_table, run_with_cluster, styled
 from moldau.cli.reassignment_json import TopicPartition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
@@ -48,11 +48,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-cluster") -> int:
     if args.include_fenced_brokers and args.command != "list-endpoints":
         parser.error("Option --include-fenced-brokers can be used only with list-endpoints")
 
-    def work() -> int:
-        with connect(args) as cluster:
-            return _COMMANDS[args.command](cluster, args)
-
-    return run(prog, work)
+    return run_with_cluster(prog, args, _COMMANDS[args.command])
 
 
 def _parser(prog: str) -> CommandParser:

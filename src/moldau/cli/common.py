@@ -179,6 +179,22 @@ def connect(args: argparse.Namespace) -> Cluster:
     return Cluster(config)
 
 
+def run_with_cluster(
+    prog: str,
+    args: argparse.Namespace,
+    work: Callable[[Cluster, argparse.Namespace], int | None],
+    *,
+    prefix: str = "",
+) -> int:
+    """`run`, for work on the cluster that the arguments name; None is success."""
+
+    def with_cluster() -> int:
+        with connect(args) as cluster:
+            return work(cluster, args) or 0
+
+    return run(prog, with_cluster, prefix=prefix)
+
+
 def topic_pattern(text: str) -> re.Pattern[str]:
     """A topic argument as Kafka's tools read it: a regular expression, or several behind commas."""
     expression = text.strip().replace(",", "|").replace(" ", "").strip("\"'")

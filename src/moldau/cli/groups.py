@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.common import CommandParser, connect, print_json, run
+from moldau.cli.common import CommandParser, print_json, run_with_cluster
 from moldau.cli.group_common import given, print_columns
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-groups") -> int:
     if kinds and len(kinds) + len(given(args, ("--group-type", "--protocol"))) > 1:
         parser.error(f"Option {kinds[0]} can't be used with other filters")
 
-    def work() -> int:
-        with connect(args) as cluster:
-            return _list(cluster, args)
-
-    return run(prog, work, prefix="Error while executing groups command : ")
+    return run_with_cluster(prog, args, _list, prefix="Error while executing groups command : ")
 
 
 def _list(cluster: Cluster, args: argparse.Namespace) -> int:

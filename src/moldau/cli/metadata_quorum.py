@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.common import CommandParser, connect, print_tabbed, run
+from moldau.cli.common import CommandParser, print_tabbed, run_with_cluster
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
@@ -40,12 +40,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-metadata-quorum")
         parser.error(f"{words} --status or --replication must be specified with describe sub-command")
     parser.allow_with(args, "--human-readable", "--replication")
 
-    def work() -> int:
-        with connect(args) as cluster:
-            _describe(cluster, args)
-        return 0
-
-    return run(prog, work)
+    return run_with_cluster(prog, args, _describe)
 
 
 def _describe(cluster: Cluster, args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.common import CommandParser, connect, load_text, run
+from moldau.cli.common import CommandParser, load_text, run_with_cluster
 from moldau.cli.reassignment_json import (
     Move,
     Plan,
@@ -81,13 +81,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-reassign-partitio
     )
     # Kafka's --timeout is for the log directories only, not for the questions to the cluster.
     args.move_timeout_ms, args.timeout = 10_000 if args.timeout is None else args.timeout, None
-
-    def with_cluster() -> int:
-        with connect(args) as cluster:
-            work(cluster, args)
-        return 0
-
-    return run(prog, with_cluster, prefix="Error: ")
+    return run_with_cluster(prog, args, work, prefix="Error: ")
 
 
 def _parser(prog: str) -> CommandParser:

@@ -11,11 +11,10 @@ from moldau.cli.common import (
     CommandParser,
     at_terminal,
     bold,
-    connect,
     parse_key_values,
     print_json,
     print_table,
-    run,
+    run_with_cluster,
     topic_pattern,
     warn,
 )
@@ -57,12 +56,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-topics") -> int:
         if given
     )
 
-    def with_cluster() -> int:
-        with connect(args) as cluster:
-            work(cluster, args)
-        return 0
-
-    return run(prog, with_cluster, prefix="Error while executing topic command : ")
+    return run_with_cluster(prog, args, work, prefix="Error while executing topic command : ")
 
 
 def _parser(prog: str) -> CommandParser:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from moldau.cli.common import CommandParser, connect, print_json, print_tabbed, run
+from moldau.cli.common import CommandParser, print_json, print_tabbed, run_with_cluster
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -29,12 +29,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-transactions") ->
         parser.error(f"Missing a command: one of {', '.join(_COMMANDS)}")
     parser.require_connection(args)
 
-    def work() -> int:
-        with connect(args) as cluster:
-            _COMMANDS[args.command](cluster, args)
-        return 0
-
-    return run(prog, work)
+    return run_with_cluster(prog, args, _COMMANDS[args.command])
 
 
 class _Subcommand(argparse.ArgumentParser):

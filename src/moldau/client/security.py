@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ConfigError
 
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([\w.$-]+))""")
 _PEM_BLOCK = re.compile(r"(-----BEGIN [^-]+-----)([A-Za-z0-9+/=\s]+)(-----END [^-]+-----)")
 
@@ -61,8 +61,8 @@ class Security(NamedTuple):
     @classmethod
     def from_properties(cls, props: Mapping[str, str]) -> Security:
         protocol = props.get("security.protocol", "PLAINTEXT").strip().upper()
-        if protocol not in _PROTOCOLS:
-            raise ConfigError(f"security.protocol={protocol}: expected one of {', '.join(_PROTOCOLS)}")
+        if protocol not in SECURITY_PROTOCOLS:
+            raise ConfigError(f"security.protocol={protocol}: expected one of {', '.join(SECURITY_PROTOCOLS)}")
         jaas = parse_jaas(props.get("sasl.jaas.config", ""))
         certificate = _pem(
             props, "ssl.keystore", "ssl.certificate.location", "ssl.keystore.certificate.chain", "ssl.certificate.pem"

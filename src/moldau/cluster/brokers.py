@@ -52,6 +52,16 @@ def active_brokers(image: MetadataImage, node_id: int) -> frozenset[int]:
     return frozenset(id_ for id_, broker in image.brokers.items() if broker.is_active)
 
 
+def check_life(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+    """Nobody else speaks for the life of a follower that is registered: no other life, and no client."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch:
+        raise KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"epoch {broker_epoch} of broker {broker_id} is not the one that is registered",
+        )
+
+
 def registered(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRecord:
     """The registration that a broker's request belongs to; STALE_BROKER_EPOCH where it is of another life."""
     broker = image.brokers.get(broker_id)

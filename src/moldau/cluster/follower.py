@@ -1,4 +1,4 @@
-"""What a follower decides: where to cut its log when it and the leader disagree. No I/O.
+"""Where a log and its leader's part: what the leader tells, and where the follower cuts. No I/O.
 
 Two logs agree up to the end of the last leader epoch that both know. The follower says with each fetch which epoch its
 last record has; a leader whose own log ends that epoch earlier, or has never heard of it, answers with the newest epoch
@@ -8,9 +8,41 @@ that the leader has yet to judge.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from moldau.errors import OffsetOutOfRangeError
 
 UNDEFINED = -1
+
+
+class LeadersLog(Protocol):
+    """What of a log it takes to judge a reader's position."""
+
+    @property
+    def name(self) -> str: ...
+
+    log_start_offset: int
+    log_end_offset: int
+
+    def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]: ...
+
+
+def divergence(log: LeadersLog, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
+    """The epoch, and its end, up to which `log` agrees with a reader whose last record is none of it; None where it is.
+
+    OffsetOutOfRangeError for a position that the log does not have.
+    """
+    if fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRangeError(f"{log.name} begins at {log.log_start_offset}")
+    if last_fetched_epoch >= 0:
+        epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
+        if epoch < 0 or end_offset < 0:
+            raise OffsetOutOfRangeError(f"{log.name} knows nothing of epoch {last_fetched_epoch}")
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+    if fetch_offset > log.log_end_offset:
+        raise OffsetOutOfRangeError(f"{log.name} ends at {log.log_end_offset}")
+    return None
 
 
 def truncation(

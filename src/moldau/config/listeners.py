@@ -10,6 +10,7 @@ from moldau.config.keys import parse_csv_map
 from moldau.errors import ConfigError
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""In the order of Kafka's numbers of them."""
 # What this broker can serve today. A listener that asks for more must stop the start: opened as plain text it
 # would carry what its owner believes to be encrypted or authenticated.
 SERVED_PROTOCOLS = frozenset({"PLAINTEXT"})

@@ -36,7 +36,22 @@ _CLIENT_ID_MAX = 1000
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Proxy:
+class _Closing:
+    """Closed at the end of its `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Proxy(_Closing):
     """Passes on from `port` to `target_port`, in a thread of its own, until `close`."""
 
     def __init__(self, target_port: int) -> None:
@@ -56,14 +71,6 @@ class Proxy:
         self._gone = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def address(self) -> str:
@@ -227,7 +234,7 @@ class _Link:
             writer.transport.abort()
 
 
-class Network:
+class Network(_Closing):
     """Everything that brokers of a cluster say to each other, and their clients to them, passes here.
 
     Made before the cluster starts: it gives each broker a second listener, for the other brokers, and proxies as the
@@ -261,14 +268,6 @@ class Network:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(proxy.address for proxy in self.for_clients.values())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def cut(self, broker: BrokerProcess, *, from_clients: bool = True) -> None:
         """Nothing reaches it or comes from it, and nobody is told."""

@@ -42,6 +42,8 @@ def vigil(node: Node) -> Vigil:
 def is_trusted(vigil: Vigil, **values: Any) -> bool:
     partition = Partition()
     vars(partition).update(values)
+    if not vigil.is_in_doubt():
+        return True
     try:
         vigil.check(partition)  # type: ignore[arg-type]
     except KafkaError as error:

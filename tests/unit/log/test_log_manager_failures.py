@@ -14,6 +14,18 @@ from moldau.errors import StorageError
 from moldau.log import files
 
 
+def fail_writes(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
+    """Every write to a file in `folder` fails."""
+    real = os.pwrite
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        if str(folder) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise error
+        return real(fd, data, position)
+
+    monkeypatch.setattr(files, "pwrite", pwrite)
+
+
 def test_a_directory_that_takes_no_checkpoint_does_not_keep_others_from_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -21,14 +33,7 @@ def test_a_directory_that_takes_no_checkpoint_does_not_keep_others_from_theirs(
     manager = opened(full, good)
     for partition in range(2):
         append(manager.create("t", partition, TOPIC_ID))
-    real = os.pwrite
-
-    def pwrite(fd: int, data: Any, position: int) -> int:
-        if str(full) in os.readlink(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(fd, data, position)
-
-    monkeypatch.setattr(files, "pwrite", pwrite)
+    fail_writes(monkeypatch, full, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(StorageError, match="full"):
         manager.checkpoint()
     assert (good / "replication-offset-checkpoint").read_text() == "0\n1\nt 1 1\n"
@@ -66,14 +71,7 @@ def test_a_full_directory_gets_no_new_logs_until_it_has_space_again(
     manager = opened(full, good)
     log = manager.create("t", 0, TOPIC_ID)
     assert log.log_dir.path == full
-    real = os.pwrite
-
-    def pwrite(fd: int, data: Any, position: int) -> int:
-        if str(full) in os.readlink(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(fd, data, position)
-
-    monkeypatch.setattr(files, "pwrite", pwrite)
+    fail_writes(monkeypatch, full, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(StorageError):
         append(log)
     log.log_dir.probe()
@@ -107,14 +105,7 @@ def test_a_failed_directory_gets_no_clean_mark_and_no_new_logs(tmp_path: Path, m
     manager = opened(bad, good)
     log = manager.create("t", 0, TOPIC_ID)
     assert log.log_dir.path == bad
-    real = os.pwrite
-
-    def pwrite(fd: int, data: Any, position: int) -> int:
-        if str(bad) in os.readlink(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.EIO, "Input/output error")
-        return real(fd, data, position)
-
-    monkeypatch.setattr(files, "pwrite", pwrite)
+    fail_writes(monkeypatch, bad, OSError(errno.EIO, "Input/output error"))
     with pytest.raises(StorageError):
         append(log)
     assert manager.offline_dirs == [bad]

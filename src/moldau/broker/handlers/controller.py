@@ -17,6 +17,7 @@ from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
 from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange, IsrOutcome
 from moldau.cluster.lost_replicas import Replica
+from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import PartitionRecord, Record
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
 
-_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""By Kafka's numbers of them."""
 LISTENERS_MAX = 100
 """Of one broker: every broker keeps them, and every client is told of some."""
 _BROKER_EPOCHS_FROM = 3
@@ -89,13 +88,13 @@ async def handle_broker_registration(node: BrokerNode, context: RequestContext, 
 def _registration(request: Any) -> Registration:
     if request.broker_id < 0 or request.incarnation_id is None or not 0 < len(request.listeners) <= LISTENERS_MAX:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "a broker has an id, an incarnation id, and a few listeners")
-    if not all(0 <= listener.security_protocol < len(_SECURITY_PROTOCOLS) for listener in request.listeners):
+    if not all(0 <= listener.security_protocol < len(SECURITY_PROTOCOLS) for listener in request.listeners):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "unknown security protocol")
     return Registration(
         request.broker_id,
         request.cluster_id,
         uuid_to_text(request.incarnation_id),
-        tuple((one.name, one.host, one.port, _SECURITY_PROTOCOLS[one.security_protocol]) for one in request.listeners),
+        tuple((one.name, one.host, one.port, SECURITY_PROTOCOLS[one.security_protocol]) for one in request.listeners),
         request.rack,
         getattr(request, "previous_broker_epoch", -1),
     )

@@ -89,15 +89,16 @@ def _read(
     """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once."""
     left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left)
     committed = request.isolation_level == _READ_COMMITTED
-    version, vigil = context.version, node.vigil
+    version = context.version
+    doubt = node.vigil if node.vigil is not None and node.vigil.is_in_doubt() else None
     results: list[FetchPartitionResult] = []
     size = 0
     urgent = False
     for name, topic_id, asked in wanted:
         try:
             partition = node.find_partition(name, topic_id, asked.index)
-            if vigil is not None:
-                vigil.check(partition)
+            if doubt is not None:
+                doubt.check(partition)
             if not partition.is_leader and version < _FOLLOWERS_SINCE:
                 partition.check_leads()
             if version < _ZSTD_SINCE:

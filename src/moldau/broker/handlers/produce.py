@@ -64,7 +64,7 @@ async def _write_later(
     """With a copy of the request: the connection fills its buffer again. What comes behind waits, to stay behind."""
     await adding
     answer = _write(node, context, parse_produce_request(context.version, memoryview(body)), gate)
-    return await answer.future if isinstance(answer, Pipelined) else answer
+    return await answer if isinstance(answer, Pipelined) else answer
 
 
 def _write(
