@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from moldau.cluster.partition_changes import NO_LEADER
+from moldau.cluster.partition_changes import NO_LEADER, effective_min_isr
 from moldau.cluster.replica import Cluster, Follower, IsrChange, Leadership
 from moldau.cluster.replication_quota import is_throttled
 from moldau.errors import ErrorCode, KafkaError
@@ -95,6 +95,7 @@ class Partition:
         "_commits",
         "_replicas",
         "_uncommitted",
+        "adding",
         "index",
         "is_in_sync",
         "is_internal",
@@ -127,6 +128,7 @@ class Partition:
         """Whether its topic names this replica, in the role that it has, as one that catches up at a limited rate."""
         self.leader_id = self.leader_epoch = self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
+        self.adding: tuple[int, ...] = ()
         self.leadership: Leadership | None = None
         """Of a leader that has followers."""
         self._replicas = replicas
@@ -148,7 +150,10 @@ class Partition:
     @property
     def min_isr(self) -> int:
         """`min.insync.replicas`, as far as there are replicas."""
-        return min(self.log.config.min_insync_replicas, len(self.replicas))
+        leadership = self.leadership
+        # An answer of the controller can be ahead of its records: what was being added may be a replica by now.
+        is_ahead = leadership is not None and leadership.partition_epoch != self.partition_epoch
+        return effective_min_isr(self.log.config.min_insync_replicas, self.replicas, () if is_ahead else self.adding)
 
     @property
     def is_short_of_replicas(self) -> bool:
@@ -160,7 +165,7 @@ class Partition:
     def follow_image(self, image: PartitionImage) -> None:
         """The newest metadata of this partition."""
         was_leader, was_epoch = self.is_leader, self.leader_epoch
-        self.replicas = image.replicas
+        self.replicas, self.adding = image.replicas, image.adding
         self.is_leader = image.leader == self._replicas.broker_id and self._replicas.is_registered
         is_former = image.leader == self._replicas.broker_id and not self.is_leader
         self.leader_id, self.leader_epoch = NO_LEADER if is_former else image.leader, image.leader_epoch

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ErrorCode, KafkaError
+from moldau.log_limits import LogLimit
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.topics import plan_create_topic
@@ -42,6 +43,7 @@ class StateTopic:
         self._replication_factor = replication_factor
         self._configs = configs
         self._creating = asyncio.Lock()
+        self._refusals = LogLimit()
 
     @property
     def exists(self) -> bool:
@@ -90,8 +92,19 @@ class StateTopic:
             raise self._not_there(error.message) from error
         created = answer.topics[0]
         if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            log.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
+            if self._refusals.allows(created.error_message):
+                log.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
             raise self._not_there(created.error_message)
+        if created.error_code == ErrorCode.NONE and 0 < created.replication_factor < self._replication_factor():
+            log.warning(
+                "a state topic has fewer replicas than configured, because there are too few brokers; "
+                "it gets more when brokers join",
+                extra={
+                    "topic": self.name,
+                    "replicas": created.replication_factor,
+                    "configured": self._replication_factor(),
+                },
+            )
         deadline_s = self._node.loop.time() + KNOWN_TIMEOUT_S
         while not self.exists:
             if self._node.loop.time() > deadline_s:

@@ -7,6 +7,7 @@ be reached at all, that is said at once.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -18,9 +19,15 @@ from uuid import UUID
 from moldau.client.config import ClientConfig
 from moldau.client.connection import Build, Connection, raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
+from moldau.log_limits import LogLimit
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 from moldau.wire.uuids import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+SILENT_WAIT_S = 3.0
+"""Whoever waits for a command longer than this is told what for: longer than an election or a load takes."""
 
 TopicPartition = tuple[str, int]
 K = TypeVar("K")
@@ -84,6 +91,7 @@ class Cluster:
         self._connections: dict[int, Connection] = {}
         self._metadata: Metadata | None = None
         self._last_brokers: dict[int, Broker] = {}
+        self._waits = LogLimit(clock=clock)
 
     def __enter__(self) -> Cluster:
         return self
@@ -182,11 +190,11 @@ class Cluster:
             try:
                 answer = self.controller().send(api_key, build)
             except KafkaError as error:
-                if error.code not in _LOST or not self._pause(deadline):
+                if error.code not in _LOST or not self._pause(deadline, error):
                     raise
                 self.close()
                 continue
-            if ErrorCode.NOT_CONTROLLER not in codes(answer) or not self._pause(deadline):
+            if ErrorCode.NOT_CONTROLLER not in codes(answer) or not self._pause(deadline, "it has no controller"):
                 return answer
 
     def at_leaders(
@@ -204,7 +212,7 @@ class Cluster:
             for leader, part in by_leader.items():
                 results.update(self._tried(leader, part, partial(self._call_leader, call, leader)))
             waiting = {tp: value for tp, value in waiting.items() if _is_passing(results[tp])}
-            if not waiting or not self._pause(deadline):
+            if not waiting or not self._pause(deadline, results[next(iter(waiting))]):
                 return results
 
     def at_coordinators(
@@ -226,7 +234,7 @@ class Cluster:
             for coordinator, part in by_coordinator.items():
                 results.update(self._tried(coordinator.id, part, partial(call, coordinator)))
             waiting = [key for key in waiting if _is_passing(results[key])]
-            if not waiting or not self._pause(deadline):
+            if not waiting or not self._pause(deadline, results[waiting[0]]):
                 return results
 
     def at_every_broker(self, api_key: int, build: Build) -> dict[int, Any]:
@@ -242,7 +250,7 @@ class Cluster:
                 except KafkaError as error:
                     if error.code in _LOST:
                         self.forget(node)
-                    if not _is_passing(error) or not self._pause(deadline):
+                    if not _is_passing(error) or not self._pause(deadline, error):
                         raise
                 else:
                     answers[node] = answer
@@ -319,11 +327,15 @@ class Cluster:
                 return self._metadata.topics
         return self.metadata(sorted({topic for topic, _ in partitions})).topics
 
-    def _pause(self, deadline: float) -> bool:
+    def _pause(self, deadline: float, why: object) -> bool:
         """Forget who was who and wait a little; False when it is time to give up instead."""
         self._metadata = None
-        if self._clock() >= deadline:
+        left_s = deadline - self._clock()
+        if left_s <= 0:
             return False
+        waited_s = self.config.api_timeout_ms / 1000 - left_s
+        if waited_s >= SILENT_WAIT_S and self._waits.allows():
+            log.warning("Waiting for the broker, for up to %.0f s more: %s", left_s, why)
         self._sleep(self.config.retry_backoff_ms / 1000)
         return True
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from moldau.cluster import elections, isr_changes, lost_replicas, reassignment
+from moldau.cluster import elections, isr_changes, lost_replicas, reassignment, state_topics
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration, active_brokers, registered
 from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
 from moldau.cluster.isr_changes import IsrChange, IsrOutcome
@@ -130,7 +130,7 @@ class Controller:
             return self._fenced(image, *silent)
         # What was found is due until it is true: only a look that finds nothing puts off the next one.
         if image.version != self._settled_version:
-            records = elections.settle(image, config)
+            records = elections.settle(image, config) or [*state_topics.grow(image, config)]
             if records:
                 return records
             self._settled_version = image.version

@@ -10,6 +10,7 @@ where nothing is.
 - **ELR** (eligible leader replicas, KIP-966). What leaves an ISR that falls below `min.insync.replicas` stays eligible:
   leaders commit nothing then, so it lacks nothing. It is elected when nobody of the ISR is active. Who may have
   lost part of its log (`lost`) leaves ISR and ELR both; only if that leaves none at all, the last leader is kept.
+- **Minimum.** `effective_min_isr`: the leader and the controller count it alike.
 - **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so.
 - **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to nobody, and
   when a replica is dropped, so that a fetch it may have under way is fenced.
@@ -19,7 +20,7 @@ where nothing is.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -80,15 +81,19 @@ def changed(
     *,
     lost: Collection[int] = _NOBODY,
     preferred: bool = False,
+    target_factor: int | None = None,
 ) -> PartitionRecord | None:
     """The partition under `rules`; `target` where something else than the brokers' state changed. None: as it was."""
+    if target_factor is None:
+        target_factor = partition.target_factor
     if target is None:
         target = Target(partition.replicas, partition.isr, partition.adding, partition.removing)
     target = _completed(target, rules.active)
     replicas = target.replicas
     leader, isr, elr = _elect(partition, target, rules, lost, preferred)
     before = (partition.leader, partition.isr, partition.elr, partition.replicas, partition.adding, partition.removing)
-    if (leader, isr, elr, replicas, target.adding, target.removing) == before:
+    is_same = (leader, isr, elr, replicas, target.adding, target.removing) == before
+    if is_same and target_factor == partition.target_factor:
         return None
     new_epoch = leader != partition.leader or not set(replicas).issuperset(partition.replicas)
     if leader == NO_LEADER:
@@ -107,6 +112,7 @@ def changed(
         target.removing,
         elr,
         last_known,
+        target_factor,
     )
 
 
@@ -155,10 +161,19 @@ def _elect(
             if leader != NO_LEADER:
                 return leader, (leader,), ()
         isr = (leader,) if leader != NO_LEADER else known or eligible or _last_resort(partition, replicas)
-    if len(isr) >= min(rules.min_insync_replicas, len(replicas)):
+    if len(isr) >= effective_min_isr(rules.min_insync_replicas, replicas, target.adding):
         return leader, isr, ()
     candidates = dict.fromkeys((*eligible, *partition.isr))
     return leader, isr, tuple(one for one in candidates if one in replicas and one not in isr and one not in lost)
+
+
+def effective_min_isr(min_insync_replicas: int, replicas: Sequence[int], adding: Sequence[int]) -> int:
+    """How many replicas have to be in sync for acks=all: the leader and the controller must agree on it.
+
+    Never more than there are, as in Kafka. Those that a reassignment is adding do not count, unlike in Kafka: a
+    partition that grows from one replica to three stays writable while the new ones catch up.
+    """
+    return min(min_insync_replicas, max(1, len(replicas) - len(adding)))
 
 
 def _last_resort(partition: PartitionImage, replicas: tuple[int, ...]) -> tuple[int, ...]:

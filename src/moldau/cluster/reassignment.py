@@ -47,7 +47,8 @@ def reassign(
         except KafkaError as refusal:
             outcomes[name, index] = refusal
             continue
-        record = changed(topic.topic_id, partition, rules, target)
+        # Whoever says where the replicas go has also said how many there are.
+        record = changed(topic.topic_id, partition, rules, target, target_factor=0)
         if record is not None:
             records.append(record)
     return records, outcomes

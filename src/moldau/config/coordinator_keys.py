@@ -164,7 +164,7 @@ class CoordinatorKeys(Configuration):
         "offsets.topic.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of `__consumer_offsets`; a broker on its own makes one.",
+        "Replicas of `__consumer_offsets`; on fewer brokers it has one on each, and gets more when others join.",
         AtLeast(1),
     )
     offsets_topic_segment_bytes: int = key(
@@ -192,14 +192,14 @@ class CoordinatorKeys(Configuration):
         "transaction.state.log.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of `__transaction_state`; a broker on its own makes one.",
+        "Replicas of `__transaction_state`; on fewer brokers it has one on each, and gets more when others join.",
         AtLeast(1),
     )
     transaction_state_log_min_isr: int = key(
         "transaction.state.log.min.isr",
         Kind.INT,
         2,
-        "`min.insync.replicas` of `__transaction_state`.",
+        "`min.insync.replicas` of `__transaction_state`, as far as it has so many replicas.",
         AtLeast(1),
     )
     transaction_state_log_segment_bytes: int = key(

@@ -117,14 +117,14 @@ class ShareKeys(Configuration):
         "share.coordinator.state.topic.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of `__share_group_state`; a broker on its own makes one.",
+        "Replicas of `__share_group_state`; on fewer brokers it has one on each, and gets more when others join.",
         AtLeast(1),
     )
     share_coordinator_state_topic_min_isr: int = key(
         "share.coordinator.state.topic.min.isr",
         Kind.SHORT,
         2,
-        "`min.insync.replicas` of `__share_group_state`.",
+        "`min.insync.replicas` of `__share_group_state`, as far as it has so many replicas.",
         AtLeast(1),
     )
     share_coordinator_state_topic_segment_bytes: int = key(

@@ -47,6 +47,7 @@ class PartitionImage:
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+    target_factor: int = 0
 
     def record(self, topic_id: uuid.UUID, **changes: Any) -> PartitionRecord:
         """The record that makes this partition what it is, but for `changes`."""
@@ -230,6 +231,7 @@ class ImageDraft:
             record.removing,
             record.elr,
             record.last_known_elr,
+            record.target_factor,
         )
         self._partition_count += record.index == len(partitions)
         partitions[record.index : record.index + 1] = [partition]

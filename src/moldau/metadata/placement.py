@@ -55,6 +55,27 @@ def place(hosts: Sequence[Host], first: int, count: int, replication_factor: int
     return placed
 
 
+def extend(
+    hosts: Sequence[Host], replicas: Sequence[int], replication_factor: int, others: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """`replicas` with more of the active brokers, up to `replication_factor`; `others` are those of the same topic.
+
+    Each goes to the rack, then to the broker, that has the fewest; so does the preferred leadership.
+    """
+    racks = {host.broker_id: host.rack for host in hosts}
+    load = Counter(one for each in others for one in each)
+    leads = Counter(each[0] for each in others)
+    chosen = list(replicas)
+    free = [host for host in hosts if host.is_active and host.broker_id not in chosen]
+    while free and len(chosen) < replication_factor:
+        taken = Counter(racks.get(one) for one in chosen)
+        best = min(free, key=lambda host: (taken[host.rack], load[host.broker_id], host.broker_id))
+        free.remove(best)
+        chosen.append(best.broker_id)
+    first = min(chosen, key=lambda one: leads[one])
+    return first, *(one for one in chosen if one != first)
+
+
 def next_of_topic(hosts: Sequence[Host], first_leader: int, count: int) -> int:
     """Where a topic goes on that has `count` partitions, the first of them led by that broker."""
     circle = [host.broker_id for host in _by_turns([host for host in hosts if host.is_active])]

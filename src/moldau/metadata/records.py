@@ -48,6 +48,8 @@ class PartitionRecord:
     elr: tuple[int, ...] = ()
     """Eligible leader replicas: left the ISR when it was at its minimum, but have every committed record."""
     last_known_elr: tuple[int, ...] = ()
+    target_factor: int = 0
+    """How many replicas it gets once there are brokers for them; 0: it has what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

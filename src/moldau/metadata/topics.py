@@ -63,7 +63,11 @@ def plan_create_topic(
     assignments: Sequence[Assignment] = (),
     configs: Mapping[str, str | None] | None = None,
 ) -> list[Record]:
-    """Records of a new topic; -1 takes the broker's default."""
+    """Records of a new topic; -1 takes the broker's default.
+
+    A state topic is made with fewer replicas where the brokers are too few, and grows when more join
+    (`cluster.state_topics`): no group could work before.
+    """
     if name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     validate_topic_name(name)
@@ -71,6 +75,7 @@ def plan_create_topic(
     overrides = dict(configs or {})
     validate_topic_overrides(overrides, broker_config)
     hosts = hosts_of(image, broker_config.node_id)
+    target_factor = 0
     if assignments:
         if replication_factor != -1:
             raise _invalid_request(
@@ -81,12 +86,14 @@ def plan_create_topic(
         placed = _check_assignments(assignments, hosts)
     else:
         count, factor = _size(num_partitions, replication_factor, broker_config)
+        if is_internal(name) and factor > len(hosts):
+            target_factor, factor = factor, len(hosts)
         # Each topic begins where the ones before it ended, so that leaders spread evenly without a random number.
         placed = place(hosts, image.partition_count, count, factor)
     check_partition_count(len(placed))
     records: list[Record] = [TopicRecord(name, topic_id)]
     records.extend(ConfigRecord("topic", name, key, value) for key, value in overrides.items())
-    records.extend(_partition_records(topic_id, 0, placed, hosts))
+    records.extend(_partition_records(topic_id, 0, placed, hosts, target_factor))
     return records
 
 
@@ -210,7 +217,7 @@ def check_replicas(replicas: Sequence[int], brokers: Collection[int], replicatio
 
 
 def _partition_records(
-    topic_id: uuid.UUID, first: int, placed: Sequence[tuple[int, ...]], hosts: Sequence[Host]
+    topic_id: uuid.UUID, first: int, placed: Sequence[tuple[int, ...]], hosts: Sequence[Host], target_factor: int = 0
 ) -> list[PartitionRecord]:
     active = {host.broker_id for host in hosts if host.is_active}
     records = []
@@ -221,7 +228,7 @@ def _partition_records(
                 f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
                 "controlled shutdown."
             )
-        records.append(PartitionRecord(topic_id, index, replicas, isr, leader=isr[0]))
+        records.append(PartitionRecord(topic_id, index, replicas, isr, leader=isr[0], target_factor=target_factor))
     return records
 
 

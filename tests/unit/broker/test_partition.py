@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,22 @@ async def test_with_too_few_in_sync_replicas_acks_all_appends_nothing(tmp_path: 
     assert partition.log.log_end_offset == 0
     partition.append(batch(), NOW_MS, required_acks=1)
     assert partition.log.high_watermark == 0, "nobody sees what too few replicas have"
+
+
+async def test_a_replica_that_is_being_added_does_not_raise_the_minimum(tmp_path: Path) -> None:
+    growing = replace(image(isr=(1,)), adding=(2,))
+    partition = new_partition(tmp_path, growing, min_insync_replicas=2)
+    partition.append(batch(), NOW_MS, required_acks=-1)
+    assert partition.log.high_watermark == 1
+    fetched(partition, 1)
+    leadership = partition.leadership
+    assert leadership is not None
+    change = leadership.grow(1) or leadership.pending
+    assert change is not None
+    partition.isr_accepted(change, (1, 2), 0, partition_epoch=1)
+    assert partition.min_isr == 2, "the controller completed it, and its records are on their way"
+    partition.follow_image(image(partition_epoch=1))
+    assert partition.min_isr == 2
 
 
 async def test_who_waits_is_told_in_the_order_of_offsets_though_it_came_later(tmp_path: Path) -> None:

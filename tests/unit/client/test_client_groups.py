@@ -101,6 +101,16 @@ def test_waiting_for_a_coordinator_ends_with_its_error(fake_broker: MakeBroker) 
     assert result.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_a_long_wait_says_once_what_it_waits_for(fake_broker: MakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker = _broker(
+        fake_broker, {ApiKey.DELETE_GROUPS: _delete_answer([])}, finding=[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 10_000
+    )
+    with _cluster(broker, default_api_timeout_ms="30000") as cluster:
+        groups.delete_groups(cluster, ["g"])
+    (message,) = caplog.messages
+    assert message.startswith("Waiting for the broker, for up to 27 s more: The coordinator is not available")
+
+
 def test_other_errors_are_each_groups_own_result_at_once(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.DELETE_GROUPS: _delete_answer([68])})
     with _cluster(broker) as cluster:

@@ -51,8 +51,8 @@ class Controlled:
         self.do([PartitionRecord(TOPIC_ID, index, replicas, isr, leader, **values)])
         return index
 
-    def part(self, index: int = 0) -> PartitionImage:
-        return self.image.topics[TOPIC].partitions[index]
+    def part(self, index: int = 0, topic: str = TOPIC) -> PartitionImage:
+        return self.image.topics[topic].partitions[index]
 
     def broker(self, broker_id: int) -> BrokerRecord:
         return self.image.brokers[broker_id]
@@ -98,11 +98,11 @@ class Controlled:
         self.do(records)
         return records
 
-    def report_isr(self, *isr: int, index: int = 0, **values: Any) -> IsrOutcome:
+    def report_isr(self, *isr: int, index: int = 0, topic: str = TOPIC, **values: Any) -> IsrOutcome:
         """The leader reports another ISR."""
-        partition = self.part(index)
+        partition = self.part(index, topic)
         asked = {
-            "topic_id": TOPIC_ID,
+            "topic_id": self.image.topics[topic].topic_id,
             "index": index,
             "leader_epoch": partition.leader_epoch,
             "partition_epoch": partition.partition_epoch,
