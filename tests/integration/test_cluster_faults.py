@@ -9,6 +9,7 @@ import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from soak.cluster_run import Schedule, make_topic, run_mixed_faults
 from soak.load import ConfluentWriter, KafkaPythonWriter
 from tests.integration.conftest import cluster_at
 from tests.integration.raw import RawClient, batch_of, produce_request, records_in
-from tests.integration.raw_txn import RawProducer, last_stable_offset, persist
+from tests.integration.raw_txn import RawProducer, committed_values, last_stable_offset, persist
 from tests.integration.waiting import eventually
 from tests.integration.zookeeper import ZooKeeper
 
@@ -247,6 +248,57 @@ def test_late_requests_of_an_old_producer_are_fenced_and_hold_nothing_up(brokers
     with RawClient(coordinator_of(cluster, "late-txn").address) as elsewhere:
         old.client = elsewhere
         assert persist(lambda: old.end(True)) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("question_waits", [False, True], ids=["between-questions", "during-a-question"])
+def test_the_next_transaction_does_not_mind_the_late_marker_of_the_last_one(
+    brokers: Running, question_waits: bool
+) -> None:
+    """In version 2 a producer goes on when the end is decided, and its partition hears of the new transaction first."""
+    cluster, network = brokers
+    topic = f"marker-{question_waits}".lower()
+    make_topic(cluster.bootstrap_servers, topic, 1)
+    leader = cluster.leader_of(topic)
+    names = (f"{topic}-{number}" for number in count())
+    name = next(one for one in names if coordinator_of(cluster, one) is not leader)
+    coordinator = coordinator_of(cluster, name)
+    markers_way, questions_way = network.for_brokers[leader.node_id], network.for_brokers[coordinator.node_id]
+    with RawClient(coordinator.address) as at_coordinator, RawClient(leader.address) as at_leader:
+        producer = RawProducer(at_coordinator, name).init()
+
+        def write(value: bytes) -> None:
+            producer.client = at_leader
+            producer.write(topic, value)
+            producer.client = at_coordinator
+
+        for number in range(5):
+            write(b"a%d" % number)
+            markers_way.cut(f"broker-{coordinator.node_id}-markers")
+            assert producer.end(True) is ErrorCode.NONE
+            if question_waits:
+                questions_way.cut(f"broker-{leader.node_id}-transactions")
+            following = produce_request(
+                topic,
+                batch_of(b"b%d" % number, producer=(producer.producer_id, producer.epoch, 0), is_transactional=True),
+                version=12,
+                transactional_id=name,
+            )
+            at_leader.send(following)
+            with RawClient(leader.address) as another:  # when this is answered, the request before is being handled
+                assert last_stable_offset(another, topic) == 4 * number
+            markers_way.heal()
+            if question_waits:
+                eventually(lambda: producer.describe().transaction_state == "CompleteCommit", "the marker is there")
+                questions_way.heal()
+            code = ErrorCode(at_leader.receive(following)[1].responses[0].partition_responses[0].error_code)
+            if code is ErrorCode.CONCURRENT_TRANSACTIONS:  # the marker took longer than the broker's tries
+                write(b"b%d" % number)
+            else:
+                assert code is ErrorCode.NONE
+            producer.commit()
+        expected = [value for number in range(5) for value in (b"a%d" % number, b"b%d" % number)]
+        assert committed_values(at_leader, topic) == expected
+        assert last_stable_offset(at_leader, topic) == 4 * 5
 
 
 def test_records_are_copied_exactly_once_over_kills_of_brokers_and_copiers(brokers: Running) -> None:

@@ -1,11 +1,15 @@
 """Transactions whose coordinator is another broker: asking it to admit an append, and the guard over the time between.
 
-Here is no memory of the transaction that an append could be checked against at the last moment, only an answer that
-was true when it left the other broker. Since then the transaction may have ended, and its marker may have come here
-first: a record behind the marker would open a transaction that nobody ends. So a `Guard` is taken before the question.
-Every end of a transaction writes a marker into every partition that is part of it, and a marker breaks the guard: while
-it holds, the answer does. Once a record is in the log, its transaction is open there until the marker comes, and what
-follows needs no question.
+This broker has no memory of the transaction to check an append against at the last moment. It has an answer that was
+true when it left the coordinator. Since then the transaction may have ended, and its marker may have been written here
+first: a record behind that marker would open a transaction that nobody ends. So a `Guard` is taken before the question.
+The end of a transaction writes a marker into every partition that is part of it, and that marker breaks the guard. As
+long as the guard holds, the answer is true. Once a record is in the log, its transaction is open there until the marker
+comes, and what follows needs no question.
+
+The marker of the transaction *before* may also arrive while the question is under way: a client starts its next
+transaction as soon as the end of the last one is decided. In version 2 of transactions this marker does not break the
+guard. Every end raises the epoch, so a marker with the guard's own epoch belongs to an earlier transaction.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from weakref import WeakSet
 
 from moldau.broker.outbox import Outbox
 from moldau.broker.partition import Partition
-from moldau.coordinators.transactions.transaction import Identity, TopicPartition
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
@@ -38,23 +42,24 @@ def is_open(partition: Partition, producer: Identity) -> bool:
 
 
 class Guard:
-    """Holds for a partition until a marker of the producer is written there, or its leader changes."""
+    """Holds for a partition until the marker of the producer's transaction is written there, or its leader changes."""
 
-    __slots__ = ("__weakref__", "_epochs", "_producer_id")
+    __slots__ = ("__weakref__", "_leader_epochs", "_producer")
 
-    def __init__(self, partitions: Iterable[Partition], producer_id: int) -> None:
-        self._epochs = {partition: partition.leader_epoch for partition in partitions}
-        self._producer_id = producer_id
+    def __init__(self, partitions: Iterable[Partition], producer: Identity) -> None:
+        self._leader_epochs = {partition: partition.leader_epoch for partition in partitions}
+        self._producer = producer
 
     def check(self, partition: Partition) -> None:
-        if self._epochs.get(partition) != partition.leader_epoch:
+        if self._leader_epochs.get(partition) != partition.leader_epoch:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, f"the transaction ended while it was verified for {partition.log.name}"
             )
 
-    def break_(self, partition: Partition, producer_id: int) -> None:
-        if producer_id == self._producer_id:
-            self._epochs.pop(partition, None)
+    def marker_written(self, partition: Partition, marker: Identity, version: int) -> None:
+        is_of_earlier = version >= EPOCH_BUMP_SINCE and marker.epoch <= self._producer.epoch
+        if marker.producer_id == self._producer.producer_id and not is_of_earlier:
+            self._leader_epochs.pop(partition, None)
 
 
 class _Question(NamedTuple):
@@ -71,14 +76,14 @@ class RemoteTransactions:
         self._guards: WeakSet[Guard] = WeakSet()
         """Of the requests that are under way: each is gone with its request."""
 
-    def guard(self, partitions: Iterable[Partition], producer_id: int) -> Guard:
-        guard = Guard(partitions, producer_id)
+    def guard(self, partitions: Iterable[Partition], producer: Identity) -> Guard:
+        guard = Guard(partitions, producer)
         self._guards.add(guard)
         return guard
 
-    def marker_written(self, partition: Partition, producer_id: int) -> None:
+    def marker_written(self, partition: Partition, marker: Identity, version: int) -> None:
         for guard in self._guards:
-            guard.break_(partition, producer_id)
+            guard.marker_written(partition, marker, version)
 
     def ask(
         self, transactional_id: str, producer: Identity, partitions: Sequence[TopicPartition], *, verify_only: bool

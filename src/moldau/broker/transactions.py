@@ -108,11 +108,10 @@ class Entry:
         new = [partition for partition in self._partitions if not is_open(partition, self._producer)]
         if not new or not self._is_verified:
             return None
-        places = [(partition.topic, partition.index) for partition in new]
         if not self._is_local:
-            self._guard = self._node.coordinators.remote_transactions.guard(new, self._producer.producer_id)
-            return _admit_remotely(self._node, self._transactional_id, self._producer, places, self._admission)
+            return self._admit_remotely(new)
         if self._admission is Admission.ADD:
+            places = [(partition.topic, partition.index) for partition in new]
             return _admit(self._node, self._transactional_id, self._producer, places)
         # That the partitions were added must not be forgotten when this broker dies.
         return self._node.transactions.settled(self._transactional_id)
@@ -126,9 +125,35 @@ class Entry:
         if self._is_local:
             self._check_here(partition)
         elif not is_open(partition, self._producer):
-            if self._guard is None:
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
-            self._guard.check(partition)
+            self._check_remote(partition)
+
+    async def _admit_remotely(self, new: Sequence[Partition]) -> None:
+        remote = self._node.coordinators.remote_transactions
+        places = [(partition.topic, partition.index) for partition in new]
+        verify_only = self._admission is not Admission.ADD
+        for left in reversed(range(1 if verify_only else RETRY_TIMES)):
+            # Each question has its own guard: what happens between two of them says nothing about the second answer.
+            self._guard = remote.guard(new, self._producer)
+            try:
+                await remote.ask(self._transactional_id, self._producer, places, verify_only=verify_only)
+                return
+            except KafkaError as error:
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not left:
+                    raise _as_told(error, self._admission) from error
+            await asyncio.sleep(RETRY_BACKOFF_S)
+
+    def _check_remote(self, partition: Partition) -> None:
+        known_epoch = partition.log.producers.epoch_of(self._producer.producer_id)
+        if known_epoch > self._producer.epoch:
+            # Producers can recover from this error, unlike from INVALID_TXN_STATE.
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {self._producer.epoch} of producer {self._producer.producer_id} is older than {known_epoch}, "
+                f"the last one in {partition.log.name}",
+            )
+        if self._guard is None:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"the transaction has ended in {partition.log.name}")
+        self._guard.check(partition)
 
     def _check_here(self, partition: Partition) -> None:
         transactions, producer = self._node.transactions, self._producer
@@ -158,26 +183,6 @@ def _admit(
         if adding is None:
             return None
     return _admit_later(node, transactional_id, producer, partitions, adding)
-
-
-async def _admit_remotely(
-    node: BrokerNode,
-    transactional_id: str,
-    producer: Identity,
-    partitions: Sequence[TopicPartition],
-    admission: Admission,
-) -> None:
-    verify_only = admission is not Admission.ADD
-    for left in reversed(range(1 if verify_only else RETRY_TIMES)):
-        try:
-            await node.coordinators.remote_transactions.ask(
-                transactional_id, producer, partitions, verify_only=verify_only
-            )
-            return
-        except KafkaError as error:
-            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not left:
-                raise _as_told(error, admission) from error
-        await asyncio.sleep(RETRY_BACKOFF_S)
 
 
 def _add(

@@ -62,7 +62,7 @@ def write_marker(
         timestamp_ms=now_ms,
     )
     partition.append(memoryview(bytearray(marker)), now_ms, AppendOrigin.COORDINATOR, required_acks=-1)
-    node.coordinators.remote_transactions.marker_written(partition, producer.producer_id)
+    node.coordinators.remote_transactions.marker_written(partition, producer, version)
     if partition.topic == node.groups.topic:
         node.groups.marker_written(partition.index, producer.producer_id, committed)
 

@@ -18,7 +18,7 @@ async def test_a_marker_of_the_producer_breaks_the_guard_of_its_partition_only(o
     await offline_broker.create("t", 2)
     node = offline_broker.node
     first, second = (node.find_partition("t", None, index) for index in (0, 1))
-    guard = node.coordinators.remote_transactions.guard((first, second), PRODUCER.producer_id)
+    guard = node.coordinators.remote_transactions.guard((first, second), PRODUCER)
     write_marker(node, first, OTHER, committed=False, version=0, coordinator_epoch=0)
     guard.check(first)
     write_marker(node, first, PRODUCER, committed=False, version=0, coordinator_epoch=0)
@@ -28,11 +28,26 @@ async def test_a_marker_of_the_producer_breaks_the_guard_of_its_partition_only(o
     guard.check(second)
 
 
+async def test_a_marker_of_the_transaction_before_does_not_break_the_guard_in_version_2(
+    offline_broker: OfflineBroker,
+) -> None:
+    """Every end raises the epoch: the marker with the guard's epoch ended the transaction before."""
+    await offline_broker.create("t")
+    node = offline_broker.node
+    partition = node.find_partition("t", None, 0)
+    guard = node.coordinators.remote_transactions.guard((partition,), Identity(5, 1))
+    write_marker(node, partition, Identity(5, 1), committed=True, version=2, coordinator_epoch=0)
+    guard.check(partition)
+    write_marker(node, partition, Identity(5, 2), committed=True, version=2, coordinator_epoch=0)
+    with pytest.raises(KafkaError):
+        guard.check(partition)
+
+
 async def test_a_guard_does_not_outlive_the_leader_epoch(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
     node = offline_broker.node
     partition = node.find_partition("t", None, 0)
-    guard = node.coordinators.remote_transactions.guard((partition,), PRODUCER.producer_id)
+    guard = node.coordinators.remote_transactions.guard((partition,), PRODUCER)
     guard.check(partition)
     await node.change_metadata(
         lambda image: [image.topics["t"].partitions[0].record(image.topics["t"].topic_id, leader_epoch=3)]
