@@ -61,6 +61,7 @@ def shared_properties(count: int, folder: Path, given: Mapping[str, str]) -> dic
     metadata = {} if "zookeeper.connect" in given else {"moldau.metadata.dir": str(folder / "metadata")}
     return {
         **metadata,
+        "moldau.cluster.brokers": str(count),
         "default.replication.factor": factor,
         "min.insync.replicas": min_isr,
         "offsets.topic.replication.factor": factor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,12 @@ def test_a_failed_start_leaves_the_folder_free(tmp_path: Path) -> None:
         Broker(data_dir=tmp_path / "other", port=running.port).start()
     with Broker(data_dir=tmp_path / "other"):
         pass
+
+
+def test_a_broker_that_is_open_to_the_network_says_so_and_what_clients_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Broker(host="0.0.0.0") as broker:
+        port = broker.port
+    warning = rf"listener PLAINTEXT://0\.0\.0\.0:{port} is open to every network.* connect to \S+:{port}; .*"
+    assert re.search(warning + rf"set advertised\.listeners, for example PLAINTEXT://[\d.]+:{port}", caplog.text)

@@ -230,8 +230,11 @@ class Supervisor:
         return {int(match[1]): pid for pid, match in found.items() if match}
 
     def stop(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.moldau("stop", *options)
+
+    def moldau(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "moldau", "stop", *options],
+            [sys.executable, "-m", "moldau", *arguments],
             capture_output=True, text=True, timeout=60, check=False, env=self.environment,
         )  # fmt: skip
 
@@ -267,6 +270,23 @@ def test_a_dead_broker_is_started_again_and_one_command_stops_all(tmp_path: Path
         assert not any(is_running(pid) for pid in pids)
         assert "[broker 1] stopped" in supervisor.log()
         assert "starting it again" not in supervisor.log().partition("INFO    stopping")[2]
+
+
+def test_a_rolling_restart_is_two_commands_for_each_broker(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        before = supervisor.brokers()
+        for node_id in ("1", "2"):
+            assert "already running" in supervisor.moldau("start", "--node-id", node_id).stderr
+            assert supervisor.stop("--node-id", node_id).returncode == 0
+            status = supervisor.moldau("cluster", "status", "--bootstrap-server", f"127.0.0.1:{supervisor.port}")
+            assert status.returncode in (1, 3), status.stdout  # no broker answers, or the other one says degraded
+            started = supervisor.moldau("start", "--node-id", node_id)
+            assert (started.returncode, "is ready on" in started.stdout) == (0, True), started
+        after = supervisor.brokers()
+        assert sorted(after) == [1, 2]
+        assert not set(after.values()) & set(before.values())
+        assert "are 1 to 2" in supervisor.moldau("start", "--node-id", "3").stderr
+    assert "none does: moldau start --brokers 3" in supervisor.moldau("start", "--node-id", "1").stderr
 
 
 def test_a_broker_stopped_by_its_id_stays_stopped_and_ctrl_c_stops_the_rest(tmp_path: Path) -> None:

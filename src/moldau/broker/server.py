@@ -21,7 +21,7 @@ from moldau.broker.membership import Membership
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.broker.stores import make_store
 from moldau.config.broker import BrokerConfig
-from moldau.config.listeners import Listener
+from moldau.config.listeners import EVERY_INTERFACE, Listener
 from moldau.errors import ConfigError, StorageError
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,18 @@ class Server:
             ) from error
         self._listeners.append(server)
         port = server.sockets[0].getsockname()[1]
-        self.node.advertised[listener.name] = self._advertised(listener, port)
+        host, told_port = self.node.advertised[listener.name] = self._advertised(listener, port)
+        if listener.host in EVERY_INTERFACE:
+            log.warning(
+                "listener %s is open to every network of this machine, without authentication. Clients are told to "
+                "connect to %s:%d; if they cannot, set advertised.listeners, for example %s://%s:%d",
+                listener._replace(port=port),
+                host,
+                told_port,
+                listener.name,
+                _outward_address(),
+                port,
+            )
 
     def _socket_options(self) -> list[tuple[int, int]]:
         """Buffer sizes somebody asked for; Kafka's defaults of 100 KB would only keep the kernel from better ones."""
@@ -211,3 +222,13 @@ class Server:
     async def _purge(self) -> None:
         await self.node.in_thread(self.node.logs.purge_deleted, self.node.clock())
         await self.node.retry_logs()
+
+
+def _outward_address() -> str:
+    """The address from which this machine would call others: probably the one that they can call."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address of nobody; nothing is sent
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

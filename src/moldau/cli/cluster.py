@@ -29,8 +29,8 @@ _EXAMPLE = """\
 {prog} cluster-id --bootstrap-server localhost:9092
 {prog} unregister --bootstrap-server localhost:9092 --id 3
 
-Exit codes of status: 0 healthy, 1 nobody answers, 2 wrong usage, 3 degraded: a broker is fenced, or a partition has
-no leader, replicas out of sync, or fewer in sync than min.insync.replicas."""
+Exit codes of status: 0 healthy, 1 nobody answers, 2 wrong usage, 3 degraded: a broker is fenced or missing, or a
+partition has no leader, replicas out of sync, or fewer in sync than min.insync.replicas."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-cluster") -> int:
@@ -38,8 +38,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-cluster") -> int:
     args = parser.parse_args(argv)
     if args.command is None:
         parser.error(f"Missing a command: one of {', '.join(_COMMANDS)}")
-    if args.command == "status" and args.zookeeper is None:
-        args.bootstrap_server = args.bootstrap_server or "localhost:9092"
     parser.require_connection(args)
     if args.command == "unregister":
         parser.require(args, "--id")
@@ -111,6 +109,7 @@ def _list_endpoints(cluster: Cluster, args: argparse.Namespace) -> int:
 
 class Status(NamedTuple):
     cluster: ClusterDescription
+    expected: int  # brokers that the cluster has by its configuration; 0: it does not say
     led: Mapping[int, int]  # partitions by leader
     hosted: Mapping[int, int]  # replicas by broker
     topics: int
@@ -125,8 +124,13 @@ class Status(NamedTuple):
         return [member.id for member in self.cluster.members if member.is_fenced]
 
     @property
+    def missing(self) -> int:
+        """Brokers that never came: a fenced one is registered, and counts as fenced."""
+        return max(0, self.expected - len(self.cluster.members))
+
+    @property
     def is_healthy(self) -> bool:
-        troubles = (self.fenced, self.offline, self.under_replicated, self.under_min_isr)
+        troubles = (self.fenced, self.missing, self.offline, self.under_replicated, self.under_min_isr)
         return self.cluster.controller_id >= 0 and not any(troubles)
 
 
@@ -157,6 +161,7 @@ def find_status(cluster: Cluster) -> Status:
 
     return Status(
         described,
+        _expected_brokers(cluster, alive),
         Counter(p.leader for p in found.values()),
         Counter(broker for p in found.values() for broker in p.replicas),
         len(topics),
@@ -172,6 +177,15 @@ def _described(cluster: Cluster) -> ClusterDescription:
     from moldau.client.cluster_admin import describe_cluster
 
     return _or_if_unsupported(lambda: describe_cluster(cluster, include_fenced=True), lambda: describe_cluster(cluster))
+
+
+def _expected_brokers(cluster: Cluster, alive: Iterable[int]) -> int:
+    from moldau.client.admin import Resource, describe_configs
+
+    brokers = [Resource(ResourceType.BROKER, str(id_)) for id_ in sorted(alive)[:1]]
+    described = describe_configs(cluster, brokers) if brokers else {}
+    entries = [entry for found in described.values() for entry in found if entry.name == "moldau.cluster.brokers"]
+    return int(entries[0].value or 0) if entries else 0
 
 
 def _reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
@@ -213,6 +227,9 @@ def _print_status(status: Status) -> None:
     else:
         for row in rows:
             print("\t".join(f"{name}: {cell}" for name, cell in zip(headers, row, strict=True)))
+    if status.missing:
+        there = len(status.cluster.members)
+        print(styled(f"Missing brokers: {status.missing} ({there} of {status.expected} have joined)", "31"))
     print(f"Controller: {status.cluster.controller_id if status.cluster.controller_id >= 0 else 'none'}")
     print(f"Topics: {status.topics}\tPartitions: {status.partitions}")
     _print_partitions("Offline partitions", status.offline, "31")
@@ -250,6 +267,7 @@ def _as_json(status: Status) -> dict[str, Any]:
             }
             for member in status.cluster.members
         ],
+        "missingBrokers": status.missing,
         "topics": status.topics,
         "partitions": status.partitions,
         "offlinePartitions": listed(status.offline),

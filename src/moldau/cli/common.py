@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from moldau.errors import ConfigError, MoldauError
+from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 from moldau.version import __version__
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
 
 EXIT_FAILED = 1
+DEFAULT_SERVER = "localhost:9092"
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -36,6 +37,9 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"moldau {__version__}")
 
     def error(self, message: str) -> NoReturn:
+        _, is_unknown, unknown = message.partition("unrecognized arguments: ")
+        if is_unknown:
+            message += did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def add_flag(self, name: str, text: str) -> None:
@@ -46,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(
             "--bootstrap-server",
             metavar="HOST:PORT,…",
-            help="the broker or brokers to connect to first",
+            help=f"the broker or brokers to connect to first (default: {DEFAULT_SERVER})",
         )
         if old_name:
             self.add_argument(old_name, dest="bootstrap_server", help=argparse.SUPPRESS)
@@ -70,7 +74,6 @@ class CommandParser(argparse.ArgumentParser):
                 args.bootstrap_server = _brokers_at(args.zookeeper)
             except MoldauError as error:
                 self.exit(EXIT_FAILED, f"{self.prog}: {error}\n")
-        self.require(args, "--bootstrap-server")
 
     def allow_with(self, args: argparse.Namespace, option: str, *actions: str) -> None:
         """`option` makes sense only together with one of `actions`."""
@@ -107,7 +110,7 @@ def run(prog: str, work: Callable[[], int], *, prefix: str = "") -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (MoldauError, OSError) as error:
-        return _fail(f"{prefix or prog + ': '}{error}", 1)
+        return _fail(f"{prefix or prog + ': '}{error}{_where_brokers_are(error)}", 1)
     except KeyboardInterrupt:
         return 130
 
@@ -122,6 +125,24 @@ def run_client(prog: str, work: Callable[[], int]) -> int:
             return work()
 
     return run(prog, readable)
+
+
+def _where_brokers_are(error: Exception) -> str:
+    """For somebody who called the wrong port, or forgot to start a broker."""
+    if not isinstance(error, KafkaError) or error.code != ErrorCode.BROKER_NOT_AVAILABLE:
+        return ""
+    from moldau.cli import running
+
+    try:
+        listeners = [address for facts in running.find_running() for address in facts["listeners"]]
+    except OSError:
+        return ""
+    found = ", ".join(dict.fromkeys(address.partition("://")[2] for address in listeners))
+    return (
+        f". On this machine brokers listen on {found}"
+        if found
+        else ". You run no broker on this machine: `moldau start` starts one"
+    )
 
 
 def _fail(message: str, code: int) -> int:
@@ -169,12 +190,15 @@ def connect(args: argparse.Namespace) -> Cluster:
     from moldau.client.cluster import Cluster
     from moldau.client.config import ClientConfig
 
-    config = ClientConfig.from_properties(args.bootstrap_server, load_properties(args.command_config))
+    properties = {"bootstrap.servers": DEFAULT_SERVER, **load_properties(args.command_config)}
+    config = ClientConfig.from_properties(args.bootstrap_server or "", properties)
     timeout_ms = getattr(args, "timeout", None)
     if timeout_ms is not None:
         timeout_ms = max(1, timeout_ms)
         config = config._replace(
-            api_timeout_ms=timeout_ms, request_timeout_ms=min(timeout_ms, config.request_timeout_ms)
+            api_timeout_ms=timeout_ms,
+            request_timeout_ms=min(timeout_ms, config.request_timeout_ms),
+            connection_timeout_ms=min(timeout_ms, config.connection_timeout_ms),
         )
     return Cluster(config)
 
@@ -193,6 +217,20 @@ def run_with_cluster(
             return work(cluster, args) or 0
 
     return run(prog, with_cluster, prefix=prefix)
+
+
+def missing_topic(cluster: Cluster, topic: str, as_said: str = "") -> KafkaError:
+    """What to raise for a topic that is not there; it names the one that was probably meant."""
+    hint = did_you_mean(topic, cluster.metadata().topics)
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist{as_said}{hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about a word that nobody knows; empty where no other is like it."""
+    from moldau.config.keys import nearest  # only when something is wrong: keeps start-up short
+
+    meant = nearest(word, known)
+    return f" (did you mean '{meant}'?)" if meant else ""
 
 
 def topic_pattern(text: str) -> re.Pattern[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from moldau.cli.common import warn
+from moldau.cli.common import DEFAULT_SERVER, did_you_mean, warn
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
 _METADATA_TRY_S = 1.0  # how long one metadata request may hang before errors so far are shown
@@ -48,8 +48,7 @@ def client_config(props: Mapping[str, str], bootstrap_servers: str | None, clien
         warn(f"WARN property {name} has no effect here")
     if bootstrap_servers is not None:
         config["bootstrap.servers"] = bootstrap_servers
-    if not config.get("bootstrap.servers"):
-        raise ConfigError("no brokers given: use --bootstrap-server host:port")
+    config.setdefault("bootstrap.servers", DEFAULT_SERVER)
     config.setdefault("client.id", client_id)
     # librdkafka writes its own log to stderr, fatal errors even at the lowest level; what people need to see comes
     # through the error callback and with the records.
@@ -57,17 +56,19 @@ def client_config(props: Mapping[str, str], bootstrap_servers: str | None, clien
     return config | {"log_level": 0, "logger": silent, "error_cb": ErrorLines()}
 
 
-def producer(config: Mapping[str, Any]) -> Any:
+def producer(config: Mapping[str, Any], topic: str | None = None) -> Any:
     from confluent_kafka import Producer
 
     from moldau.client.librdkafka import producer_defaults
 
+    _check_reachable(config, topic)
     return _create(Producer, producer_defaults(config) | dict(config))
 
 
-def consumer(config: Mapping[str, Any]) -> Any:
+def consumer(config: Mapping[str, Any], topic: str | None = None) -> Any:
     from confluent_kafka import Consumer
 
+    _check_reachable(config, topic)
     # With librdkafka's own default a reader that was slower for a moment then waits a whole second for more.
     return _create(Consumer, {"fetch.queue.backoff.ms": 10} | dict(config))
 
@@ -75,7 +76,27 @@ def consumer(config: Mapping[str, Any]) -> Any:
 def share_consumer(config: Mapping[str, Any]) -> Any:
     from confluent_kafka import ShareConsumer
 
+    _check_reachable(config)
     return _create(ShareConsumer, config)
+
+
+def _check_reachable(config: Mapping[str, Any], topic: str | None = None) -> None:
+    """librdkafka waits for a broker for ever and says little about a wrong address; this fails at once and says why.
+
+    It also creates a misspelt topic without a word: `topic` is looked for first.
+    """
+    if config.get("security.protocol", "plaintext").lower() != "plaintext":
+        return
+    from moldau.client.cluster import Cluster
+    from moldau.client.config import ClientConfig, parse_servers
+
+    with Cluster(ClientConfig(parse_servers(config["bootstrap.servers"]))) as cluster:
+        cluster.any_broker()
+        if topic is not None and config.get("allow.auto.create.topics", "true") == "true":
+            topics = cluster.metadata().topics
+            if topic not in topics:
+                hint = did_you_mean(topic, topics)
+                warn(f"WARN topic '{topic}' does not exist{hint}; it is created if auto.create.topics.enable is on")
 
 
 def _create(kind: Callable[[Any], Any], config: Mapping[str, Any]) -> Any:

@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.assignment import Assignment, Subscription
-from moldau.cli.common import CommandParser, load_properties, parse_key_values, run_client, topic_pattern, warn
+from moldau.cli.common import (
+    DEFAULT_SERVER,
+    CommandParser,
+    load_properties,
+    parse_key_values,
+    run_client,
+    topic_pattern,
+    warn,
+)
 from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
@@ -169,7 +177,7 @@ def _consume(args: argparse.Namespace) -> int:
     if "group.id" not in props:
         # librdkafka wants a group id even from those who will never join or commit.
         config |= {"group.id": "console-consumer", "enable.auto.commit": "false"}
-    consumer = confluent.consumer(config)
+    consumer = confluent.consumer(config, args.topic)
     printer = Printer(formatter, skip_errors=args.skip_message_on_error, warn_once=config["error_cb"])
     with confluent.Interruption() as interruption, explained(args, props, groups.CONSUMER):
         try:
@@ -324,7 +332,9 @@ def _group_type(args: argparse.Namespace, props: Mapping[str, str]) -> str | Non
     from moldau.client.cluster import Cluster
     from moldau.client.config import ClientConfig
 
-    config = ClientConfig.from_properties(args.bootstrap_server, props)._replace(api_timeout_ms=_GROUP_TYPE_TIMEOUT_MS)
+    config = ClientConfig.from_properties(
+        args.bootstrap_server or "", {"bootstrap.servers": DEFAULT_SERVER, **props}
+    )._replace(api_timeout_ms=_GROUP_TYPE_TIMEOUT_MS)
     try:
         with Cluster(config) as cluster:
             types = {listing.group: listing.type for listing in groups.list_groups(cluster)}

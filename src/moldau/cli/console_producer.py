@@ -115,7 +115,7 @@ def _produce(args: argparse.Namespace) -> int:
     reader = LineReader(load_properties(args.reader_config) | parse_key_values(args.reader_property))
     props = producer_properties(args)
     config = confluent.client_config(props, args.bootstrap_server, "console-producer")
-    producer = confluent.producer(config)
+    producer = confluent.producer(config, args.topic)
     max_block_ms = confluent.milliseconds(props, "max.block.ms", _MAX_BLOCK_MS)
     deliveries = Deliveries(as_json=args.json)
     with confluent.Interruption() as interruption:

@@ -11,6 +11,7 @@ from moldau.cli.common import (
     CommandParser,
     at_terminal,
     connect,
+    did_you_mean,
     print_json,
     print_table,
     run,
@@ -91,7 +92,8 @@ def _print_offsets(cluster: Cluster, args: argparse.Namespace, timestamp: int, i
         if is_wanted(topic.name, p.partition)
     }
     if not wanted:
-        message = "Could not match any topic-partitions with the specified filters"
+        hint = did_you_mean(args.topic, cluster.metadata().topics) if args.topic else ""
+        message = f"Could not match any topic-partitions with the specified filters{hint}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
     rows = []
     failed = 0

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from moldau.cli.registry import BY_NAME, COMMANDS
+from moldau.config.keys import nearest
 from moldau.version import __version__
+
+# What people type for commands that have another name here; `status` must never suggest `stop`.
+_MEANT = {
+    **dict.fromkeys(("status", "top", "ps", "health", "brokers", "describe-cluster"), "cluster status"),
+    **dict.fromkeys(("run", "server", "serve", "up", "server-start", "broker"), "start"),
+    **dict.fromkeys(("down", "kill", "server-stop"), "stop"),
+    **dict.fromkeys(("produce", "producer", "send"), "console-producer"),
+    **dict.fromkeys(("consume", "consumer", "cat", "tail", "read"), "console-consumer"),
+    **dict.fromkeys(("topic", "create", "list", "ls", "describe"), "topics"),
+    **dict.fromkeys(("lag", "offsets"), "consumer-groups"),
+}
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "moldau") -> int:
@@ -21,8 +32,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau") -> int:
     name = arguments[0].removeprefix("kafka-").removesuffix(".sh")
     command = BY_NAME.get(name)
     if command is None:
-        near = get_close_matches(name, BY_NAME, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"see {prog} --help"
+        meant = _MEANT.get(name) or nearest(name, BY_NAME)
+        hint = f"did you mean {prog} {meant}?" if meant else f"see {prog} --help"
         print(f"{prog}: no command '{arguments[0]}' ({hint})", file=sys.stderr)
         return 2
     return command.run(arguments[1:], f"{prog} {name}")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.common import load_text, warn
+from moldau.cli.common import load_text, missing_topic, warn
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.constants import EARLIEST, LATEST
 
@@ -98,7 +98,7 @@ def named_partitions(cluster: Cluster, arguments: Iterable[str]) -> list[TopicPa
 def all_partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
     found = cluster.metadata([topic]).topics.get(topic)
     if found is None or found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist")
+        raise missing_topic(cluster, topic)
     return [(topic, p.partition) for p in found.partitions]
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.cli import logs, running
-from moldau.errors import ConfigError, KafkaError, MoldauError
+from moldau.cli.common import CommandParser
+from moldau.errors import ConfigError, MoldauError
 from moldau.version import __version__
 
 if TYPE_CHECKING:
@@ -32,12 +33,11 @@ FILES_MAX = 65_536
 """Open files to ask for: Kafka's documents recommend 100,000; two of ours make a partition."""
 
 _START_EXAMPLE = """\
-examples:
-  moldau start
-  moldau start --port 19092 --data-dir ./data
-  moldau start --brokers 3
-  kafka-server-start server.properties --override num.partitions=3
-"""
+moldau start
+moldau start --port 19092 --data-dir ./data
+moldau start --brokers 3
+moldau stop --node-id 2 && moldau start --node-id 2    # restart one of them
+kafka-server-start server.properties --override num.partitions=3"""
 
 
 def kafka_server_start_main(argv: Sequence[str] | None = None) -> int:
@@ -55,21 +55,22 @@ def start_main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.brokers is not None:
             return _supervise(arguments)
+        if arguments.node_id is not None:
+            return _start_again(arguments)
         config = _load_config(arguments)
         return _run(config, is_child=arguments.child)
-    except (ConfigError, KafkaError) as error:
+    except MoldauError as error:
         print(f"moldau: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
 def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="moldau start",
-        description="Start a broker; without a file, on 127.0.0.1:9092 with its data in ./moldau-data.\n"
+    parser = CommandParser(
+        "moldau start",
+        "Start a broker; without a file, on 127.0.0.1:9092 with its data in ./moldau-data.\n"
         "With --brokers 3, three of them, on ports 9092 to 9094 with their data in ./moldau-cluster; one that\n"
         "dies is started again, and all stop with this command, or by `moldau stop`.",
-        epilog=_START_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _START_EXAMPLE,
     )
     parser.add_argument(
         "properties", nargs="?", type=Path, metavar="server.properties", help="Kafka's server.properties"
@@ -82,11 +83,13 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--brokers", type=int, metavar="N", help="a cluster of N brokers, with node ids and ports that count up"
     )
+    parser.add_argument(
+        "--node-id", type=int, metavar="N", help="start this broker of a running --brokers cluster again"
+    )
     # How a supervisor starts its brokers: their lines name them, and they stop when their standard input ends.
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"], default="INFO", type=str.upper)
-    parser.add_argument("--version", action="version", version=f"moldau {__version__}")
     return parser.parse_args(argv)
 
 
@@ -96,6 +99,12 @@ def _supervise(arguments: argparse.Namespace) -> int:
     options = ["--log-format", arguments.log_format, "--log-level", arguments.log_level]
     port = 9092 if arguments.port is None else arguments.port
     return supervise(arguments.brokers, port, arguments.data_dir, _load_properties(arguments, {}), options)
+
+
+def _start_again(arguments: argparse.Namespace) -> int:
+    from moldau.cli.supervisor import start_again
+
+    return start_again(arguments.node_id, arguments.data_dir)
 
 
 def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
@@ -248,15 +257,14 @@ def _quiet_garbage_collector() -> None:
 
 
 def stop_main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="moldau stop",
-        description="Stop the brokers this user runs on this machine, as SIGTERM does: nothing acknowledged is lost.\n"
-        "One broker of `moldau start --brokers` that is stopped by --node-id stays stopped until the next start.",
-        epilog="example:\n  kafka-server-stop --node-id 1",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = CommandParser(
+        "moldau stop",
+        "Stop the brokers this user runs on this machine, as SIGTERM does: nothing acknowledged is lost.\n"
+        "One broker of `moldau start --brokers` that is stopped by --node-id stays stopped until\n"
+        "`moldau start --node-id N`.",
+        "kafka-server-stop --node-id 1",
     )
     parser.add_argument("--node-id", type=int, help="only the broker of this id")
-    parser.add_argument("--version", action="version", version=f"moldau {__version__}")
     arguments = parser.parse_args(argv)
     try:
         found = [facts for facts in running.find_running() if arguments.node_id in (None, facts["node.id"])]

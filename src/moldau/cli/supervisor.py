@@ -1,8 +1,8 @@
 """`moldau start --brokers 3`: one process per broker, started again when it dies, all stopped with this one.
 
 The first Ctrl-C or SIGTERM stops the brokers in order, the second one kills them. A broker that is stopped by itself
-(`moldau stop --node-id 2`) stays stopped until the whole cluster is started again. Should the supervisor be killed,
-its brokers notice and stop.
+(`moldau stop --node-id 2`) stays stopped until `moldau start --node-id 2`, which leaves a file in the cluster's folder
+for the supervisor to find. Should the supervisor be killed, its brokers notice and stop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from moldau.cli import running
 from moldau.errors import ConfigError, MoldauError
@@ -37,6 +37,7 @@ log = logging.getLogger("moldau")
 
 DATA_DIR = Path("moldau-cluster")
 _TICK_S = 0.1
+_START_TIMEOUT_S = 60.0
 
 
 class _Stopped(BaseException):
@@ -47,8 +48,15 @@ def supervise(count: int, port: int, data_dir: Path | None, given: Mapping[str, 
     """`given` are server properties for all brokers, `options` go to each `moldau start`. Returns the exit code."""
     folder = (data_dir or DATA_DIR).absolute()
     brokers = _brokers(count, port, folder, given, options)
+    for broker in brokers:
+        _request_path(folder, broker.node_id).unlink(missing_ok=True)  # of an earlier run
     _stop_on_signals(brokers)
-    facts = {"node.id": None, "listeners": [f"PLAINTEXT://{b.address}" for b in brokers], "log.dirs": [str(folder)]}
+    facts = {
+        "node.id": None,
+        "listeners": [f"PLAINTEXT://{broker.address}" for broker in brokers],
+        "log.dirs": [str(folder)],
+        "brokers": count,
+    }
     try:
         with running.registered(facts):
             try:
@@ -102,8 +110,61 @@ def _run(brokers: Sequence[BrokerProcess], folder: Path) -> None:
     log.info("Moldau %s is ready", __version__, extra={"bootstrap": bootstrap, "brokers": len(brokers), "data": folder})
     keeper = Keeper(brokers, log.warning)
     while any(broker.is_wanted for broker in brokers):
+        _start_requested(brokers, folder)
         keeper.tick(time.monotonic())
         time.sleep(_TICK_S)
+
+
+def _start_requested(brokers: Sequence[BrokerProcess], folder: Path) -> None:
+    for broker in brokers:
+        request = _request_path(folder, broker.node_id)
+        if request.exists():
+            request.unlink()
+            if not broker.is_alive:
+                log.info("starting broker %d again", broker.node_id)
+                broker.start()
+
+
+def _request_path(folder: Path, node_id: int) -> Path:
+    return folder / f"broker-{node_id}.start"
+
+
+def start_again(node_id: int, data_dir: Path | None) -> int:
+    """`moldau start --node-id 2`: asks the running supervisor for a broker that was stopped. Returns the exit code."""
+    facts = _running_cluster(data_dir)
+    if not 1 <= node_id <= facts["brokers"]:
+        raise ConfigError(f"--node-id {node_id}: the brokers of this cluster are 1 to {facts['brokers']}")
+    if _is_running(node_id, facts):
+        raise MoldauError(f"broker {node_id} is already running")
+    print(f"starting broker {node_id}", flush=True)
+    _request_path(Path(facts["log.dirs"][0]), node_id).touch()
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not _is_running(node_id, facts):
+        if not running.is_running(facts["pid"]):
+            raise MoldauError("the cluster was stopped meanwhile")
+        if time.monotonic() > deadline:
+            raise MoldauError(f"broker {node_id} is not ready after {_START_TIMEOUT_S:.0f} s: see its log")
+        time.sleep(_TICK_S)
+    print(f"broker {node_id} is ready on {facts['listeners'][node_id - 1].partition('://')[2]}")
+    return 0
+
+
+def _running_cluster(data_dir: Path | None) -> dict[str, Any]:
+    found = [facts for facts in running.find_running() if facts["node.id"] is None]
+    if data_dir is not None:
+        found = [facts for facts in found if facts["log.dirs"] == [str(data_dir.absolute())]]
+    if not found:
+        raise ConfigError("--node-id starts one broker of a cluster that runs, and none does: moldau start --brokers 3")
+    if len(found) > 1:
+        folders = ", ".join(facts["log.dirs"][0] for facts in found)
+        raise ConfigError(f"--node-id: several clusters run; choose one with --data-dir: {folders}")
+    return found[0]
+
+
+def _is_running(node_id: int, cluster: Mapping[str, Any]) -> bool:
+    return any(
+        facts["node.id"] == node_id and facts.get("parent") == cluster["pid"] for facts in running.find_running()
+    )
 
 
 def _stop_on_signals(brokers: Sequence[BrokerProcess]) -> None:

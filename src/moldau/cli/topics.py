@@ -11,6 +11,7 @@ from moldau.cli.common import (
     CommandParser,
     at_terminal,
     bold,
+    missing_topic,
     parse_key_values,
     print_json,
     print_table,
@@ -225,7 +226,7 @@ def _matching(cluster: Cluster, args: argparse.Namespace) -> list[str]:
 def _existing(cluster: Cluster, args: argparse.Namespace) -> list[str]:
     names = _matching(cluster, args)
     if args.topic and not names and not args.if_exists:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{args.topic}' does not exist as expected")
+        raise missing_topic(cluster, args.topic, " as expected")
     return names
 
 

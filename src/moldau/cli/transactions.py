@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from moldau.cli.common import CommandParser, print_json, print_tabbed, run_with_cluster
+from moldau.cli.common import CommandParser, missing_topic, print_json, print_tabbed, run_with_cluster
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _search(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
         cluster.broker(args.broker_id)  # fails for one that is not there: it would have no partitions either
     topics = cluster.metadata(None if args.topic is None else [args.topic]).topics
     if args.topic is not None and topics[args.topic].error:
-        raise KafkaError(topics[args.topic].error, f"Topic '{args.topic}' does not exist")
+        raise missing_topic(cluster, args.topic)
     return [
         (topic.name, p.partition)
         for topic in topics.values()

@@ -29,6 +29,8 @@ _INT16 = struct.Struct(">h")
 
 # The first two bytes of what a TLS server says to a client that does not speak TLS: an alert, of any version 3.x.
 _TLS_ALERT = 0x1503
+_HTTP = int.from_bytes(b"HTTP", "big")
+_SUSPICIOUS_AFTER_MS = 1_000
 # Of the session's lifetime, so that the broker never sees us late; Kafka's clients take 0.85 to 0.95.
 _REAUTHENTICATE_AFTER = 0.9
 
@@ -45,6 +47,7 @@ class Connection:
         self.versions: dict[int, tuple[int, int]] = {}  # what the broker serves: API key → (lowest, highest)
         try:
             self.versions = self._negotiate()
+            self._socket.settimeout(config.request_timeout_ms / 1000)
             if config.security.uses_sasl:
                 self._authenticate()
         except BaseException:
@@ -149,7 +152,6 @@ class Connection:
             raise KafkaError(
                 ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {self.address}: {_reason(error)}"
             ) from error
-        sock.settimeout(self._config.request_timeout_ms / 1000)
         return sock
 
     def _wrap(self, plain: socket.socket) -> socket.socket:
@@ -191,6 +193,8 @@ class Connection:
         request = encode_request(self._correlation_id, self._config.client_id, entity)
         with self._told(api_key):
             self._socket.sendall(request)
+            if not self.versions:
+                self._await_first_answer()
             return self._read_frame(buffer)
 
     @contextmanager
@@ -199,12 +203,26 @@ class Connection:
         try:
             yield
         except TimeoutError as error:
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"no answer to {APIS[api_key].name} from {self.address} within {self._config.request_timeout_ms} ms",
-            ) from error
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._silence(api_key)) from error
         except OSError as error:
             raise self._lost(error) from error
+
+    def _await_first_answer(self) -> None:
+        """An HTTP server waits for the end of a line that never comes: it is found out before the time is up."""
+        first = select.poll()
+        first.register(self._socket, select.POLLIN)
+        if not first.poll(_SUSPICIOUS_AFTER_MS) and _speaks_http(self.host, self.port):
+            raise self._not_kafka(_HTTP)
+
+    def _not_kafka(self, size: int) -> ProtocolError:
+        what = "an HTTP server" if size == _HTTP else "something else"
+        return ProtocolError(f"{self.address} is {what}, not a Kafka broker: check the port")
+
+    def _silence(self, api_key: int) -> str:
+        if self.versions:
+            return f"no answer to {APIS[api_key].name} from {self.address} within {self._config.request_timeout_ms} ms"
+        timeout_ms = self._config.connection_timeout_ms
+        return f"{self.address} accepted the connection but did not answer within {timeout_ms} ms: check the port"
 
     def _read_frame(self, buffer: Callable[[int], memoryview] | None = None) -> memoryview:
         (size,) = _INT32.unpack(self._read(memoryview(bytearray(4))))
@@ -218,7 +236,7 @@ class Connection:
             protocol = "SASL_SSL" if self._config.security.uses_sasl else "SSL"
             raise ConfigError(f"{self.address} speaks TLS: set security.protocol={protocol}")
         if not 4 <= size <= RESPONSE_BYTES_MAX:
-            raise ProtocolError(f"{self.address} does not speak Kafka (an answer of {size} bytes?)")
+            raise self._not_kafka(size)
 
     def _lost(self, error: OSError) -> MoldauError:
         what = f"connection to {self.address} lost"
@@ -240,7 +258,8 @@ class Connection:
             return f"; if this listener asks for SASL, set security.protocol={protocol}"
         if security.uses_tls:
             return "; if the broker asks for a client certificate, set ssl.keystore.location"
-        return f"; if this port speaks TLS, set security.protocol={'SASL_SSL' if security.uses_sasl else 'SSL'}"
+        protocol = "SASL_SSL" if security.uses_sasl else "SSL"
+        return f"; check that this is a Kafka port, and if it speaks TLS, set security.protocol={protocol}"
 
     def _read(self, into: memoryview) -> memoryview:
         view = into
@@ -270,6 +289,18 @@ def raise_error(code: int, message: str | None = None) -> None:
 def to_error(code: int, message: str | None = None) -> KafkaError:
     known = ErrorCode(code)
     return KafkaError(known, message or _MESSAGES.get(known, ""))
+
+
+def _speaks_http(host: str, port: int) -> bool:
+    """Whether an HTTP request gets an HTTP answer; a Kafka broker closes the connection on it."""
+    timeout_s = _SUSPICIOUS_AFTER_MS / 1000
+    try:
+        with socket.create_connection((host, port), timeout_s) as probe:
+            probe.settimeout(timeout_s)
+            probe.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+            return probe.recv(5) == b"HTTP/"
+    except OSError:
+        return False
 
 
 def _api_versions_request(schema: Schema) -> Any:

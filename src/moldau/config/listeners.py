@@ -15,6 +15,9 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # would carry what its owner believes to be encrypted or authenticated.
 SERVED_PROTOCOLS = frozenset({"PLAINTEXT"})
 
+EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})
+"""Hosts of a listener that is open to every network of the machine."""
+
 _ENTRY = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 
@@ -77,7 +80,6 @@ def _parse_listener(key_name: str, entry: str, protocols: Mapping[str, str]) -> 
 
 def _overlap(one: Listener, other: Listener) -> bool:
     """Whether two listeners would bind one address; IPv4 beside IPv6 on one port is fine, as in Kafka."""
-    wildcard = {"", "0.0.0.0", "::"}
-    if one.host in wildcard or other.host in wildcard:
+    if one.host in EVERY_INTERFACE or other.host in EVERY_INTERFACE:
         return (":" in one.host) == (":" in other.host) or "" in (one.host, other.host)
     return one.host == other.host

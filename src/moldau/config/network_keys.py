@@ -97,6 +97,13 @@ class NetworkKeys(Configuration):
         None,
         "A folder that brokers of one machine share, to be a cluster without ZooKeeper; it keeps their metadata.",
     )
+    moldau_cluster_brokers: int = key(
+        "moldau.cluster.brokers",
+        Kind.INT,
+        0,
+        "How many brokers the cluster has; with fewer, `moldau cluster status` says degraded. 0: not known.",
+        AtLeast(0),
+    )
     socket_send_buffer_bytes: int = key(
         "socket.send.buffer.bytes",
         Kind.INT,

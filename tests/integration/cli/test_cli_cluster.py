@@ -12,6 +12,7 @@ import pytest
 from conftest import Commands
 
 import moldau
+from soak.broker_process import free_port
 from tests.integration.waiting import eventually
 
 Write = Callable[[object], str]
@@ -222,6 +223,17 @@ def test_the_status_of_a_cluster_has_an_exit_code_for_machines(
     assert {"topic": topic, "partition": 0} in status["underReplicatedPartitions"]
     assert {"topic": topic, "partition": 0} not in status["offlinePartitions"]
     assert nowhere("cluster", "status").code == 1
+
+
+def test_a_cluster_is_not_healthy_before_all_its_brokers_are_there(tmp_path: Path) -> None:
+    port = free_port()
+    config = {"moldau.cluster.brokers": 2, "moldau.metadata.dir": tmp_path / "metadata", "node.id": 1}
+    with moldau.Broker(config, data_dir=tmp_path / "one", port=port):
+        early = Commands(f"127.0.0.1:{port}")("cluster", "status")
+        assert early.code == 3
+        assert "Missing brokers: 1 (1 of 2 have joined)" in early.out
+        with moldau.Broker({**config, "node.id": 2}, data_dir=tmp_path / "two"):
+            assert Commands(f"127.0.0.1:{port}")("cluster", "status").code == 0
 
 
 def test_the_cluster_tells_its_id_its_members_and_forgets_one_that_is_gone(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from conftest import Commands
 
 from tests.integration.waiting import eventually
-
-if TYPE_CHECKING:
-    from conftest import Commands
 
 NewTopic = Callable[..., str]
 PARSE = ("--property", "parse.key=true", "--property", "key.separator=:")
@@ -195,16 +195,6 @@ def test_a_bad_topic_name_is_refused_before_anything_is_sent(commands: Commands)
     assert "bad!name" in result.err
 
 
-def test_no_broker_is_a_failure_in_time(nowhere: Commands) -> None:
-    result = nowhere("console-producer", "--topic", "t", "--max-block-ms", "300", stdin="a\n")
-    assert result.code == 1
-    assert "no broker answered within 300 ms" in result.err
-    for consumer in (("console-consumer",), ("console-consumer", "--group", "g"), ("console-share-consumer",)):
-        result = nowhere(*consumer, "--topic", "t", "--timeout-ms", "300")
-        assert result.code == 1
-        assert "no broker answered within 300 ms" in result.err
-
-
 def test_a_property_librdkafka_refuses_is_wrong_usage(commands: Commands) -> None:
     result = commands("console-consumer", "--topic", "t", "--consumer-property", "no.such.property=1")
     assert result.code == 2
@@ -241,3 +231,52 @@ def test_a_group_goes_on_in_partitions_it_got_nothing_from_yet(commands: Command
     first = commands.ok("console-consumer", *arguments, "--from-beginning", "--max-messages", "2").split()
     rest = commands.ok("console-consumer", *arguments, "--max-messages", "6").split()
     assert sorted(first + rest) == [f"value-{number}" for number in range(8)]
+
+
+def test_a_topic_that_does_not_exist_is_a_warning_that_names_the_nearest(
+    commands: Commands, new_topic: NewTopic
+) -> None:
+    topic = new_topic("--partitions", "1")
+    misspelt = topic[:-1] + "_"
+    read = commands("console-consumer", "--topic", misspelt, "--timeout-ms", "1")
+    assert read.err.startswith(f"WARN topic '{misspelt}' does not exist (did you mean '{topic}'?); it is created if")
+    written = commands("console-producer", "--topic", f"{misspelt}_", stdin="x")
+    assert f"WARN topic '{misspelt}_' does not exist" in written.err
+    commands.ok("topics", "--delete", "--topic", f"{misspelt}|{misspelt}_")
+    described = commands("topics", "--describe", "--topic", topic[:-2])
+    assert f"does not exist as expected (did you mean '{topic}'?)" in described.err
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("topics", ["--list"]),
+        ("console-consumer", ["--topic", "t"]),
+        ("console-consumer", ["--topic", "t", "--group", "g"]),
+        ("console-producer", ["--topic", "t"]),
+        ("console-share-consumer", ["--topic", "t"]),
+        ("consumer-perf-test", ["--topic", "t", "--num-records", "1"]),
+    ],
+)
+def test_a_port_that_is_not_kafkas_is_one_sentence(
+    name: str, options: list[str], commands: Commands, nowhere: Commands
+) -> None:
+    """A wrong port names the right one where a broker of this user runs; an HTTP port is called that."""
+    refused = nowhere(name, *options)
+    assert (refused.code, refused.err.count("\n")) == (1, 1), refused.err
+    assert "cannot connect to 127.0.0.1:1: Connection refused" in refused.err
+    with http_server() as port:
+        result = Commands(f"127.0.0.1:{port}")(name, *options)
+    assert (result.code, result.err.count("\n")) == (1, 1), result.err
+    assert f"127.0.0.1:{port} is an HTTP server, not a Kafka broker: check the port" in result.err
+
+
+@contextmanager
+def http_server() -> Iterator[int]:
+    class Refuses(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()

@@ -10,7 +10,6 @@ import pytest
 from moldau.cli import common
 from moldau.cli.assignment import Subscription
 from moldau.cli.confluent import ErrorLines, Interruption, client_config
-from moldau.errors import ConfigError
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -108,8 +107,8 @@ def test_properties_without_effect_are_told(capsys: pytest.CaptureFixture[str]) 
     config = client_config({"interceptor.classes": "x", "linger.ms": "1"}, "b:1", "me")
     assert (config["bootstrap.servers"], config["client.id"], config["linger.ms"]) == ("b:1", "me", "1")
     assert capsys.readouterr().err == "WARN property interceptor.classes has no effect here\n"
-    with pytest.raises(ConfigError, match="--bootstrap-server"):
-        client_config({}, None, "me")
+    assert client_config({}, None, "me")["bootstrap.servers"] == "localhost:9092"
+    assert client_config({"bootstrap.servers": "c:2"}, None, "me")["bootstrap.servers"] == "c:2"
 
 
 def test_tables_line_up_and_are_bold_only_at_a_terminal(

@@ -42,8 +42,10 @@ def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == f"moldau {__version__}\n"
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name not in ("dump-log", "run-class")])
-def test_a_command_without_a_broker_is_wrong_usage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in OURS if name not in ("dump-log", "run-class", "get-offsets", "broker-api-versions")]
+)
+def test_a_command_without_arguments_is_wrong_usage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call([name]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -74,9 +76,32 @@ def test_kafkas_own_names_work_behind_moldau_too(capsys: pytest.CaptureFixture[s
     assert call(["kafka-topics", "--version"]) == 0
 
 
-def test_a_misspelt_command_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["topic"]) == 2
-    assert "did you mean topics?" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("topic", "topics"),
+        ("consol-consumer", "console-consumer"),
+        ("status", "cluster status"),
+        ("top", "cluster status"),
+    ],
+)
+def test_a_misspelt_command_is_corrected(given: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call([given]) == 2
+    assert f"did you mean moldau {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        ("topics --list --bootstrap-sever x:1", "--bootstrap-server"),
+        ("topics --describe --topik=t", "--topic"),
+        ("console-consumer --topic t --from-beginnning", "--from-beginning"),
+        ("start --data-dirr x", "--data-dir"),
+    ],
+)
+def test_a_misspelt_option_is_corrected(argv: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(argv.split()) == 2
+    assert f"(did you mean '{meant}'?)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,10 @@ def test_a_silent_broker_is_given_up_after_the_request_timeout(fake_broker: Make
 @pytest.mark.parametrize(
     ("said", "kind", "why"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "does not speak Kafka"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "is an HTTP server, not a Kafka broker"),
+        (b"-ERR unknown command\r\n", ProtocolError, "is something else, not a Kafka broker"),
         (b"\x15\x03\x03\x00\x02\x02\x50", ConfigError, r"speaks TLS: set security\.protocol=SSL"),
-        (b"", KafkaError, r"closed by the broker; if this port speaks TLS, set security\.protocol=SSL"),
+        (b"", KafkaError, r"check that this is a Kafka port, and if it speaks TLS, set security\.protocol=SSL"),
     ],
 )
 def test_a_port_that_does_not_speak_kafka_is_told_at_once(said: bytes, kind: type[Exception], why: str) -> None:

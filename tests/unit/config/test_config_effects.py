@@ -17,6 +17,8 @@ SOURCE = "".join(
     for room in ("broker", "cluster", "coordinators", "log", "metadata")
     for path in (Path(moldau.__file__).parent / room).rglob("*.py")
 )
+# Read by commands, through DescribeConfigs.
+FOR_COMMANDS = {"moldau.cluster.brokers"}
 # Read inside the configuration itself, which hands out what they lead to.
 SETTLED = {
     "broker.id": "node_id",
@@ -53,5 +55,5 @@ def test_a_broker_key_has_an_effect_or_says_that_it_has_none() -> None:
     }
     defaults |= {bound for name in GROUP_KEYS for bound in (*bounds_of(name), GROUP_SYNONYMS.get(name, ""))}
     assert {name for name, declared in BROKER_KEYS.items() if declared.later} == {
-        name for name, declared in BROKER_KEYS.items() if name not in defaults and not is_read(declared)
+        name for name, declared in BROKER_KEYS.items() if name not in defaults | FOR_COMMANDS and not is_read(declared)
     }
