@@ -33,6 +33,7 @@ RETRY_US = 50 * MS
 FENCED_BEAT_US = 100 * MS
 ASK_TIMEOUT_US = 1_000 * MS
 FEED_TIMEOUT_US = 3_000 * MS
+WALL_CLOCK_SET_MS = 7_000
 SHUTDOWN_US = 4_000 * MS
 
 
@@ -112,8 +113,14 @@ class Broker(Host):
             if other is not self and self.is_machine_up and self.cluster.network.connects(self, other):
                 self.world.after(self.cluster.network.latency_us(self, other), other.now, other.peer_closed, self)
 
-    def clock(self) -> int:
+    def monotonic_ms(self) -> int:
         return self.world.now_ms
+
+    def wall_clock(self) -> int:
+        """Each broker's is hours off in its own way, and somebody sets it again and again."""
+        now_ms = self.world.now_ms
+        hours_off = (now_ms // WALL_CLOCK_SET_MS + self.broker_id) % 3 - 1
+        return now_ms + hours_off * 3_600_000
 
     # -- who leads
 
@@ -218,7 +225,7 @@ class Broker(Host):
         self.ask_controller("register", asked, answered)
 
     def on_register(self, asked: Registration, answer: Answer) -> None:
-        self.controller.run(lambda machine, image: machine.register(image, asked, self.clock()), answer)
+        self.controller.run(lambda machine, image: machine.register(image, asked, self.monotonic_ms()), answer)
 
     def _beat_now(self) -> None:
         self._beats += 1
@@ -248,7 +255,7 @@ class Broker(Host):
         self.ask_controller("heartbeat", beat, answered)
 
     def on_heartbeat(self, beat: Heartbeat, answer: Answer) -> None:
-        self.controller.run(lambda machine, image: machine.heartbeat(image, beat, self.clock()), answer)
+        self.controller.run(lambda machine, image: machine.heartbeat(image, beat, self.monotonic_ms()), answer)
 
     # -- asking
 
@@ -362,7 +369,7 @@ class Broker(Host):
 
     def append(self, partition: Partition, batch: Batch, origin: AppendOrigin, *, required_acks: int = 1) -> AppendInfo:
         records: Any = batch
-        info = partition.append(records, self.clock(), origin, required_acks=required_acks)
+        info = partition.append(records, self.wall_clock(), origin, required_acks=required_acks)
         log = log_of(partition)
         self.checker.written(log, partition.leader_epoch, self.life)
         self.world.note("{}: {} takes {}", self.name, log.name, log.entries[-1])
@@ -392,7 +399,7 @@ class Broker(Host):
 
     def _check_lag(self) -> None:
         for partition in self.partitions.values():
-            partition.shrink_isr(self.clock())
+            partition.shrink_isr(self.monotonic_ms())
         self.after(self.config.replica_lag_time_max_ms * MS // 2, self._check_lag)
 
     def _flush(self) -> None:

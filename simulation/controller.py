@@ -112,7 +112,7 @@ class ControllerShell:
 
     def _round(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
         """True: it may be this broker that is cut off."""
-        now_ms = self._broker.clock()
+        now_ms = self._broker.monotonic_ms()
         is_cut_off = machine.is_cut_off(image, now_ms)
         if is_cut_off and not self._stood_aside:
             return (), True

@@ -104,7 +104,7 @@ class Coordinator:
     def run(self, step: Callable[[Shard, int], Effects]) -> None:
         shard = self.here()
         partition = self._leader()
-        effects = step(shard, self._broker.clock())
+        effects = step(shard, self._broker.monotonic_ms())
         try:
             self._perform(shard, partition, effects)
         except KafkaError as error:
@@ -131,7 +131,7 @@ class Coordinator:
                 log_of(partition).log_end_offset,
                 lambda error: self._reply(shard, effects.replies, error),
             )
-        now_ms = self._broker.clock()
+        now_ms = self._broker.monotonic_ms()
         for at_ms, key in effects.wakes:
             self._broker.after(max(0, at_ms - now_ms) * MS, self._wake, shard, key)
 

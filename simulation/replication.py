@@ -66,7 +66,7 @@ class Session:
 
     def fetch(self, request: FetchRequest, answer: Answer) -> None:
         self.end_wait()
-        self.last_fetch_ms = self._broker.clock()
+        self.last_fetch_ms = self._broker.monotonic_ms()
         results = [self._named(request, asked) for asked in request.partitions]
         named = {asked.where for asked in request.partitions}
         for where in [one for one in self._subscriptions if one not in named]:
@@ -95,7 +95,7 @@ class Session:
             asked.offset,
             log_start_offset=0,
             broker_epoch=request.broker_epoch,
-            now_ms=self._broker.clock(),
+            now_ms=self._broker.monotonic_ms(),
         )
         return _read(partition, asked)
 
@@ -228,7 +228,7 @@ class Fetcher:
             if result.diverging is not None:
                 self._cut(partition, log, *result.diverging)
                 return
-            partition.append_as_follower(result.entries, result.high_watermark, 0, self._broker.clock())  # type: ignore[arg-type]
+            partition.append_as_follower(result.entries, result.high_watermark, 0, self._broker.wall_clock())  # type: ignore[arg-type]
         except KafkaError as error:
             self._broker.world.note("{}: cannot follow {}: {}", self._broker.name, log.name, error.code.name)
             self._left_out[log.where] = self._broker.world.now_us + BACKOFF_US

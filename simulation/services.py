@@ -54,9 +54,15 @@ class Services:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         topics: Any = broker
-        self.groups = Coordinator(broker, GROUPS_TOPIC, lambda: GroupShard(lambda: broker.config, NodeTopics(topics)))
+        self.groups = Coordinator(
+            broker,
+            GROUPS_TOPIC,
+            lambda: GroupShard(lambda: broker.config, NodeTopics(topics), wall_clock=broker.wall_clock),
+        )
         self.transactions = Coordinator(
-            broker, TRANSACTIONS_TOPIC, lambda: TransactionShard(lambda: broker.config, MarkerWriter(broker))
+            broker,
+            TRANSACTIONS_TOPIC,
+            lambda: TransactionShard(lambda: broker.config, MarkerWriter(broker), wall_clock=broker.wall_clock),
         )
         self.guards: dict[Guard, None] = {}
         self._ids = range(0)

@@ -206,7 +206,7 @@ class Coordinator(Generic[S]):
         shard = self._shard(partition)
         leader = self._leader(partition)
         try:
-            effects = step(shard, self._node.clock())
+            effects = step(shard, self._node.monotonic_ms())
         except (KafkaError, NothingChanged):
             raise
         except Exception as error:
@@ -316,13 +316,14 @@ class Coordinator(Generic[S]):
             if self._timer[0] <= at_ms:
                 return
             self._timer[1].cancel()
-        delay_s = max(0, at_ms - self._node.clock()) / 1000
+        delay_s = max(0, at_ms - self._node.monotonic_ms()) / 1000
         self._timer = (at_ms, self._node.loop.call_later(delay_s, self._wake_due))
 
     def _wake_due(self) -> None:
         self._timer = None
-        now_ms = self._node.clock()
-        while self._wakes and self._wakes[0][0] <= now_ms and self._node.clock() - now_ms < WAKES_MAX_MS:
+        monotonic_ms = self._node.monotonic_ms
+        now_ms = monotonic_ms()
+        while self._wakes and self._wakes[0][0] <= now_ms and monotonic_ms() - now_ms < WAKES_MAX_MS:
             _, _, partition, key = heapq.heappop(self._wakes)
             try:
                 self.run(partition, partial(_wake, key))

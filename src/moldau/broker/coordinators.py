@@ -35,7 +35,7 @@ class Coordinators:
             node,
             GROUPS_TOPIC,
             GROUP_RECORDS,
-            lambda _: GroupShard(lambda: node.config, topics, self._overrides),
+            lambda _: GroupShard(lambda: node.config, topics, self._overrides, wall_clock=node.clock),
             partitions=lambda: node.config.offsets_topic_num_partitions,
             topic_configs=lambda: _state_topic_configs(node.config.offsets_topic_segment_bytes),
             replication_factor=lambda: node.config.offsets_topic_replication_factor,
@@ -49,7 +49,7 @@ class Coordinators:
             node,
             SHARE_STATE_TOPIC,
             STATE_RECORDS,
-            lambda _: ShareStateShard(lambda: node.config, topics),
+            lambda _: ShareStateShard(lambda: node.config, topics, wall_clock=node.clock),
             partitions=lambda: node.config.share_coordinator_state_topic_num_partitions,
             topic_configs=lambda: {
                 **_state_topic_configs(node.config.share_coordinator_state_topic_segment_bytes),

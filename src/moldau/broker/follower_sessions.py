@@ -25,7 +25,7 @@ from moldau.broker.partition import Partition
 from moldau.broker.request import RequestContext
 from moldau.cluster.brokers import check_life
 from moldau.cluster.follower import divergence
-from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
+from moldau.cluster.replica import LONG_AGO_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import (
     FetchPartition,
@@ -229,7 +229,7 @@ class FollowerSession:
         self.epoch = 0
         self.replica_id = replica_id
         self.connection = connection
-        self.last_fetch_ms = 0
+        self.last_fetch_ms = LONG_AGO_MS
         self.subscriptions: dict[_PartitionKey, Subscription] = {}
         self.due: dict[Subscription, None] = {}
         """In the order in which they became due."""
@@ -262,7 +262,7 @@ class FollowerSession:
     def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
         self.answer()
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
-        now_ms = self.last_fetch_ms = self.node.clock()
+        now_ms = self.last_fetch_ms = self.node.monotonic_ms()
         if request.replica_epoch != self._replica_epoch:
             self._registered(request.replica_epoch)
         self._max_bytes = request.max_bytes

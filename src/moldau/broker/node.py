@@ -34,6 +34,7 @@ from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
 from moldau.broker.vigil import Vigil
+from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
@@ -56,27 +57,21 @@ Plan = Callable[[MetadataImage], Sequence[Record]]
 T = TypeVar("T")
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    """For how long something lasts: no correction of the clock makes it jump."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class BrokerNode:
     def __init__(
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         *,
-        clock: Callable[[], int] = wall_clock_ms,
+        clock: Clock = wall_clock_ms,
+        monotonic: Clock = monotonic_ms,
     ) -> None:
         self.config = config
         self.loop = loop
         self.clock = clock
-        self.monotonic_ms = monotonic_ms
+        """For what is written down and told: somebody may set it, back or forth."""
+        self.monotonic_ms = monotonic
+        """For deadlines, and whatever lasts."""
         self.node_id = config.node_id
         self.broker_epoch = -1
         """Of this life of the broker, as the controller counted it; -1 before it registered."""
@@ -113,6 +108,7 @@ class BrokerNode:
             default_config=TopicConfig.resolve({}, config),
             node_id=config.node_id,
             clock=clock,
+            monotonic=monotonic,
             recovery_threads=config.num_recovery_threads_per_data_dir,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             single_replica=not config.is_clustered,

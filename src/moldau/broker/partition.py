@@ -72,7 +72,7 @@ class Replicas(Cluster, Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
     @property
-    def clock(self) -> Callable[[], int]: ...
+    def monotonic_ms(self) -> Callable[[], int]: ...
 
     def propose(self, partition: Partition, change: IsrChange) -> None:
         """Sends a change of the ISR to the controller; `isr_accepted` or `isr_refused` comes back."""
@@ -195,7 +195,7 @@ class Partition:
                 subscriber.leader_changed()
 
     def _lead(self, image: PartitionImage) -> None:
-        now_ms = self._replicas.clock()
+        now_ms = self._replicas.monotonic_ms()
         end_offset = self.log.log_end_offset
         if len(image.replicas) == 1:
             self.leadership = None
@@ -224,7 +224,7 @@ class Partition:
     def hears_a_follower(self, within_ms: int) -> bool:
         """Whether an in-sync follower fetched from this leader lately; always, where it alone is in sync."""
         isr = self.isr
-        since_ms = self._replicas.clock() - within_ms
+        since_ms = self._replicas.monotonic_ms() - within_ms
         return len(isr) == 1 or any(one.broker_id in isr and one.last_fetch_ms >= since_ms for one in self.subscribers)
 
     def check_leads(self) -> None:
@@ -249,7 +249,10 @@ class Partition:
         *,
         required_acks: int = 1,
     ) -> AppendInfo:
-        """As the leader; KafkaError where this broker is none, or for acks=all has too few in-sync followers."""
+        """As the leader; KafkaError where this broker is none, or for acks=all has too few in-sync followers.
+
+        `now_ms` is the wall clock's.
+        """
         log = self.log
         leadership = self.leadership
         if leadership is not None:
@@ -259,7 +262,7 @@ class Partition:
                     f"{self.name} has {len(leadership.isr)} in-sync replicas, {self.min_isr} are needed",
                 )
             info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
-            self._appended(info.base_offset, len(records), now_ms)
+            self._appended(info.base_offset, len(records))
             return info
         if not self.is_leader:
             self.check_leads()
@@ -269,14 +272,14 @@ class Partition:
             self.wake(len(records), self._newly_stable(stable_before, info.base_offset, len(records)))
         return info
 
-    def _appended(self, base_offset: int, byte_count: int, now_ms: int) -> None:
+    def _appended(self, base_offset: int, byte_count: int) -> None:
         """A batch that is above the high watermark, until followers have it."""
         self._count_uncommitted(byte_count)
         for subscriber in self.subscribers:
             subscriber.appended(base_offset, byte_count)
         assert self.leadership is not None
         if len(self.leadership.maximal_isr) == 1:
-            self.advance(now_ms)
+            self.advance(self._replicas.monotonic_ms())
 
     def append_as_follower(
         self, records: memoryview, leader_high_watermark: int, leader_start_offset: int, now_ms: int
@@ -346,7 +349,7 @@ class Partition:
     def fetched(
         self, follower: Follower, offset: int, *, log_start_offset: int, broker_epoch: int, now_ms: int
     ) -> None:
-        """A follower has everything below `offset`."""
+        """A follower has everything below `offset`; `now_ms` is monotonic."""
         leadership = self.leadership
         if leadership is None or leadership.followers.get(follower.broker_id) is not follower:
             return
@@ -460,7 +463,7 @@ class Partition:
     def isr_accepted(self, change: IsrChange, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
         leadership = self.leadership
         if leadership is not None and leadership.accepted(change, isr, leader_epoch, partition_epoch):
-            self.advance(self._replicas.clock())
+            self.advance(self._replicas.monotonic_ms())
             self.grow_isr()  # others may have come back meanwhile
 
     def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:

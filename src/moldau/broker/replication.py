@@ -42,7 +42,7 @@ class ReplicaManager:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self.loop: asyncio.AbstractEventLoop = node.loop
-        self.clock: Callable[[], int] = node.clock
+        self.monotonic_ms: Callable[[], int] = node.monotonic_ms
         self.sessions = FollowerSessions(node)
         self.leader_quota = ReplicationQuota(lambda: node.config.leader_replication_throttled_rate)
         self.follower_quota = ReplicationQuota(lambda: node.config.follower_replication_throttled_rate)
@@ -163,12 +163,12 @@ class ReplicaManager:
                 log.exception("cannot look after followers, for a slip of ours")
 
     def _shrink(self) -> None:
-        now_ms = self.clock()
+        now_ms = self.monotonic_ms()
         for partition in tuple(self._led):
             partition.shrink_isr(now_ms)
 
     def _grow(self) -> None:
-        now_ms = self.clock()
+        now_ms = self.monotonic_ms()
         for partition in self._led:
             leadership = partition.leadership
             if leadership is not None and len(leadership.isr) <= len(leadership.followers):

@@ -207,7 +207,7 @@ class Server:
         self.node.logs.expire_producers(self.node.clock(), self.node.config.producer_id_expiration_ms)
 
     async def _flush(self) -> None:
-        await self.node.in_thread(self.node.logs.flush_due, self.node.clock())
+        await self.node.in_thread(self.node.logs.flush_due, self.node.monotonic_ms())
 
     def _checkpoint_interval_ms(self) -> int:
         """All checkpoints are written together; only where there are other replicas high watermarks are hard to get."""
@@ -220,7 +220,7 @@ class Server:
         await self.node.in_thread(self.node.logs.checkpoint)
 
     async def _purge(self) -> None:
-        await self.node.in_thread(self.node.logs.purge_deleted, self.node.clock())
+        await self.node.in_thread(self.node.logs.purge_deleted, self.node.monotonic_ms())
         await self.node.retry_logs()
 
 

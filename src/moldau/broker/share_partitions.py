@@ -189,7 +189,7 @@ class SharePartitions:
         if live is None:
             self._partition(key)
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing of this partition is acquired")
-        return self._write(live, live.machine.acknowledge(member, acks, self._node.clock()))
+        return self._write(live, live.machine.acknowledge(member, acks, self._node.monotonic_ms()))
 
     def release(self, session: ShareSession) -> None:
         """The member is gone: whatever it holds is free."""
@@ -247,13 +247,13 @@ class SharePartitions:
                 return  # it comes earlier, finds nothing, and is set again
             live.stop_timer()
         if at_ms is not None:
-            delay_s = max(0, at_ms - self._node.clock()) / 1000
+            delay_s = max(0, at_ms - self._node.monotonic_ms()) / 1000
             live.timer = (at_ms, self._node.loop.call_later(delay_s, self._locks_ran_out, live))
 
     def _locks_ran_out(self, live: LiveSharePartition) -> None:
         live.timer = None
         try:
-            self._write(live, live.machine.expire(self._node.clock()))
+            self._write(live, live.machine.expire(self._node.monotonic_ms()))
         except KafkaError as error:
             log.warning("cannot take back what timed out", extra={"group": live.key.group_id, "why": error.message})
         else:
@@ -270,7 +270,7 @@ class SharePartitions:
                 if behind < max(PRUNE_RECORDS_MIN, 2 * len(shard.states)):
                     continue
                 end_offset = partition.log.log_end_offset
-                self._node.share_state.run(index, lambda each, now_ms: each.snapshot_all(now_ms))
+                self._node.share_state.run(index, lambda each, _: each.snapshot_all())
                 safe = self._node.group_commit.safe(partition, 0)
                 if safe is not None:
                     await safe

@@ -55,7 +55,7 @@ class ShareStates:
         """The ShareState with which a leader begins."""
         return self._ask(
             _Request(ApiKey.READ_SHARE_GROUP_STATE, key, {"leader_epoch": leader_epoch}),
-            lambda shard, waiter, now_ms: shard.read(waiter, key, leader_epoch, now_ms),
+            lambda shard, waiter, _: shard.read(waiter, key, leader_epoch),
         )
 
     def write(self, key: ShareKey, epochs: Epochs, write: StateWrite) -> Answer:
@@ -68,14 +68,14 @@ class ShareStates:
         }
         return self._ask(
             _Request(ApiKey.WRITE_SHARE_GROUP_STATE, key, fields),
-            lambda shard, waiter, now_ms: shard.write(waiter, key, epochs, write, now_ms),
+            lambda shard, waiter, _: shard.write(waiter, key, epochs, write),
         )
 
     def initialize(self, key: ShareKey, start_offset: int, state_epoch: int) -> Answer:
         fields = {"state_epoch": state_epoch, "start_offset": start_offset}
         return self._ask(
             _Request(ApiKey.INITIALIZE_SHARE_GROUP_STATE, key, fields),
-            lambda shard, waiter, now_ms: shard.initialize(waiter, key, start_offset, state_epoch, now_ms),
+            lambda shard, waiter, _: shard.initialize(waiter, key, start_offset, state_epoch),
         )
 
     def delete(self, key: ShareKey) -> Answer:

@@ -56,7 +56,7 @@ def make_transactions(node: BrokerNode) -> Coordinator[TransactionShard]:
         node,
         TRANSACTIONS_TOPIC,
         StateRecords(KINDS),
-        lambda partition: TransactionShard(lambda: node.config, MarkerWriter(node, partition)),
+        lambda partition: TransactionShard(lambda: node.config, MarkerWriter(node, partition), wall_clock=node.clock),
         partitions=lambda: node.config.transaction_state_log_num_partitions,
         topic_configs=lambda: {
             "cleanup.policy": "compact",

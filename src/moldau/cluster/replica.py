@@ -24,6 +24,8 @@ from moldau.metadata.image import PartitionImage
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -1
+LONG_AGO_MS = -(2**62)
+"""Before all that can have happened: a monotonic clock may have begun a moment ago."""
 
 _NOT_APPLIED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 """The controller says that it did nothing, and that it knows no more than we do."""
@@ -82,7 +84,7 @@ class Follower:
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
-        self.last_fetch_ms = 0
+        self.last_fetch_ms = LONG_AGO_MS
         self.last_fetch_leader_end = UNKNOWN_OFFSET
 
     def fetched(
@@ -154,7 +156,7 @@ class Leadership:
     def _match_followers(self, image: PartitionImage, now_ms: int) -> None:
         followers = self.followers
         self.followers = {
-            broker_id: followers.get(broker_id) or Follower(broker_id, now_ms if broker_id in self.isr else 0)
+            broker_id: followers.get(broker_id) or Follower(broker_id, now_ms if broker_id in self.isr else LONG_AGO_MS)
             for broker_id in image.replicas
             if broker_id != self.broker_id
         }

@@ -67,7 +67,7 @@ class Group(Protocol):
         """Offsets of such a topic neither expire nor can be deleted."""
 
     def empty_since_ms(self) -> int | None:
-        """When the last member left; None while there are members, or when it is not known."""
+        """When the last member left, by the wall clock; None while there are members, or when it is not known."""
 
     def tombstones(self) -> list[Any]:
         """The keys of all records that make up this group."""

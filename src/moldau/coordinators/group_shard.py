@@ -30,10 +30,14 @@ class GroupShard:
         config: Callable[[], BrokerConfig],
         topics: Topics,
         overrides: Callable[[str], Mapping[str, str]] = lambda _: {},
+        *,
+        wall_clock: Callable[[], int],
     ) -> None:
         self._config = config
         self._overrides = overrides
         self.topics = topics
+        self.wall_clock = wall_clock
+        """For what goes into records. The `now_ms` of a step is another clock, for deadlines."""
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetTable()
         self._expiry = Expiry()

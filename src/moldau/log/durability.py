@@ -43,7 +43,7 @@ def flush(log: PartitionLog, upto_offset: int | None) -> None:
         with log.recovery_lock:
             if truncations == log.truncations:
                 log.recovery_point = max(log.recovery_point, end_offset)
-    log.last_flush_ms = log.clock()
+    log.last_flush_ms = log.monotonic()
 
 
 def _sync(log: PartitionLog, end_offset: int) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau.clocks import Clock, monotonic_ms
 from moldau.config.storage_keys import DAY_MS
 from moldau.config.topic import TopicConfig
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
@@ -58,7 +59,8 @@ class LogManager:
         *,
         default_config: TopicConfig,
         node_id: int,
-        clock: Callable[[], int],
+        clock: Clock,
+        monotonic: Clock = monotonic_ms,
         recovery_threads: int = 1,
         producer_id_expiration_ms: int = DAY_MS,
         cluster_id: str | None = None,
@@ -71,11 +73,11 @@ class LogManager:
         self.cluster_id = cluster_id or ""
         self._default_config = default_config
         self._node_id = node_id
-        self._clock = clock
+        self._monotonic = monotonic
         self._recovery_threads = recovery_threads
         pool = FilePool(max_open_files or _default_max_open_files())
         self._contexts = {
-            directory: LogContext(LogDir(directory), pool, clock, producer_id_expiration_ms, single_replica)
+            directory: LogContext(LogDir(directory), pool, clock, producer_id_expiration_ms, single_replica, monotonic)
             for directory in self.directories
         }
         self.was_clean = False
@@ -289,7 +291,7 @@ class LogManager:
         log = self.logs.pop((topic, partition), None)
         if log is not None:
             renamed = self._rename(log, DELETE_SUFFIX)
-            self._deleted.append((self._clock() + log.config.file_delete_delay_ms, renamed))
+            self._deleted.append((self._monotonic() + log.config.file_delete_delay_ms, renamed))
 
     def set_aside(self, topic: str, partition: int) -> Path:
         """Takes a log that belongs to no known topic out of service; its files stay, for a person to decide."""
@@ -309,7 +311,7 @@ class LogManager:
     # -- housekeeping
 
     def purge_deleted(self, now_ms: int) -> None:
-        """Removes the files of deleted partitions and segments whose time has come."""
+        """Removes the files of deleted partitions and segments whose time has come, on the monotonic clock."""
         for entry in list(self._deleted):
             if entry[0] <= now_ms:
                 shutil.rmtree(entry[1], ignore_errors=True)
@@ -338,7 +340,7 @@ class LogManager:
             log.producers.remove_expired(now_ms)
 
     def flush_due(self, now_ms: int) -> None:
-        """Flushes the logs whose `flush.messages` or `flush.ms` is reached."""
+        """Flushes the logs whose `flush.messages` or `flush.ms` is reached, on the monotonic clock."""
         for log in list(self.logs.values()):
             unflushed = log.unflushed_messages
             if unflushed > 0 and (

@@ -14,11 +14,11 @@ import random
 import threading
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau.clocks import Clock, monotonic_ms
 from moldau.config.topic import TopicConfig
 from moldau.errors import OffsetOutOfRangeError
 from moldau.log import durability, lookups, retention, truncation
@@ -49,9 +49,12 @@ class LogContext:
 
     log_dir: LogDir
     pool: FilePool
-    clock: Callable[[], int]
+    clock: Clock
+    """The wall clock: segments and producers are as old as the timestamps in their records."""
     producer_id_expiration_ms: int
     single_replica: bool = True
+    monotonic: Clock = monotonic_ms
+    """For the time since a flush or a deletion."""
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class PartitionLog:
         "log_dir",
         "log_end_offset",
         "log_start_offset",
+        "monotonic",
         "needs_dir_sync",
         "partition",
         "pool",
@@ -121,6 +125,7 @@ class PartitionLog:
         self.log_dir = context.log_dir
         self.pool = context.pool
         self.clock = context.clock
+        self.monotonic = context.monotonic
         self.single_replica = context.single_replica
         self.segments = parts.segments
         self.producers = parts.producers
@@ -129,7 +134,7 @@ class PartitionLog:
         self.log_start_offset = parts.log_start_offset
         self.log_end_offset = parts.log_end_offset
         self.recovery_point = parts.recovery_point
-        self.last_flush_ms = context.clock()
+        self.last_flush_ms = context.monotonic()
         self.first_dirty_offset = 0  # what is below has been compacted
         self.deleted_files: list[tuple[int, str]] = []  # since when, which
         self.flush_lock = threading.Lock()  # between flushing threads
@@ -337,7 +342,7 @@ class PartitionLog:
             self._sealed_bytes += old.size
             self.segments.append(new)
         else:  # an empty segment, too low to count the next offset from
-            self.deleted_files += [(self.clock(), path) for path in old.mark_deleted()]
+            self.deleted_files += [(self.monotonic(), path) for path in old.mark_deleted()]
             self.segments[-1:] = [new]
         self._active = new
         self.needs_dir_sync = True
@@ -384,7 +389,7 @@ class PartitionLog:
         self.needs_dir_sync = True
 
     def mark_deleted(self, segments: list[Segment], *, keep_snapshot_at: int = -1) -> None:
-        now_ms = self.clock()
+        now_ms = self.monotonic()
         for segment in segments:
             self.deleted_files += [(now_ms, path) for path in segment.mark_deleted()]
         retention.delete_snapshots(self, {segment.base_offset for segment in segments} - {keep_snapshot_at})

@@ -111,7 +111,8 @@ def _make_in_background() -> None:
 
 def _is_locked(archive: Path) -> bool:
     try:
-        return time.time() - _lock_path(archive).stat().st_mtime < MAKING_AGAIN_S
+        # A file from the future says that the clock went back: when it was made is not known.
+        return 0 <= time.time() - _lock_path(archive).stat().st_mtime < MAKING_AGAIN_S
     except FileNotFoundError:
         return False
 

@@ -52,7 +52,7 @@ class Replicated:
     def follower_has(self, offset: int) -> None:
         assert self.partition.leadership is not None
         follower = self.partition.leadership.followers[OTHER]
-        self.partition.fetched(follower, offset, log_start_offset=0, broker_epoch=1, now_ms=self.node.clock())
+        self.partition.fetched(follower, offset, log_start_offset=0, broker_epoch=1, now_ms=self.node.monotonic_ms())
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ async def test_without_enough_replicas_no_step_begins_and_nothing_is_loaded_agai
     asked = coordinator.ask("a", add("a"))
     replicated.follower_has(1)
     assert await told(asked) == 1
-    due_ms = replicated.node.clock() + 500
+    due_ms = replicated.node.monotonic_ms() + 500
     waiting = coordinator.ask("a", lambda shard, waiter, _: shard.wait(waiter, due_ms))
     await replicated.change(isr=(replicated.node.node_id,), partition_epoch=1)
     with pytest.raises(KafkaError) as error:
         coordinator.ask("a", add("a"))
     assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    await until(lambda: replicated.node.clock() > due_ms + 50)
+    await until(lambda: replicated.node.monotonic_ms() > due_ms + 50)
     assert coordinator.shard("a") is shard
     assert shard.counts == {"a": 1}
     assert shard.woken == []

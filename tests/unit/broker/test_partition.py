@@ -35,7 +35,7 @@ class Manager:
     def __init__(self) -> None:
         self.proposals: list[IsrChange] = []
         self.loop = asyncio.get_running_loop()
-        self.clock: Callable[[], int] = lambda: NOW_MS
+        self.monotonic_ms: Callable[[], int] = lambda: NOW_MS
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         return True

@@ -378,7 +378,7 @@ async def test_a_transaction_ends_although_its_state_topic_grew_meanwhile(lives:
         ),
     )
     assert transactions.partition_for(ID) != home
-    shard.transactions[ID].timeout_ms = -1
+    shard.transactions[ID].deadline_ms = -1
     transactions.run(home, lambda shard, now_ms: shard.wake(("timeout", ID), now_ms))
     assert shard.transactions[ID].state.label == "CompleteAbort"
     assert committed(broker, 0) == []

@@ -62,11 +62,16 @@ class Lab:
         )
         self.topics = topics or LabTopics(t=4)
         self.now_ms = 1_000_000
+        self.wall_offset_ms = 1_700_000_000_000
+        """What the wall clock is ahead of the monotonic one; somebody may set it."""
         self.records: list[tuple[bytes, bytes | None]] = []
         self.replies: dict[Any, Any] = {}
         self._wakes: list[tuple[int, int, Any]] = []
         self._count = 0
-        self.shard = GroupShard(lambda: self.config, self.topics)
+        self.shard = GroupShard(lambda: self.config, self.topics, wall_clock=self.wall_clock)
+
+    def wall_clock(self) -> int:
+        return self.now_ms + self.wall_offset_ms
 
     @property
     def group(self) -> ConsumerGroup:
@@ -123,7 +128,7 @@ class Lab:
         self.perform(self.shard.topics_changed(self.now_ms))
 
     def replayed(self) -> GroupShard:
-        shard = GroupShard(lambda: self.config, self.topics)
+        shard = GroupShard(lambda: self.config, self.topics, wall_clock=self.wall_clock)
         for offset, (key, value) in enumerate(self.records):
             pair = GROUP_RECORDS.decode(key, value)
             assert pair is not None

@@ -361,7 +361,7 @@ def test_a_pattern_that_another_broker_took_keeps_its_topics() -> None:
 def test_a_group_can_have_timeouts_of_its_own() -> None:
     lab = Lab()
     own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "7000"}
-    lab.shard = GroupShard(lambda: lab.config, lab.topics, lambda _: own)
+    lab.shard = GroupShard(lambda: lab.config, lab.topics, lambda _: own, wall_clock=lab.wall_clock)
     assert lab.ask(heartbeat, JOIN).heartbeat_interval_ms == 7_000
     lab.pass_ms(SESSION_MS + 1)
     assert "m" in lab.group.members

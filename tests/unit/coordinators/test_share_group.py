@@ -32,7 +32,7 @@ class ShareLab:
     def __init__(self, topics: LabTopics, **config: Any) -> None:
         self.topics = topics
         self._config, _ = BrokerConfig.from_properties({key: str(value) for key, value in config.items()})
-        self.shard = GroupShard(lambda: self._config, topics)
+        self.shard = GroupShard(lambda: self._config, topics, wall_clock=lambda: self.now_ms)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.wakes: list[tuple[int, Any]] = []
         self.now_ms = 0
@@ -60,7 +60,7 @@ class ShareLab:
         self.perform(self.shard.topics_changed(self.now_ms))
 
     def reloaded(self, *, compacted: bool = False) -> GroupShard:
-        shard = GroupShard(lambda: self._config, self.topics)
+        shard = GroupShard(lambda: self._config, self.topics, wall_clock=lambda: self.now_ms)
         last = {record[0]: number for number, record in enumerate(self.log)}
         for number, record in enumerate(self.log):
             if compacted and last[record[0]] != number:

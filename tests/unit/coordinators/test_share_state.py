@@ -29,7 +29,7 @@ class StateLab:
     def __init__(self, updates_per_snapshot: int = 3) -> None:
         name = "share.coordinator.snapshot.update.records.per.snapshot"
         self._config, _ = BrokerConfig.from_properties({name: str(updates_per_snapshot)})
-        self.shard = ShareStateShard(lambda: self._config, TOPICS)
+        self.shard = ShareStateShard(lambda: self._config, TOPICS, wall_clock=lambda: 5)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.kinds: list[type] = []
 
@@ -39,13 +39,13 @@ class StateLab:
             self.log.append((encode_key(key), None if value is None else encode_value(value)))
 
     def initialize(self, start_offset: int, state_epoch: int = 0, key: ShareKey = KEY) -> None:
-        self.perform(self.shard.initialize(object(), key, start_offset, state_epoch, 5))
+        self.perform(self.shard.initialize(object(), key, start_offset, state_epoch))
 
     def write(self, start_offset: int, *batches: StateBatch, epochs: Epochs = EPOCHS) -> None:
-        self.perform(self.shard.write(object(), KEY, epochs, StateWrite(start_offset, 0, batches), 6))
+        self.perform(self.shard.write(object(), KEY, epochs, StateWrite(start_offset, 0, batches)))
 
     def reloaded(self) -> ShareStateShard:
-        shard = ShareStateShard(lambda: self._config, TOPICS)
+        shard = ShareStateShard(lambda: self._config, TOPICS, wall_clock=lambda: 5)
         for number, record in enumerate(self.log):
             pair = STATE_RECORDS.decode(*record)
             assert pair is not None
@@ -80,18 +80,18 @@ def test_older_epochs_are_fenced() -> None:
 
 def test_a_leader_that_reads_the_state_fences_the_one_before() -> None:
     lab = StateLab()
-    lab.perform(lab.shard.read(object(), KEY, 4, 5))
+    lab.perform(lab.shard.read(object(), KEY, 4))
     assert lab.shard.states[KEY].start_offset == UNINITIALIZED
     lab.write(7, StateBatch(8, 9, 2, 1), epochs=Epochs(0, 4))
     known = lab.shard.states[KEY]
-    lab.perform(lab.shard.read(object(), KEY, 6, 5))
+    lab.perform(lab.shard.read(object(), KEY, 6))
     assert lab.shard.states[KEY] == known._replace(leader_epoch=6, updates=2)
-    for late in (lambda: lab.write(9, epochs=Epochs(0, 4)), lambda: lab.shard.read(object(), KEY, 5, 5)):
+    for late in (lambda: lab.write(9, epochs=Epochs(0, 4)), lambda: lab.shard.read(object(), KEY, 5)):
         with pytest.raises(KafkaError) as refusal:
             late()
         assert refusal.value.code is ErrorCode.FENCED_LEADER_EPOCH
     assert lab.reloaded().states == lab.shard.states
-    assert lab.shard.read(object(), KEY, 6, 5).records == []
+    assert lab.shard.read(object(), KEY, 6).records == []
 
 
 def test_what_is_deleted_cannot_be_written_to() -> None:
@@ -118,7 +118,7 @@ def test_everything_can_be_said_again_and_what_was_before_is_not_needed() -> Non
         lab.initialize(partition, key=ShareKey("queue", ORDERS, partition))
     lab.write(3, StateBatch(4, 5, 0, 2))
     lab.log.clear()
-    lab.perform(lab.shard.snapshot_all(7))
+    lab.perform(lab.shard.snapshot_all())
     assert lab.reloaded().states == lab.shard.states
     lab.write(4)
     assert lab.reloaded().states == lab.shard.states
@@ -169,5 +169,5 @@ def test_a_shard_that_is_loaded_again_is_the_one_it_was(writes: Any, updates_per
         lab.write(start_offset, *spread(parts))
         if number == pruned:
             lab.log.clear()
-            lab.perform(lab.shard.snapshot_all(number))
+            lab.perform(lab.shard.snapshot_all())
     assert lab.reloaded().states == lab.shard.states

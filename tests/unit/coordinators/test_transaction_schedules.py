@@ -122,12 +122,15 @@ class World:
         self.late: list[tuple[Any, Data]] = []
         self.wakes: list[tuple[int, Any]] = []
         self.failing: set[Any] = set()
-        self.shard = TransactionShard(lambda: CONFIG, "markers")
+        self.shard = TransactionShard(lambda: CONFIG, "markers", wall_clock=self.wall_clock)
         start = Transaction(ID, 7, first_epoch, TIMEOUT_MS, State.EMPTY, set(), -1, self.now_ms, version)
         if first_epoch >= 0:
             self.shard.transactions[ID] = start
             self.records.append((type(self).key(), start.to_value()))
         self.perform(self.shard.loaded(self.now_ms))
+
+    def wall_clock(self) -> int:
+        return self.now_ms
 
     @staticmethod
     def key() -> Any:
@@ -170,7 +173,7 @@ class World:
         self.perform(self.shard.markers_written(markers, written, self.now_ms))
 
     def reload(self) -> None:
-        self.shard = TransactionShard(lambda: CONFIG, "markers")
+        self.shard = TransactionShard(lambda: CONFIG, "markers", wall_clock=self.wall_clock)
         for offset, (key, value) in enumerate(self.records):
             self.shard.replay(key, value, offset=offset, timestamp_ms=self.now_ms)
         self.wakes = []
@@ -264,7 +267,7 @@ class World:
     # -- what has to be true
 
     def check_replay(self) -> None:
-        replayed = TransactionShard(lambda: CONFIG, "markers")
+        replayed = TransactionShard(lambda: CONFIG, "markers", wall_clock=self.wall_clock)
         for offset, (key, value) in enumerate(self.records):
             replayed.replay(key, value, offset=offset, timestamp_ms=0)
         live, again = self.shard.transactions.get(ID), replayed.transactions.get(ID)

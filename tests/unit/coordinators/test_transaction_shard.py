@@ -24,9 +24,36 @@ WRITER = "writer"
 PARTITION = ("orders", 0)
 
 
+HOUR_MS = 3_600_000
+
+
+class WallClock:
+    """Somebody may set it at any time."""
+
+    def __init__(self) -> None:
+        self.timestamp_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.timestamp_ms
+
+
 @pytest.fixture
-def shard() -> TransactionShard:
-    return TransactionShard(lambda: CONFIG, WRITER)
+def wall() -> WallClock:
+    return WallClock()
+
+
+@pytest.fixture
+def shard(wall: WallClock) -> TransactionShard:
+    return TransactionShard(lambda: CONFIG, WRITER, wall_clock=wall)
+
+
+def reborn(shard: TransactionShard, *steps: Effects) -> TransactionShard:
+    """What a new coordinator loads."""
+    new = TransactionShard(lambda: CONFIG, WRITER, wall_clock=shard._wall_clock)
+    for step in steps:
+        for key, value in step.records:
+            new.replay(key, value, offset=0, timestamp_ms=0)
+    return new
 
 
 def begin(shard: TransactionShard, transactional_id: str = "t", now_ms: int = 1000) -> Identity:
@@ -117,10 +144,40 @@ def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(shard
     assert refused.value.code is ErrorCode.PRODUCER_FENCED
 
 
-def test_ids_that_were_silent_are_forgotten_and_open_ones_are_not(shard: TransactionShard) -> None:
+@pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
+def test_the_timeout_of_a_transaction_does_not_follow_the_wall_clock(
+    shard: TransactionShard, wall: WallClock, step_ms: int
+) -> None:
+    begin(shard, now_ms=1000)
+    wall.timestamp_ms += step_ms
+    assert run_wakes(shard, shard.wake(("timeouts",), 61_000), 61_000).records == []
+    assert states(run_wakes(shard, shard.wake(("timeouts",), 61_001), 61_001)) == [State.PREPARE_ABORT]
+
+
+@pytest.mark.parametrize(
+    ("passed_ms", "left_ms"),
+    [(20_000, 40_000), (-HOUR_MS, 60_000), (HOUR_MS, 0)],
+    ids=["as it was", "the clock went back", "the clock went forth, or the broker was away"],
+)
+def test_a_new_coordinator_gives_an_open_transaction_what_is_left_of_its_timeout(
+    shard: TransactionShard, wall: WallClock, passed_ms: int, left_ms: int
+) -> None:
+    producer = _replies(shard.init_producer_id("me", InitProducerId("t", 60_000, fresh_id=7), 1000))["me"].producer
+    began = shard.add_partitions("me", AddPartitions("t", producer, [PARTITION], 2), 1000)
+    wall.timestamp_ms += passed_ms
+    after = reborn(shard, began)
+    after.loaded(500)  # the clock of another machine: it began later
+    end_ms = 500 + left_ms
+    assert run_wakes(after, after.wake(("timeouts",), end_ms), end_ms).records == []
+    assert states(run_wakes(after, after.wake(("timeouts",), end_ms + 1), end_ms + 1)) == [State.PREPARE_ABORT]
+
+
+def test_ids_that_were_silent_are_forgotten_and_open_ones_are_not(shard: TransactionShard, wall: WallClock) -> None:
     begin(shard, "open")
     shard.init_producer_id("me", InitProducerId("idle", 60_000, fresh_id=8), 1000)
+    wall.timestamp_ms += 1000
     shard.init_producer_id("me", InitProducerId("young", 60_000, fresh_id=9), 2000)
+    wall.timestamp_ms += 4000
     effects = shard.wake(("expiration",), 6000)
     assert [(key.transactional_id, value) for key, value in effects.records] == [("idle", None)]
     assert set(shard.transactions) == {"open", "young"}
@@ -143,10 +200,8 @@ def test_many_expired_ids_go_in_batches_that_fit(shard: TransactionShard) -> Non
 def test_what_was_decided_before_a_crash_is_done_after_it(shard: TransactionShard) -> None:
     producer = begin(shard)
     ended = shard.end("me", EndTxn("t", producer, True, 2), 2000)
-    reborn = TransactionShard(lambda: CONFIG, WRITER)
-    for key, value in ended.records:
-        reborn.replay(key, value, offset=0, timestamp_ms=0)
-    effects = run_wakes(reborn, reborn.loaded(3000), 3000)
+    after = reborn(shard, ended)
+    effects = run_wakes(after, after.loaded(3000), 3000)
     assert _replies(effects) == {WRITER: Markers("t", Identity(7, 1), True, 2, (PARTITION,))}
 
 

@@ -48,7 +48,7 @@ def topic_config(**changes: Any) -> TopicConfig:
 
 
 def context_of(directory: Path, clock: Clock, *, pool_limit: int = 100, **changes: Any) -> LogContext:
-    return LogContext(LogDir(directory), FilePool(pool_limit), clock, 86_400_000, **changes)
+    return LogContext(LogDir(directory), FilePool(pool_limit), clock, 86_400_000, monotonic=clock, **changes)
 
 
 def new_log(directory: Path, clock: Clock | None = None, *, pool_limit: int = 100, **config: Any) -> PartitionLog:
@@ -59,7 +59,9 @@ def new_log(directory: Path, clock: Clock | None = None, *, pool_limit: int = 10
 
 def load(log: PartitionLog, *, clean: bool, recovery_point: int | None = None, **config: Any) -> PartitionLog:
     """The log in the same directory, as a new process finds it."""
-    context = LogContext(LogDir(log.log_dir.path), FilePool(log.pool.limit), log.clock, 86_400_000, log.single_replica)
+    context = LogContext(
+        LogDir(log.log_dir.path), FilePool(log.pool.limit), log.clock, 86_400_000, log.single_replica, log.monotonic
+    )
     return load_log(
         log.directory,
         "t",
@@ -164,7 +166,8 @@ def manager_of(*directories: Path, clock: Clock | None = None, node_id: int = 1,
         directories,
         default_config=changes.pop("config", topic_config()),
         node_id=node_id,
-        clock=clock or Clock(),
+        clock=(clock := clock or Clock()),
+        monotonic=changes.pop("monotonic", clock),
         recovery_threads=2,
         **changes,
     )

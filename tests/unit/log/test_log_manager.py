@@ -223,10 +223,11 @@ def test_a_lost_topic_id_can_be_given_back(tmp_path: Path, content: str | None) 
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_files_later(tmp_path: Path) -> None:
-    clock = Clock()
-    manager = opened(tmp_path, clock=clock)
+    wall_clock, clock = Clock(), Clock(7)
+    manager = opened(tmp_path, clock=wall_clock, monotonic=clock)
     append(manager.create("t", 0, TOPIC_ID))
     manager.delete("t", 0)
+    wall_clock.now_ms -= 3_600_000  # somebody set it: a delay stays as long as it is
     assert manager.get("t", 0) is None
     [renamed] = tmp_path.glob("t-0.*-delete")
     assert not (tmp_path / "t-0").exists()
@@ -389,8 +390,8 @@ def test_a_damaged_checkpoint_costs_time_not_data(tmp_path: Path, name: str) -> 
 
 
 def test_flushes_come_due_by_count_and_by_time(tmp_path: Path) -> None:
-    clock = Clock()
-    manager = opened(tmp_path, clock=clock)
+    clock = Clock(7)
+    manager = opened(tmp_path, monotonic=clock)
     by_count = manager.create("count", 0, uuid.uuid4(), topic_config(flush_messages=3))
     by_time = manager.create("time", 0, uuid.uuid4(), topic_config(flush_ms=1000))
     for log in (by_count, by_time):

@@ -175,7 +175,7 @@ def _find(
 def _deliver(node: BrokerNode, lives: Sequence[LiveSharePartition], asked: _Fetch, *, everything: bool) -> Given:
     """What there is, up to the limits; nothing as long as it is less than was asked for, unless it is the last try."""
     committed = node.share_partitions.group_config(asked.group_id).reads_committed
-    now_ms = node.clock()
+    now_ms = node.monotonic_ms()
     if not everything and asked.min_bytes > 1:
         missing = min(asked.min_bytes, asked.max_bytes)
         for live in lives:

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 AT_ONCE = 100
 """States touched before others get their turn: some milliseconds."""
 
-_Step = Callable[[ShareStateShard, Any, ShareKey, Any, int], Effects]
+_Step = Callable[[ShareStateShard, Any, ShareKey, Any], Effects]
 
 
-def _initialize(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any, now_ms: int) -> Effects:
-    return shard.initialize(waiter, key, wanted.start_offset, wanted.state_epoch, now_ms)
+def _initialize(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> Effects:
+    return shard.initialize(waiter, key, wanted.start_offset, wanted.state_epoch)
 
 
-def _read(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any, now_ms: int) -> Effects:
-    return shard.read(waiter, key, wanted.leader_epoch, now_ms)
+def _read(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> Effects:
+    return shard.read(waiter, key, wanted.leader_epoch)
 
 
-def _write(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any, now_ms: int) -> Effects:
+def _write(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> Effects:
     complete = getattr(wanted, "delivery_complete_count", -1)
     write = StateWrite(wanted.start_offset, complete, unpack_batches(wanted.state_batches))
-    return shard.write(waiter, key, Epochs(wanted.state_epoch, wanted.leader_epoch), write, now_ms)
+    return shard.write(waiter, key, Epochs(wanted.state_epoch, wanted.leader_epoch), write)
 
 
-def _delete(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any, now_ms: int) -> Effects:
+def _delete(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> Effects:
     return shard.delete(waiter, key)
 
 
-def _summary(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any, now_ms: int) -> Effects:
+def _summary(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> Effects:
     return tell_summary(shard, waiter, key)
 
 
@@ -115,9 +115,7 @@ def _ask(node: BrokerNode, step: _Step, key: ShareKey, wanted: Any) -> Any:
         topic = node.image.topic_by_id(key.topic_id)
         if step is not _delete and (topic is None or key.partition >= len(topic.partitions)):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return node.share_state.ask(
-            key.coordinator_key, lambda shard, waiter, now_ms: step(shard, waiter, key, wanted, now_ms)
-        )
+        return node.share_state.ask(key.coordinator_key, lambda shard, waiter, _: step(shard, waiter, key, wanted))
     except KafkaError as refusal:
         return refusal
 

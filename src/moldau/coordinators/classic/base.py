@@ -32,11 +32,11 @@ class State(Enum):
 class GroupBase:
     type = GroupType.CLASSIC
 
-    def __init__(self, group_id: str, now_ms: int | None) -> None:
+    def __init__(self, group_id: str, timestamp_ms: int | None) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
-        self.state_since_ms = now_ms
-        """None for a group whose record is too old to say."""
+        self.state_since_ms = timestamp_ms
+        """By the wall clock, as its record has it; None for a group whose record is too old to say."""
         self.generation = 0
         self.protocol_type = ""
         """Of its members; empty in a group that never had one, and only keeps the offsets of readers outside of it."""

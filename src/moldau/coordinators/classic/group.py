@@ -32,7 +32,7 @@ One alarm per group rings at the earliest deadline or before; heartbeats only mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.classic.base import GroupBase, State
@@ -58,12 +58,19 @@ class Step(NamedTuple):
 
     config: BrokerConfig
     now_ms: int
+    """For deadlines; only differences mean something."""
+    timestamp_ms: int
+    """For records: the wall clock's."""
     effects: Effects
+
+    @classmethod
+    def of(cls, shard: GroupShard, now_ms: int, effects: Effects) -> Self:
+        return cls(shard.config, now_ms, shard.wall_clock(), effects)
 
 
 class ClassicGroup(GroupBase):
-    def __init__(self, group_id: str, now_ms: int | None) -> None:
-        super().__init__(group_id, now_ms)
+    def __init__(self, group_id: str, timestamp_ms: int | None) -> None:
+        super().__init__(group_id, timestamp_ms)
         self._pending: dict[str, int] = {}
         """Member ids that were given out and not used yet, and until when they hold."""
         self._waiting: dict[str, Waiter] = {}
@@ -141,7 +148,7 @@ class ClassicGroup(GroupBase):
             self._prepare(step)
 
     def wake(self, shard: GroupShard, key: tuple[Any, ...], now_ms: int) -> Effects:
-        step = Step(shard.config, now_ms, Effects())
+        step = Step.of(shard, now_ms, Effects())
         if now_ms < self._alarm_ms:
             return step.effects
         self._alarm_ms = NEVER_MS
@@ -375,7 +382,7 @@ class ClassicGroup(GroupBase):
 
     def _enter(self, step: Step, state: State) -> None:
         self.state = state
-        self.state_since_ms = step.now_ms
+        self.state_since_ms = step.timestamp_ms
 
     def _wait(self, step: Step, waiter: Waiter, member: Member) -> None:
         """A member that asks twice has lost hope of its first answer: it gets the second."""

@@ -40,7 +40,7 @@ def join(shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effec
     group = shard.groups.get(request.group_id)
     effects = Effects()
     if isinstance(group, ClassicGroup):
-        group.join(Step(config, now_ms, effects), waiter, request)
+        group.join(Step.of(shard, now_ms, effects), waiter, request)
         return effects
     if group is not None and not (group.type is GroupType.CONSUMER and group.is_empty):
         if isinstance(group, ClassicRequests):
@@ -50,9 +50,9 @@ def join(shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effec
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r} to be a member of")
     for key in group.tombstones() if group is not None else ():
         effects.record(key, None)
-    made = ClassicGroup(request.group_id, now_ms)
+    made = ClassicGroup(request.group_id, shard.wall_clock())
     effects.record(GroupMetadataKey(made.group_id), made.record())
-    made.join(Step(config, now_ms, effects), waiter, request)
+    made.join(Step.of(shard, now_ms, effects), waiter, request)
     shard.groups[made.group_id] = made
     return effects
 
@@ -64,7 +64,7 @@ def sync(shard: GroupShard, waiter: Waiter, request: Sync, now_ms: int) -> Effec
     if not isinstance(group, ClassicGroup):
         return group.classic_sync(shard, waiter, request, now_ms)
     effects = Effects()
-    group.sync(Step(shard.config, now_ms, effects), waiter, request)
+    group.sync(Step.of(shard, now_ms, effects), waiter, request)
     return effects
 
 
@@ -90,14 +90,14 @@ def leave(shard: GroupShard, waiter: Waiter, request: Leave, now_ms: int) -> Eff
         return effects
     if not isinstance(group, ClassicGroup):
         return group.classic_leave(shard, waiter, request, now_ms)
-    reply: LeaveReply = group.leave(Step(shard.config, now_ms, effects), request.leavers)
+    reply: LeaveReply = group.leave(Step.of(shard, now_ms, effects), request.leavers)
     effects.reply(waiter, reply)
     return effects
 
 
 def loaded(shard: GroupShard, now_ms: int) -> Effects:
     effects = Effects()
-    step = Step(shard.config, now_ms, effects)
+    step = Step.of(shard, now_ms, effects)
     for group in shard.groups.values():
         if isinstance(group, ClassicGroup):
             group.loaded(step)

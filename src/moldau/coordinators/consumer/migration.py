@@ -142,7 +142,7 @@ def begin(step: Step) -> None:
     if before is group:
         return
     if isinstance(before, ClassicGroup):
-        before.give_up(ClassicStep(shard.config, step.now_ms, step.effects))
+        before.give_up(ClassicStep.of(shard, step.now_ms, step.effects))
         for key in before.tombstones():
             step.effects.record(key, None)
     shard.groups[group.group_id] = group
@@ -201,7 +201,7 @@ def downgrade(step: Step, staying: Iterable[Member], *, leader: str | None) -> C
         generation=group.epoch,
         protocol=name,
         leader=leader,
-        current_state_timestamp=step.now_ms,
+        current_state_timestamp=shard.wall_clock(),
         members=tuple(
             MemberMetadata(
                 member_id=member.member_id,
@@ -221,7 +221,7 @@ def downgrade(step: Step, staying: Iterable[Member], *, leader: str | None) -> C
     classic = ClassicGroup.of_record(group.group_id, record)
     step.effects.record(GroupMetadataKey(group.group_id), record)
     shard.groups[group.group_id] = classic
-    classic.loaded(ClassicStep(shard.config, step.now_ms, step.effects))
+    classic.loaded(ClassicStep.of(shard, step.now_ms, step.effects))
     return classic
 
 

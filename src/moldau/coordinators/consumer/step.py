@@ -112,6 +112,7 @@ class Step:
         due = [one for one in subscribed if one not in group.resolved]
         due += [one for one in group.stale_regexes if one in group.resolved]
         names = list(self.shard.topics.names())
+        timestamp_ms = self.shard.wall_clock()
         due = due[: max(1, NAMES_PER_STEP_MAX // max(1, len(names)))]
         group.stale_regexes.difference_update(due)
         for regex in due:
@@ -123,7 +124,9 @@ class Step:
             if known is None or topics != known.topics:
                 self.write(
                     ConsumerGroupRegularExpressionKey(group.group_id, regex),
-                    ConsumerGroupRegularExpressionValue(topics=tuple(sorted(topics)), version=0, timestamp=self.now_ms),
+                    ConsumerGroupRegularExpressionValue(
+                        topics=tuple(sorted(topics)), version=0, timestamp=timestamp_ms
+                    ),
                 )
                 changed = True
         return changed

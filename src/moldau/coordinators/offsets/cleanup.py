@@ -9,7 +9,8 @@ An offset expires `offsets.retention.minutes` after a moment that depends on who
     any other group with members     never
 
 A commit of an old client may say itself when it expires. An offset whose partition has another one pending in a
-transaction stays. A group without members and offsets goes, too.
+transaction stays. A group without members and offsets goes, too. All these times are in records, so the wall clock
+tells how long ago they were.
 """
 
 from __future__ import annotations
@@ -93,23 +94,24 @@ class Expiry:
         groups = self._groups or list(shard.groups)
         seen = 0
         while groups and seen < OFFSETS_PER_STEP:
-            seen += 1 + _expire_group(shard, groups.pop(), now_ms, effects)
+            seen += 1 + _expire_group(shard, groups.pop(), effects)
         self._groups = groups
         self.arm(effects, now_ms + (1 if groups else shard.config.offsets_retention_check_interval_ms))
         return effects
 
 
-def _expire_group(shard: GroupShard, group_id: str, now_ms: int, effects: Effects) -> int:
+def _expire_group(shard: GroupShard, group_id: str, effects: Effects) -> int:
     """How many offsets it had."""
     group = shard.groups.get(group_id)
     if group is None or group.type is GroupType.SHARE:
         return 0
     retention_ms = shard.config.offsets_retention_minutes * _MS_PER_MINUTE
+    timestamp_ms = shard.wall_clock()
     offsets = list(shard.offsets.of_group(group_id))
     expired = [
         OffsetCommitKey(group_id, topic, partition)
         for (topic, partition), value in offsets
-        if _is_expired(group, value, now_ms, retention_ms)
+        if _is_expired(group, value, timestamp_ms, retention_ms)
         and not group.is_subscribed_to(topic)
         and not shard.offsets.is_pending(group_id, topic, partition)
     ]
@@ -120,7 +122,7 @@ def _expire_group(shard: GroupShard, group_id: str, now_ms: int, effects: Effect
     return len(offsets)
 
 
-def _is_expired(group: Group, value: OffsetCommitValue, now_ms: int, retention_ms: int) -> bool:
+def _is_expired(group: Group, value: OffsetCommitValue, timestamp_ms: int, retention_ms: int) -> bool:
     since_ms: int | None = value.commit_timestamp
     if group.type is GroupType.CLASSIC and group.protocol_type:
         if group.is_empty:
@@ -131,8 +133,8 @@ def _is_expired(group: Group, value: OffsetCommitValue, now_ms: int, retention_m
     if since_ms is None:
         return False
     if value.expire_timestamp != NO_EXPIRY:
-        return now_ms >= value.expire_timestamp
-    return now_ms - since_ms >= retention_ms
+        return timestamp_ms >= value.expire_timestamp
+    return timestamp_ms - since_ms >= retention_ms
 
 
 def _group(shard: GroupShard, group_id: str) -> Group:

@@ -56,10 +56,10 @@ def commit(shard: GroupShard, waiter: Waiter, request: Commit, now_ms: int) -> E
             group.sign_of_life(request.member_id, now_ms)
     elif request.generation >= 0:
         raise _no_group(request)
-    effects.reply(waiter, _record(shard, request, now_ms, effects))
+    effects.reply(waiter, _record(shard, request, effects))
     if group is None and effects.records:
         # Whoever only keeps offsets here has a group without members and protocol: Kafka calls it simple.
-        shard.groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
+        shard.groups[request.group_id] = ClassicGroup(request.group_id, shard.wall_clock())
     return effects
 
 
@@ -85,9 +85,10 @@ def _no_group(request: Commit) -> KafkaError:
     return KafkaError(code, f"there is no group {request.group_id!r}")
 
 
-def _record(shard: GroupShard, request: Commit, now_ms: int, effects: Effects) -> list[ErrorCode]:
+def _record(shard: GroupShard, request: Commit, effects: Effects) -> list[ErrorCode]:
+    timestamp_ms = shard.wall_clock()
     metadata_max = shard.config.offset_metadata_max_bytes
-    expire_ms = NO_EXPIRY if request.retention_ms == DEFAULT_RETENTION else now_ms + request.retention_ms
+    expire_ms = NO_EXPIRY if request.retention_ms == DEFAULT_RETENTION else timestamp_ms + request.retention_ms
     producer_id = NO_PRODUCER if request.producer is None else request.producer[0]
     codes = []
     for topic, partition, offset, leader_epoch, metadata, topic_id in request.offsets:
@@ -99,7 +100,7 @@ def _record(shard: GroupShard, request: Commit, now_ms: int, effects: Effects) -
             offset=offset,
             leader_epoch=leader_epoch,
             metadata=metadata or "",
-            commit_timestamp=now_ms,
+            commit_timestamp=timestamp_ms,
             expire_timestamp=expire_ms,
             topic_id=topic_id,
         )

@@ -69,39 +69,40 @@ class ShareState(NamedTuple):
 
 
 class ShareStateShard:
-    def __init__(self, config: Callable[[], BrokerConfig], topics: Topics) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig], topics: Topics, *, wall_clock: Callable[[], int]) -> None:
         self._config = config
         self._topics = topics
+        self._wall_clock = wall_clock
         self.states: dict[ShareKey, ShareState] = {}
 
     # -- events
 
-    def initialize(self, waiter: Waiter, key: ShareKey, start_offset: int, state_epoch: int, now_ms: int) -> Effects:
+    def initialize(self, waiter: Waiter, key: ShareKey, start_offset: int, state_epoch: int) -> Effects:
         """Begins the state anew; an older state epoch than the known one is FENCED_STATE_EPOCH."""
         known = self.states.get(key)
         if known is not None and state_epoch < known.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         leader_epoch = -1 if known is None else known.leader_epoch
         effects = Effects()
-        self._snapshot(effects, key, ShareState(0, state_epoch, leader_epoch, start_offset, 0, now_ms, ()), now_ms)
+        self._snapshot(effects, key, ShareState(0, state_epoch, leader_epoch, start_offset, 0, self._wall_clock(), ()))
         effects.reply(waiter, self.states[key])
         return effects
 
-    def read(self, waiter: Waiter, key: ShareKey, leader_epoch: int, now_ms: int) -> Effects:
+    def read(self, waiter: Waiter, key: ShareKey, leader_epoch: int) -> Effects:
         """For the leader of the partition, who goes on from there. The reply: the state, a new one if there is none."""
         effects = Effects()
         state = self.states.get(key)
         if state is None:
-            self._snapshot(effects, key, ShareState(0, 0, leader_epoch, UNINITIALIZED, 0, now_ms, ()), now_ms)
+            self._snapshot(effects, key, ShareState(0, 0, leader_epoch, UNINITIALIZED, 0, self._wall_clock(), ()))
         elif leader_epoch < state.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         elif leader_epoch > state.leader_epoch:
             nothing = StateWrite(state.start_offset, state.delivery_complete_count, ())
-            self._update(effects, key, leader_epoch, nothing, now_ms)
+            self._update(effects, key, leader_epoch, nothing)
         effects.reply(waiter, self.states[key])
         return effects
 
-    def write(self, waiter: Waiter, key: ShareKey, epochs: Epochs, write: StateWrite, now_ms: int) -> Effects:
+    def write(self, waiter: Waiter, key: ShareKey, epochs: Epochs, write: StateWrite) -> Effects:
         state = self.states.get(key)
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the state of this share partition was deleted")
@@ -110,7 +111,7 @@ class ShareStateShard:
         if epochs.state < state.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         effects = Effects()
-        self._update(effects, key, epochs.leader, write, now_ms)
+        self._update(effects, key, epochs.leader, write)
         effects.reply(waiter, None)
         return effects
 
@@ -127,16 +128,16 @@ class ShareStateShard:
             self._delete(effects, key)
         return effects
 
-    def snapshot_all(self, now_ms: int) -> Effects:
+    def snapshot_all(self) -> Effects:
         effects = Effects()
         for key, state in self.states.items():
-            self._snapshot(effects, key, state, now_ms)
+            self._snapshot(effects, key, state)
         return effects
 
     def wake(self, key: Any, now_ms: int) -> Effects:
         return Effects()
 
-    def _snapshot(self, effects: Effects, key: ShareKey, state: ShareState, now_ms: int) -> None:
+    def _snapshot(self, effects: Effects, key: ShareKey, state: ShareState) -> None:
         known = self.states.get(key)
         epoch = 0 if known is None else known.snapshot_epoch + 1
         state = self.states[key] = state._replace(snapshot_epoch=epoch, updates=0)
@@ -147,16 +148,16 @@ class ShareStateShard:
             start_offset=state.start_offset,
             delivery_complete_count=state.delivery_complete_count,
             create_timestamp=state.created_ms,
-            write_timestamp=now_ms,
+            write_timestamp=self._wall_clock(),
             state_batches=_to_records(state.batches),
         )
         effects.record(ShareSnapshotKey(*key), value)
 
-    def _update(self, effects: Effects, key: ShareKey, leader_epoch: int, write: StateWrite, now_ms: int) -> None:
+    def _update(self, effects: Effects, key: ShareKey, leader_epoch: int, write: StateWrite) -> None:
         state = self.states[key]
         after = _updated(state, leader_epoch, write)
         if after.updates > self._config().share_coordinator_snapshot_update_records_per_snapshot:
-            self._snapshot(effects, key, after, now_ms)
+            self._snapshot(effects, key, after)
             return
         self.states[key] = after
         value = ShareUpdateValue(

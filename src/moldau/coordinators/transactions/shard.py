@@ -79,10 +79,13 @@ NOBODY = Identity(-1, -1)
 
 
 class TransactionShard:
-    def __init__(self, config: Callable[[], BrokerConfig], marker_writer: Waiter) -> None:
+    def __init__(
+        self, config: Callable[[], BrokerConfig], marker_writer: Waiter, *, wall_clock: Callable[[], int]
+    ) -> None:
         self.transactions: dict[str, Transaction] = {}
         self._config = config
         self.marker_writer = marker_writer
+        self._wall_clock = wall_clock
 
     # -- requests
 
@@ -101,19 +104,20 @@ class TransactionShard:
             if fresh_id < 0:
                 raise ProducerIdNeeded
             transaction = Transaction(transactional_id, fresh_id)
-        if transaction.initialize(timeout_ms, expected, now_ms, fresh_id):
+        if transaction.initialize(timeout_ms, expected, self._wall_clock(), fresh_id):
             self.transactions[transactional_id] = transaction
             _record(effects, transaction)
             effects.reply(waiter, Initialized(ErrorCode.NONE, transaction.identity))
         else:
             effects.reply(waiter, Initialized(ErrorCode.CONCURRENT_TRANSACTIONS, NOBODY))
-            self._prepared(effects, transaction, now_ms)
+            self._prepared(effects, transaction)
         return effects
 
     def add_partitions(self, waiter: Waiter, request: AddPartitions, now_ms: int) -> Effects:
         effects = Effects()
         transaction = self._known(request.transactional_id)
-        if transaction.add(request.producer, request.partitions, request.version, now_ms):
+        _, producer, partitions, version = request
+        if transaction.add(producer, partitions, version, now_ms=now_ms, timestamp_ms=self._wall_clock()):
             _record(effects, transaction)
         effects.reply(waiter, None)
         return effects
@@ -127,9 +131,9 @@ class TransactionShard:
         transactional_id, producer, committed, version, fresh_id = request
         effects = Effects()
         transaction = self._known(transactional_id)
-        if transaction.end(producer, committed, version, now_ms, fresh_id):
+        if transaction.end(producer, committed, version, self._wall_clock(), fresh_id):
             effects.reply(waiter, transaction.identity_after)
-            self._prepared(effects, transaction, now_ms)
+            self._prepared(effects, transaction)
         else:
             effects.reply(waiter, transaction.identity)
         return effects
@@ -146,7 +150,7 @@ class TransactionShard:
             transaction.marker_failures += 1
             effects.wake(now_ms + delay_ms, ("finish", transaction.transactional_id))
         else:
-            self._complete(effects, transaction, now_ms)
+            self._complete(effects, transaction)
         return effects
 
     def _known(self, transactional_id: str) -> Transaction:
@@ -155,18 +159,18 @@ class TransactionShard:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody knows {transactional_id} here")
         return transaction
 
-    def _prepared(self, effects: Effects, transaction: Transaction, now_ms: int) -> None:
+    def _prepared(self, effects: Effects, transaction: Transaction) -> None:
         _record(effects, transaction)
-        self._write_markers(effects, transaction, now_ms)
+        self._write_markers(effects, transaction)
 
-    def _write_markers(self, effects: Effects, transaction: Transaction, now_ms: int) -> None:
+    def _write_markers(self, effects: Effects, transaction: Transaction) -> None:
         if transaction.partitions:
             effects.reply(self.marker_writer, _markers(transaction))
         else:
-            self._complete(effects, transaction, now_ms)
+            self._complete(effects, transaction)
 
-    def _complete(self, effects: Effects, transaction: Transaction, now_ms: int) -> None:
-        transaction.complete(now_ms)
+    def _complete(self, effects: Effects, transaction: Transaction) -> None:
+        transaction.complete(self._wall_clock())
         _record(effects, transaction)
 
     # -- time
@@ -196,14 +200,15 @@ class TransactionShard:
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.is_overdue(now_ms):
             log.info("a transaction timed out: it is aborted", extra={"transactional_id": transactional_id})
-            transaction.fence(now_ms)
-            self._prepared(effects, transaction, now_ms)
+            transaction.fence(self._wall_clock())
+            self._prepared(effects, transaction)
         return effects
 
     def _expire(self, now_ms: int) -> Effects:
         effects = Effects()
         expiration_ms = self._config().transactional_id_expiration_ms
-        expired = [one for one, txn in self.transactions.items() if txn.is_expired(now_ms, expiration_ms)]
+        timestamp_ms = self._wall_clock()  # their last use is known from records, perhaps of another broker
+        expired = [one for one, txn in self.transactions.items() if txn.is_expired(timestamp_ms, expiration_ms)]
         size = 0
         pause_ms = self._config().transaction_remove_expired_transaction_cleanup_interval_ms
         for transactional_id in expired:
@@ -221,7 +226,7 @@ class TransactionShard:
         effects = Effects()
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.is_prepared:
-            self._write_markers(effects, transaction, now_ms)
+            self._write_markers(effects, transaction)
         return effects
 
     # -- loading
@@ -246,7 +251,9 @@ class TransactionShard:
     def loaded(self, now_ms: int) -> Effects:
         """Ends what was decided before the crash; what was only open times out in its own time."""
         effects = Effects()
+        timestamp_ms = self._wall_clock()
         for transaction in self.transactions.values():
+            transaction.loaded(now_ms, timestamp_ms)
             if transaction.is_prepared:
                 effects.wake(now_ms, ("finish", transaction.transactional_id))
         effects.wake(now_ms + self._config().transaction_abort_timed_out_transaction_cleanup_interval_ms, _TIMEOUTS)

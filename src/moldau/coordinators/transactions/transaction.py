@@ -22,7 +22,8 @@ never open a transaction that nobody will end. An end that is asked for again is
 epoch it names, the old one. The last epoch but one of a producer id is also the last that a client gets (the very last
 fences it): then a new producer id takes over.
 
-Nothing here does I/O: a method changes the transaction, or raises a KafkaError and changes nothing.
+Nothing here does I/O: a method changes the transaction, or raises a KafkaError and changes nothing. Records have the
+time of the wall clock (`timestamp_ms`); the timeout of an open transaction runs on the monotonic one (`now_ms`).
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class Transaction:
     """Takes over at the end of this transaction, the last of its producer id."""
     last_producer_epoch: int = field(default=NO_EPOCH, compare=False)
     """The producer's epoch before its last step. In no record: a retry that finds another coordinator is fenced."""
+    deadline_ms: int = field(default=0, compare=False)
+    """Of an open transaction, on the monotonic clock: in no record, so `loaded` sets it again."""
     marker_failures: int = field(default=0, compare=False)
     """How often in a row some of its markers could not be written."""
 
@@ -165,10 +168,10 @@ class Transaction:
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def is_overdue(self, now_ms: int) -> bool:
-        return self.state is State.ONGOING and self.start_ms + self.timeout_ms < now_ms
+        return self.state is State.ONGOING and self.deadline_ms < now_ms
 
-    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        return self.state in _IDLE and self.last_update_ms <= now_ms - expiration_ms
+    def is_expired(self, timestamp_ms: int, expiration_ms: int) -> bool:
+        return self.state in _IDLE and self.last_update_ms <= timestamp_ms - expiration_ms
 
     def verify(self, producer: Identity, partitions: Collection[TopicPartition]) -> None:
         """Refuses what is not part of the producer's open transaction."""
@@ -191,7 +194,7 @@ class Transaction:
     # -- steps
 
     def initialize(
-        self, timeout_ms: int, expected: Identity | None, now_ms: int, fresh_id: int = NO_PRODUCER_ID
+        self, timeout_ms: int, expected: Identity | None, timestamp_ms: int, fresh_id: int = NO_PRODUCER_ID
     ) -> bool:
         """A producer begins, or goes on after an error: then `expected` is who it was.
 
@@ -204,7 +207,7 @@ class Transaction:
         if self.state is State.ONGOING:
             if expected is not None:
                 self.require(expected)  # a zombie must not abort what its successor does
-            self.fence(now_ms)
+            self.fence(timestamp_ms)
             return False
         last_epoch = self.producer_epoch if expected is not None else NO_EPOCH
         if self.is_exhausted and (expected is None or expected.epoch == self.producer_epoch):
@@ -215,7 +218,7 @@ class Transaction:
             successor, last_epoch = self.identity, self.last_producer_epoch  # its answer was lost: the same once more
         else:
             raise self._fenced(expected)
-        self._enter(State.EMPTY, now_ms, successor)
+        self._enter(State.EMPTY, timestamp_ms, successor)
         self.last_producer_epoch = last_epoch
         self.timeout_ms = timeout_ms
         self.partitions = set()
@@ -229,7 +232,15 @@ class Transaction:
             or (expected.producer_id == self.previous_producer_id and expected.epoch >= EPOCH_MAX - 1)
         )
 
-    def add(self, producer: Identity, partitions: Collection[TopicPartition], version: int, now_ms: int) -> bool:
+    def add(
+        self,
+        producer: Identity,
+        partitions: Collection[TopicPartition],
+        version: int,
+        *,
+        now_ms: int,
+        timestamp_ms: int,
+    ) -> bool:
         """Makes partitions part of the transaction, and begins it with the first ones; False if all were in it."""
         self.require(producer)
         begins = self.state is not State.ONGOING
@@ -238,15 +249,21 @@ class Transaction:
         together = self.partitions.union(partitions)
         if _size_of(together) > PARTITIONS_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(together)} partitions are too many for one transaction")
-        self._enter(State.ONGOING, now_ms, self.identity)
+        self._enter(State.ONGOING, timestamp_ms, self.identity)
         self.partitions = together
         self.version = version
         if begins:
-            self.start_ms = now_ms
+            self.start_ms = timestamp_ms
+            self.deadline_ms = now_ms + self.timeout_ms
         return True
 
+    def loaded(self, now_ms: int, timestamp_ms: int) -> None:
+        """What is left of the timeout counts from now on: all of it at the most, if a clock went back in between."""
+        left_ms = self.start_ms + self.timeout_ms - timestamp_ms
+        self.deadline_ms = now_ms + min(max(left_ms, 0), self.timeout_ms)
+
     def end(
-        self, producer: Identity, committed: bool, version: int, now_ms: int, fresh_id: int = NO_PRODUCER_ID
+        self, producer: Identity, committed: bool, version: int, timestamp_ms: int, fresh_id: int = NO_PRODUCER_ID
     ) -> bool:
         """Decides the outcome; False if it was decided before, in the same way, and all is done."""
         verdict = self._verdict(producer, committed, version)
@@ -258,7 +275,7 @@ class Transaction:
             wish = "commit" if committed else "abort"
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: {wish} in {self.state.label}")
         next_id = _given(fresh_id) if version >= EPOCH_BUMP_SINCE and self.is_exhausted else NO_PRODUCER_ID
-        self._prepare(State.PREPARE_COMMIT if committed else State.PREPARE_ABORT, version, now_ms)
+        self._prepare(State.PREPARE_COMMIT if committed else State.PREPARE_ABORT, version, timestamp_ms)
         self.next_producer_id = next_id
         return True
 
@@ -276,35 +293,35 @@ class Transaction:
             raise self._ending()
         return END_V2[self.state][2 * committed + (not again)]
 
-    def fence(self, now_ms: int) -> None:
+    def fence(self, timestamp_ms: int) -> None:
         """Aborts the open transaction behind the back of its producer, who is refused from now on."""
-        self._prepare(State.PREPARE_ABORT, EPOCH_BUMP_SINCE, now_ms)
+        self._prepare(State.PREPARE_ABORT, EPOCH_BUMP_SINCE, timestamp_ms)
 
-    def _prepare(self, state: State, version: int, now_ms: int) -> None:
+    def _prepare(self, state: State, version: int, timestamp_ms: int) -> None:
         if self.state is not State.ONGOING:
-            self.start_ms = now_ms
+            self.start_ms = timestamp_ms
         successor = self.identity
         if version >= EPOCH_BUMP_SINCE:
             self.last_producer_epoch = self.producer_epoch
             successor = Identity(self.producer_id, self.producer_epoch + 1)
-        self._enter(state, now_ms, successor)
+        self._enter(state, timestamp_ms, successor)
         self.version = version
 
-    def complete(self, now_ms: int) -> None:
+    def complete(self, timestamp_ms: int) -> None:
         """Every partition has its marker."""
         committed = self.state is State.PREPARE_COMMIT
-        self._enter(State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT, now_ms, self.identity_after)
+        self._enter(State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT, timestamp_ms, self.identity_after)
         self.next_producer_id = NO_PRODUCER_ID
         self.partitions = set()
         self.marker_failures = 0
 
-    def _enter(self, state: State, now_ms: int, successor: Identity) -> None:
+    def _enter(self, state: State, timestamp_ms: int, successor: Identity) -> None:
         assert self.state in PREVIOUS[state], f"{self.transactional_id}: {self.state.name} -> {state.name}"
         rotated = successor.producer_id != self.producer_id
         self.previous_producer_id = self.producer_id if rotated else NO_PRODUCER_ID
         self.producer_id, self.producer_epoch = successor
         self.state = state
-        self.last_update_ms = now_ms
+        self.last_update_ms = timestamp_ms
 
     # -- refusals
 
