@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,6 +198,24 @@ def test_one_bad_partition_does_not_spoil_the_others_of_its_request(connect: Con
     codes = [part.error_code for one in answer.responses for part in one.partition_responses]
     assert codes == [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert values(client, topic) == [b"good"]
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_partition_that_is_named_twice_is_refused_and_the_others_are_written(
+    connect: Connect, new_topic: NewTopic, version: int
+) -> None:
+    client = connect()
+    topic = new_topic(partitions=2)
+    by = {"topic_id": client.topic_id(topic)} if version >= 13 else {}
+    requests = [
+        produce_request(None if by else topic, batch_of(b"x"), index, version=version, **by) for index in (0, 1, 0)
+    ]
+    together = replace(requests[0], topic_data=tuple(request.topic_data[0] for request in requests))
+    answer = client.ask(together)
+    parts = [part for found in answer.responses for part in found.partition_responses]
+    assert [part.error_code for part in parts] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert client.fetch(topic, 0, 0).high_watermark == 0
+    assert client.fetch(topic, 0, 1).high_watermark == 1
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -268,6 +269,37 @@ def test_records_of_several_producers_in_one_request_are_refused(connect: Connec
     )
     codes = {one.error_code for one in answer.responses[0].partition_responses}
     assert codes == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+
+
+@pytest.mark.parametrize("version", [10, 12])
+@pytest.mark.parametrize("stranger_first", [True, False])
+def test_a_strangers_batch_beside_a_good_one_never_holds_readers_up(
+    connect: Connect, new_topic: NewTopic, version: int, stranger_first: bool
+) -> None:
+    """Nobody would ever end its transaction, and readers of committed records would wait there for good."""
+    topic = new_topic()
+    producer = RawProducer(connect(), version=2 if version >= 12 else 1).init()
+    producer.write(topic, b"good")
+    who = (producer.producer_id, producer.epoch, 1)
+    stranger = (producer.producer_id + 1000, 0, 0)
+    batches = [batch_of(b"x", producer=one, is_transactional=True) for one in (who, stranger)]
+    if stranger_first:
+        batches.reverse()
+    one, other = (
+        produce_request(topic, batch, version=version, transactional_id=producer.transactional_id) for batch in batches
+    )
+    parts = (*one.topic_data[0].partition_data, *other.topic_data[0].partition_data)
+    for topics in (
+        (replace(one.topic_data[0], partition_data=parts),),  # the topic once, its partition twice
+        (*one.topic_data, *other.topic_data),  # the topic twice
+    ):
+        answer = producer.client.ask(replace(one, topic_data=topics))
+        codes = [part.error_code for found in answer.responses for part in found.partition_responses]
+        assert codes == [ErrorCode.INVALID_REQUEST] * 2
+    assert producer.send(topic, b"more").error_code == 0
+    producer.commit()
+    assert committed_values(connect(), topic) == [b"good", b"more"]
+    assert last_stable_offset(connect(), topic) == 3
 
 
 def test_the_first_batch_of_a_transaction_has_to_come_first(connect: Connect, new_topic: NewTopic) -> None:

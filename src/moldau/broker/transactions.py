@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -91,13 +91,13 @@ class Entry:
         node: BrokerNode,
         transactional_id: str,
         producer: Identity,
-        partitions: Sequence[Partition],
+        partitions: Iterable[Partition],
         admission: Admission,
     ) -> None:
         self._node = node
         self._transactional_id = transactional_id
-        self._producer = producer
-        self._partitions = partitions
+        self.producer = producer
+        self._partitions = frozenset(partitions)
         self._admission = admission
         self._is_local = not node.transactions.exists or node.transactions.leads(transactional_id)
         self._is_verified = admission is Admission.ADD or node.config.transaction_partition_verification_enable
@@ -105,14 +105,14 @@ class Entry:
 
     def begin(self) -> Awaitable[None] | None:
         """KafkaError, now or from the awaitable, where the producer may not append."""
-        new = [partition for partition in self._partitions if not is_open(partition, self._producer)]
+        new = [partition for partition in self._partitions if not is_open(partition, self.producer)]
         if not new or not self._is_verified:
             return None
         if not self._is_local:
             return self._admit_remotely(new)
         if self._admission is Admission.ADD:
             places = [(partition.topic, partition.index) for partition in new]
-            return _admit(self._node, self._transactional_id, self._producer, places)
+            return _admit(self._node, self._transactional_id, self.producer, places)
         # That the partitions were added must not be forgotten when this broker dies.
         return self._node.transactions.settled(self._transactional_id)
 
@@ -124,7 +124,7 @@ class Entry:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "the partition is led here since a moment ago")
         if self._is_local:
             self._check_here(partition)
-        elif not is_open(partition, self._producer):
+        elif not is_open(partition, self.producer):
             self._check_remote(partition)
 
     async def _admit_remotely(self, new: Sequence[Partition]) -> None:
@@ -133,9 +133,9 @@ class Entry:
         verify_only = self._admission is not Admission.ADD
         for left in reversed(range(1 if verify_only else RETRY_TIMES)):
             # Each question has its own guard: what happens between two of them says nothing about the second answer.
-            self._guard = remote.guard(new, self._producer)
+            self._guard = remote.guard(new, self.producer)
             try:
-                await remote.ask(self._transactional_id, self._producer, places, verify_only=verify_only)
+                await remote.ask(self._transactional_id, self.producer, places, verify_only=verify_only)
                 return
             except KafkaError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not left:
@@ -143,12 +143,12 @@ class Entry:
             await asyncio.sleep(RETRY_BACKOFF_S)
 
     def _check_remote(self, partition: Partition) -> None:
-        known_epoch = partition.log.producers.epoch_of(self._producer.producer_id)
-        if known_epoch > self._producer.epoch:
+        known_epoch = partition.log.producers.epoch_of(self.producer.producer_id)
+        if known_epoch > self.producer.epoch:
             # Producers can recover from this error, unlike from INVALID_TXN_STATE.
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch {self._producer.epoch} of producer {self._producer.producer_id} is older than {known_epoch}, "
+                f"epoch {self.producer.epoch} of producer {self.producer.producer_id} is older than {known_epoch}, "
                 f"the last one in {partition.log.name}",
             )
         if self._guard is None:
@@ -156,7 +156,7 @@ class Entry:
         self._guard.check(partition)
 
     def _check_here(self, partition: Partition) -> None:
-        transactions, producer = self._node.transactions, self._producer
+        transactions, producer = self._node.transactions, self.producer
         try:
             shard = transactions.shard(self._transactional_id)
             if self._node.config.is_clustered:

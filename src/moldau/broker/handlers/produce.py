@@ -74,10 +74,15 @@ def _write(
     acks = request.acks
     failed = False
     written = _Written([], [], [])
+    repeated = _repeated(request)
     for topic in request.topics:
         results: list[ProducePartitionResult] = []
         for part in topic.partitions:
             try:
+                if repeated and (topic.name, topic.topic_id, part.index) in repeated:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, "the request names this partition more than once; send one batch"
+                    )
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
                 if partition.is_internal:
                     _refuse_internal(partition, context)
@@ -160,6 +165,19 @@ def _failure(index: int, error: KafkaError, hint: tuple[int, int] | None) -> Pro
     return ProducePartitionResult(
         index, int(error.code), record_errors=refused, error_message=error.message, current_leader=hint
     )
+
+
+def _repeated(request: ProduceRequest) -> set[tuple[str | None, bytes | None, int]]:
+    """Partitions that the request names more than once. Kafka writes the last batch and drops the others unsaid."""
+    if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
+        return set()
+    seen: set[tuple[str | None, bytes | None, int]] = set()
+    repeated: set[tuple[str | None, bytes | None, int]] = set()
+    for topic in request.topics:
+        for part in topic.partitions:
+            place = (topic.name, topic.topic_id, part.index)
+            (repeated if place in seen else seen).add(place)
+    return repeated
 
 
 def _refuse_internal(partition: Partition, context: RequestContext) -> None:

@@ -41,15 +41,13 @@ class Gate:
         if version < _ABORTABLE_SINCE:
             self._admission = Admission.VERIFY_OLD
         self._refusal: KafkaError | None = None
-        batches = dict(self._batches(request))
-        producers = set(batches.values())
+        batches = list(self._batches(request))
+        producers = {producer for _, producer in batches}
         self._entry: Entry | None = None
         if len(producers) > 1:
-            self._refusal = KafkaError(
-                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer"
-            )
+            self._refusal = _several_producers()
         elif producers:
-            self._entry = Entry(node, transactional_id, producers.pop(), tuple(batches), self._admission)
+            self._entry = Entry(node, transactional_id, producers.pop(), (one for one, _ in batches), self._admission)
 
     def _batches(self, request: ProduceRequest) -> Iterator[tuple[Partition, Identity]]:
         for topic in request.topics:
@@ -90,6 +88,8 @@ class Gate:
             if self._entry is None:
                 raise KafkaError(ErrorCode.NOT_COORDINATOR, "the partition is led here since a moment ago")
             header = read_header(records)
+            if Identity(header.producer_id, header.producer_epoch) != self._entry.producer:
+                raise _several_producers()
             if self._admission is Admission.ADD and header.base_sequence > 0:
                 _refuse_gap(partition, header)
             self._entry.check(partition)
@@ -102,6 +102,12 @@ class Gate:
         if waits or error.code in _ASK_AGAIN:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction cannot be verified yet: {error.message}")
         return error
+
+
+def _several_producers() -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the request holds transactional records of more than one producer"
+    )
 
 
 def _refuse_gap(partition: Partition, header: BatchHeader) -> None:
