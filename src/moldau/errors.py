@@ -3,6 +3,7 @@
     MoldauError
     ├── ConfigError          a bad key, value or file at start; the process says so and exits with 2
     ├── ProtocolError        bytes that are no Kafka message; answered by closing that one connection
+    │   └── UnservedRequestError     an API, or a version of it, that this broker does not have
     ├── DataLossError        records that a query was to read are gone (the Spark source)
     ├── InDoubtError         whether rows are in a topic already cannot be told (the Spark sink)
     ├── RecordFormatError    a record that is not what its format and schema say (typed topics)
@@ -173,6 +174,10 @@ class ConfigError(MoldauError):
 
 class ProtocolError(MoldauError):
     """The peer sent bytes that cannot be a Kafka message: the connection is closed, nothing else happens."""
+
+
+class UnservedRequestError(ProtocolError):
+    """A request of an API, or in a version of it, that this broker does not have."""
 
 
 class DataLossError(MoldauError):

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from moldau.broker.budget import ByteBudget
-from moldau.errors import ProtocolError
+from moldau.errors import ProtocolError, UnservedRequestError
 
 Buffers: TypeAlias = "bytes | list[bytes | memoryview]"
 """A whole response frame, in one piece or several."""
@@ -274,7 +274,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                     ready = []
         except ProtocolError as error:
             self._write(ready)
-            self.close(str(error))
+            self.close(str(error), _level_of(error))
             return
         finally:
             self._is_handling = False
@@ -311,7 +311,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             buffers = await answer
         except ProtocolError as error:
-            self.close(str(error))
+            self.close(str(error), _level_of(error))
             return
         except asyncio.CancelledError:
             # The client went away, or the loop is closing: nobody waits for this answer.
@@ -335,7 +335,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.closing or future.cancelled():
             return
         if (error := future.exception()) is not None:
-            self.close(str(error))
+            self.close(str(error), _level_of(error))
             return
         full = self._is_full
         self._unwritten_bytes += _size(future.result())
@@ -443,3 +443,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
 def _size(answer: Buffers) -> int:
     return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))
+
+
+def _level_of(error: BaseException) -> int:
+    """A client that is too old comes again and again: what is wrong with it was logged where that was found."""
+    return logging.DEBUG if isinstance(error, UnservedRequestError) else logging.INFO

@@ -23,6 +23,7 @@ from moldau.broker.metadata_feed import MetadataFeed
 from moldau.cluster.controller import Controller
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.meta_properties import read_cluster_id
+from moldau.log_limits import LogLimit
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
 from moldau.metadata.store import Candidate, DeposedError, Leadership, MetadataStore
@@ -64,6 +65,7 @@ class ControllerShell:
         self._writing: asyncio.Task[None] | None = None
         self._ticked_ms = 0
         self._stood_aside = False
+        self._log_limit = LogLimit()
 
     @property
     def is_active(self) -> bool:
@@ -268,7 +270,8 @@ class ControllerShell:
                 if await self.run(partial(self._tick, machine)):
                     await self._stand_aside()
             except KafkaError as error:
-                log.error("the controller's round failed", extra={"why": error.message})
+                if self._log_limit.allows(error.message):
+                    log.error("the controller's round failed", extra={"why": error.message})
             await asyncio.sleep(TICK_INTERVAL_S)
 
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:

@@ -40,6 +40,7 @@ from moldau.broker.handlers import (
 )
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
+from moldau.broker.old_clients import OldClients
 from moldau.broker.request import RequestContext
 from moldau.broker.served import SERVED
 from moldau.errors import ProtocolError
@@ -141,6 +142,7 @@ class Dispatcher:
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
+        self._old_clients = OldClients()
 
     def connected(self, connection: ClientConnection) -> bool:
         return self._node.connections.admit(connection)
@@ -160,7 +162,7 @@ class Dispatcher:
         if api is None or not api.min_version <= version <= api.max_version:
             if key == ApiKey.API_VERSIONS:
                 return api_versions.unsupported_version(context)
-            raise ProtocolError(f"request for API {key} in version {version}, which is not served")
+            raise self._old_clients.refuse(context)
         if len(frame) > _MAX_BYTES.get(key, MESSAGE_MAX_BYTES):
             raise ProtocolError(f"request of {len(frame)} bytes for {api.name}")
         if not self._node.is_serving.is_set() and key != ApiKey.API_VERSIONS and not is_from_broker(header.client_id):

@@ -24,6 +24,7 @@ from moldau.broker.peers import CONTROLLER, FORWARDING, Peer, refuses
 from moldau.broker.vigil import Vigil
 from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
+from moldau.log_limits import LogLimit
 from moldau.metadata.store import Candidate, Leadership, MetadataStore
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.fetch import (
@@ -52,9 +53,9 @@ PROBE_PAUSES_S = (0.0, 0.1, 0.4)
 """Before each look at whether a broker is dead: its connections may break a moment before its port is closed."""
 PREDECESSOR_GRACE_S = 0.5
 """For the controller before this one to follow its successor. If it only is slow, its next heartbeat unfences it."""
-DUPLICATE_PATIENCE_S = 60.0
-"""As Kafka's `initial.broker.registration.timeout.ms`: longer than the session of a life that ended elsewhere."""
 JOIN_PROGRESS_S = 2.0
+JOIN_PROGRESS_MAX_S = 60.0
+"""What a start waits for is logged after two seconds, then after four, eight, …, and at least once a minute."""
 SHUTDOWN_TIMEOUT_S = 10.0
 """For handing leaderships over; then the broker stops anyway, and the controller finds out."""
 
@@ -76,6 +77,7 @@ class Membership:
         self._wants_shutdown = False
         self._may_shut_down = asyncio.Event()
         self._beat_now = asyncio.Event()
+        self._log_limit = LogLimit()
 
     # -- joining
 
@@ -83,8 +85,7 @@ class Membership:
         """Returns when clients may come. The listeners are bound by now."""
         node = self._node
         await node.in_thread(self._store.open)
-        host, port = node.inter_broker_address
-        await node.in_thread(self._store.campaign, Candidate(node.node_id, host, port), self._told)
+        await node.in_thread(self._store.campaign, self._candidate, self._told)
         node.spawn(self._follow_forever())
         await self._patiently("waiting for a controller", self._has_image.wait)
         node.begin_with(node.newest_image)
@@ -106,14 +107,20 @@ class Membership:
     def _announce(self) -> None:
         self._store.announce(self._node.node_id, self._node.endpoints, self._node.config.broker_rack)
 
+    @property
+    def _candidate(self) -> Candidate:
+        return Candidate(self._node.node_id, *self._node.inter_broker_address)
+
     async def _patiently(self, what: str, work: Callable[[], Any]) -> None:
-        """Says every two seconds what the start waits for."""
+        """Says now and then what the start waits for."""
+        interval_s = JOIN_PROGRESS_S
         self._waiting = task = asyncio.ensure_future(work())
         if self._gave_up:
             task.cancel()
         try:
-            while not (await asyncio.wait({task}, timeout=JOIN_PROGRESS_S))[0]:
+            while not (await asyncio.wait({task}, timeout=interval_s))[0]:
                 log.info(what)
+                interval_s = min(2 * interval_s, JOIN_PROGRESS_MAX_S)
             await task
         finally:
             task.cancel()
@@ -131,12 +138,16 @@ class Membership:
         with suppress(RuntimeError):  # the loop is closed: this broker stops
             self._node.loop.call_soon_threadsafe(self._leads, leadership)
 
+    def _is_ours(self, leadership: Leadership) -> bool:
+        """The same id at another address is another broker, which has taken ours."""
+        return leadership[1:] == self._candidate
+
     def _leads(self, leadership: Leadership | None) -> None:
         controller = self._node.controller
         known = controller.leadership
         if leadership is not None and known is not None and leadership.epoch <= known.epoch:
             return
-        if leadership is None or leadership.node_id != self._node.node_id or controller.is_active:
+        if leadership is None or not self._is_ours(leadership) or controller.is_active:
             controller.deposed()
         controller.leadership = leadership
         if known is not None:
@@ -146,7 +157,7 @@ class Membership:
         self._changed.set()
         if leadership is None:
             return
-        if leadership.node_id == self._node.node_id:
+        if self._is_ours(leadership):
             self._node.spawn(self._elected(leadership, self._predecessor))
         self._predecessor = leadership.node_id
 
@@ -194,7 +205,7 @@ class Membership:
         while True:
             leadership = self._node.controller.leadership
             self._changed.clear()
-            if leadership is None or leadership.node_id == self._node.node_id:
+            if leadership is None or self._is_ours(leadership):
                 await self._changed.wait()
                 continue
             peer = self._node.peers.at((leadership.host, leadership.port), "metadata")
@@ -239,7 +250,8 @@ class Membership:
                 elif image.cluster_id:  # before there is one, nothing is known, and no log would seem to belong here
                     self._has_image.set()
         except Exception as error:  # whatever it was: a broker that follows nobody is lost
-            log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
+            if self._log_limit.allows((leadership, str(error))):
+                log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
             if await refuses(node.loop, (leadership.host, leadership.port)):
                 await node.in_thread(self._store.usurp, leadership.epoch)
             with suppress(TimeoutError):
@@ -251,7 +263,7 @@ class Membership:
         node, life = self._node, self._life
         assert life is not None
         told: ErrorCode | None = None
-        duplicate_since_s = math.inf
+        duplicate_since_s, asked_epoch = math.inf, -1
         while True:
             try:
                 answer = await node.ask_controller(ApiKey.BROKER_REGISTRATION, self._registration)
@@ -260,11 +272,12 @@ class Membership:
                     break
                 if code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION):
                     raise ConfigError(f"the controller refuses this broker: {code.name}")
-                now_s = node.loop.time()
-                is_duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-                duplicate_since_s = min(duplicate_since_s, now_s) if is_duplicate else math.inf
-                if now_s - duplicate_since_s > DUPLICATE_PATIENCE_S:
-                    raise ConfigError(f"node.id {node.node_id}: another broker of this id runs at another address")
+                now_s, epoch = node.loop.time(), node.controller.epoch
+                if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION or epoch != asked_epoch:
+                    duplicate_since_s, asked_epoch = now_s, epoch  # a new controller gives all a new session
+                # An earlier life of this broker, at another address, would have lost its session by now.
+                if now_s - duplicate_since_s >= node.config.broker_session_timeout_ms / 1000:
+                    raise ConfigError(self._id_is_taken())
                 if code is not told:
                     log.info("not registered yet", extra={"why": code.name})
                     told = code
@@ -273,6 +286,15 @@ class Membership:
             await asyncio.sleep(FENCED_BEAT_S)
         node.broker_epoch = answer.broker_epoch
         await node.in_thread(life.began, answer.broker_epoch)
+
+    def _id_is_taken(self) -> str:
+        node_id = self._node.node_id
+        other = self._node.newest_image.brokers.get(node_id)
+        where = ", ".join(f"{host}:{port}" for _, host, port, _ in other.endpoints) if other is not None else "?"
+        return (
+            f"broker.id={node_id} (node.id) is taken: a broker of this cluster with the same id runs at {where}. "
+            "Give each broker an id of its own, or stop that one first"
+        )
 
     def _registration(self, schema: Schema) -> Any:
         node, life = self._node, self._life
@@ -324,6 +346,10 @@ class Membership:
             except KafkaError as error:
                 log.debug("heartbeat failed: %s", error.message)
                 interval_s = FENCED_BEAT_S
+            except ConfigError as error:  # while it was fenced, another broker was started with its id
+                if self._log_limit.allows("taken"):
+                    log.error("this broker is out of its cluster", extra={"why": str(error)})
+                interval_s = JOIN_PROGRESS_S
             except Exception:  # one that sends no more heartbeats would be fenced for ever
                 log.exception("heartbeat failed")
                 interval_s = JOIN_PROGRESS_S

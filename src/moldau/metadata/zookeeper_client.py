@@ -7,6 +7,7 @@ carried out: `LostContactError`, and the caller finds out. A transaction that Zo
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ class ZooKeeperClient:
         self, connect: str, *, session_timeout_s: float, connection_timeout_s: float, on_state: Callable[[], None]
     ) -> None:
         """`on_state` is called, from a thread of the client, when contact was lost or is there again."""
-        self._connect = connect
+        self.address = connect
         self._hosts, _, chroot = connect.partition("/")
         self._root = "/" + chroot.strip("/") if chroot.strip("/") else ""
         self._session_timeout_s = session_timeout_s
@@ -92,17 +93,19 @@ class ZooKeeperClient:
             # It gives each address an equal share of the session's time-out. A server that starts may accept a
             # connection and never answer: named often, it is asked again before the session ends.
             hosts = ",".join([self._hosts] * _TRIES_PER_SESSION)
-            client = KazooClient(hosts, timeout=self._session_timeout_s, connection_retry=dict(_RECONNECT))
+            client = KazooClient(
+                hosts, timeout=self._session_timeout_s, connection_retry=dict(_RECONNECT), logger=_kazoo_logger()
+            )
         except (ConfigurationError, ValueError) as error:
             raise ConfigError(
-                f"zookeeper.connect={self._connect} is not understood ({error}); write host:port,host:port/chroot"
+                f"zookeeper.connect={self.address} is not understood ({error}); write host:port,host:port/chroot"
             ) from error
         client.add_listener(lambda _: self._on_state())
         self._connected = client.start_async()
         if not self._connected.wait(self._connection_timeout_s):
             _stop(client)
             raise StorageError(
-                f"no ZooKeeper of zookeeper.connect={self._connect} answered within {self._connection_timeout_s:g} s "
+                f"no ZooKeeper of zookeeper.connect={self.address} answered within {self._connection_timeout_s:g} s "
                 "(zookeeper.connection.timeout.ms): is the ensemble running, and reachable from here?"
             )
         self._client = client
@@ -188,11 +191,19 @@ class ZooKeeperClient:
         try:
             return asked.get(timeout=self._session_timeout_s)
         except (ConnectionLoss, ConnectionClosedError, SessionExpiredError, KazooTimeoutError) as error:
-            raise LostContactError(f"ZooKeeper ({self._connect}) does not answer: {type(error).__name__}") from error
+            raise LostContactError(f"ZooKeeper ({self.address}) does not answer: {type(error).__name__}") from error
         except NoNodeError as error:
             raise _NoNodeError("a node in ZooKeeper is missing: were the nodes of this cluster removed?") from error
         except KazooException as error:
-            raise StorageError(f"ZooKeeper ({self._connect}) refuses: {error!r}") from error
+            raise StorageError(f"ZooKeeper ({self.address}) refuses: {error!r}") from error
+
+
+def _kazoo_logger() -> logging.Logger:
+    """It reports every attempt to connect, many times a second; the election says what matters, once a minute."""
+    logger = logging.getLogger("moldau.kazoo")
+    if not logging.getLogger("moldau").isEnabledFor(logging.DEBUG):
+        logger.setLevel(logging.ERROR)
+    return logger
 
 
 def _stop(client: Any) -> None:

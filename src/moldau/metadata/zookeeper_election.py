@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 
 from moldau.errors import StorageError
+from moldau.log_limits import LogLimit
 from moldau.metadata.store import Candidate, DeposedError, Endpoint, Leadership, OnChange
 from moldau.metadata.zookeeper_client import (
     Check,
@@ -43,6 +44,9 @@ BROKERS = "/brokers/ids"
 
 # Watches tell of changes; this is for what no watch tells: that contact is lost for too long, or an error went away.
 _LOOK_AGAIN_S = 1.0
+# Contact that is lost for less is not worth a message: a client moves from one server of the ensemble to another.
+_BLIP_S = 2.0
+_AWAY = "away"
 
 
 class ZooKeeperElection:
@@ -60,6 +64,7 @@ class ZooKeeperElection:
         self._announcement: tuple[str, bytes] | None = None
         self._announced_session = 0
         self._closing = False
+        self._log_limit = LogLimit()
         self._watcher = threading.Thread(target=self._run, name="moldau-election", daemon=True)
 
     def open(self) -> None:
@@ -136,7 +141,8 @@ class ZooKeeperElection:
             except RefusedError:
                 self._wake.set()  # somebody else was quicker
             except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
-                log.error("cannot take part in the election of the controller", extra={"why": str(error)})
+                if self._log_limit.allows(str(error)):
+                    log.error("cannot take part in the election of the controller", extra={"why": str(error)})
                 self._follow(None)
 
     def _look(self) -> None:
@@ -147,6 +153,8 @@ class ZooKeeperElection:
         self._publish()
         node = self._client.get(CONTROLLER, on_change=self._changed)
         self._contact_s = asked_s
+        if self._log_limit.reset(_AWAY):
+            log.info("ZooKeeper answers again", extra={"zookeeper": self._client.address})
         if node is None:
             self._follow(None)
             if self._stands:
@@ -216,7 +224,13 @@ class ZooKeeperElection:
             self._on_change(leadership)
 
     def _notice_silence(self) -> None:
-        if time.monotonic() - self._contact_s > self._session_timeout_s:
+        silent_s = time.monotonic() - self._contact_s
+        if silent_s > _BLIP_S and self._log_limit.allows(_AWAY):
+            log.warning(
+                "ZooKeeper does not answer: no leader is elected and no topic changed until it does",
+                extra={"zookeeper": self._client.address},
+            )
+        if silent_s > self._session_timeout_s:
             self._follow(None)
 
     def _publish(self) -> None:
