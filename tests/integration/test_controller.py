@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 
 import moldau
-from moldau.client.admin import create_topic, describe_topics
+from moldau.client.admin import Resource, alter_configs, create_topic, describe_topics
 from moldau.client.cluster import Cluster, PartitionMetadata
 from moldau.client.cluster_admin import (
     ElectionType,
@@ -21,7 +21,9 @@ from moldau.client.cluster_admin import (
     unregister_broker,
 )
 from moldau.errors import ErrorCode
+from moldau.errors import KafkaError as BrokerError
 from moldau.wire.apis import ApiKey
+from moldau.wire.constants import ResourceType
 from moldau.wire.messages import request_schema
 from tests.integration.conftest import NewTopic, cluster_at
 from tests.integration.raw import RawClient
@@ -157,6 +159,30 @@ def test_who_left_below_the_minimum_is_eligible_to_lead(whole: moldau.Cluster, a
     whole.broker(2).start()
     led = becomes(admin, topic, lambda now: now.leader == 2, "who is eligible leads")
     assert (led.isr, led.elr) == ((2,), (1,))
+
+
+def test_a_leader_whose_file_asks_for_fewer_in_sync_replicas_goes_by_the_clusters_value(
+    whole: moldau.Cluster, admin: Cluster
+) -> None:
+    other = whole.broker(4)
+    other.stop()
+    other.properties["min.insync.replicas"] = "1"
+    other.start()
+    warning = "min.insync.replicas=1 in this broker's configuration is ignored: the cluster uses 2."
+    assert other.log_path is not None
+    log_path = other.log_path
+    eventually(lambda: warning in log_path.read_text(), "it warns of the difference")
+    topic = placed(admin, 4, 3)
+    whole.broker(3).kill()
+    assert becomes(admin, topic, lambda now: now.isr == (4,), "one is left").elr == (3,)
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": other.address, "acks": "all", "message.timeout.ms": 1000, "retries": 0})
+    producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(20)
+    (error,) = errors
+    assert error is not None, "broker 3 may be elected, so broker 4 must not commit without it"
+    with pytest.raises(BrokerError, match=r"Broker-level min\.insync\.replicas cannot be altered"):
+        alter_configs(admin, Resource(ResourceType.BROKER, "4"), set_values={"min.insync.replicas": "1"})
 
 
 def test_a_broker_that_is_gone_for_good_can_be_forgotten(whole: moldau.Cluster, admin: Cluster) -> None:

@@ -24,6 +24,7 @@ from moldau.cluster.controller import Controller
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.meta_properties import read_cluster_id
 from moldau.log_limits import LogLimit
+from moldau.metadata.cluster_wide import settling_records
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
 from moldau.metadata.store import Candidate, DeposedError, Leadership, MetadataStore
@@ -110,8 +111,7 @@ class ControllerShell:
             if self.leadership != leadership:
                 return
             self._take_over(leadership, image)
-            if not image.cluster_id:
-                await self.run(lambda image: (self._cluster_id_for(image), None))
+            await self.run(self._settle)  # the first step: whatever is planned later goes by it
         except DeposedError:
             return  # another one was quicker: we are told of it
         except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
@@ -123,6 +123,10 @@ class ControllerShell:
         log.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
         self._node.follow(self.image)
         self._node.spawn(self._tick_forever(self.machine))
+
+    def _settle(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
+        """What a cluster has from its first controller on."""
+        return [*self._cluster_id_for(image), *settling_records(image, self._node.config)], None
 
     def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
         """The id that this broker's folders bear, if somebody formatted them, or a new one.

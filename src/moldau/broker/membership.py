@@ -25,6 +25,7 @@ from moldau.broker.vigil import Vigil
 from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
 from moldau.log_limits import LogLimit
+from moldau.metadata.cluster_wide import ignored_values
 from moldau.metadata.store import Candidate, Leadership, MetadataStore
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.fetch import (
@@ -95,6 +96,8 @@ class Membership:
         node.spawn(self._beat_forever())
         node.spawn(self._vigil.keep())
         await self._patiently("waiting to be unfenced", self._unfenced)
+        for warning in ignored_values(node.image, node.config):
+            log.warning(warning)
         await node.in_thread(self._announce)
         node.is_serving.set()
 

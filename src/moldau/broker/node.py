@@ -35,7 +35,7 @@ from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
 from moldau.broker.vigil import Vigil
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
-from moldau.config.broker import BrokerConfig
+from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.share.state_shard import ShareStateShard
@@ -356,16 +356,20 @@ class BrokerNode:
         """True when a dynamic broker configuration changed something.
 
         What is stored was checked, but against another server.properties perhaps: values that no longer fit are left
-        out, and the broker serves on.
+        out, and the broker serves on. Those in which all brokers have to agree are in force in any case.
         """
-        wanted = (self.image.broker_config(self.node_id), self.image.broker_config(None))
+        own, cluster = wanted = (self.image.broker_config(self.node_id), self.image.broker_config(None))
         if wanted in ((self.config.dynamic, self.config.dynamic_default), self._rejected_overrides):
             return False
+        before = self.config
         try:
-            self.config = self.config.with_overrides(*wanted)
+            self.config = self.config.with_overrides(own, cluster)
         except ConfigError as error:
             self._rejected_overrides = wanted
             log.error("the dynamic broker configuration is not in force", extra={"why": str(error)})
+            agreed = {key: cluster[key] for key in CLUSTER_WIDE if key in cluster}
+            self.config = self.config.with_overrides(self.config.dynamic, {**self.config.dynamic_default, **agreed})
+        if self.config is before:
             return False
         self.connections.configure(self.config)
         return True

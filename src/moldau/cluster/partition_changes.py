@@ -8,10 +8,12 @@ where nothing is.
 - **ISR.** While anybody leads, it holds active brokers only. It is never empty: when its last members go, they stay in
   it, for they are known to have every committed record, and one of them has to come back.
 - **ELR** (eligible leader replicas, KIP-966). What leaves an ISR that falls below `min.insync.replicas` stays eligible:
-  leaders commit nothing then, so it lacks nothing. It is elected when nobody of the ISR is active. Who may have
-  lost part of its log (`lost`) leaves ISR and ELR both; only if that leaves none at all, the last leader is kept.
+  leaders commit nothing then, so it lacks nothing: they go by the same value (`metadata.cluster_wide`). It is elected
+  when nobody of the ISR is active. Who may have lost part of its log (`lost`) leaves ISR and ELR both; only if that
+  leaves none at all, the last leader is kept.
 - **Minimum.** `effective_min_isr`: the leader and the controller count it alike.
-- **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so.
+- **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so, or
+  the controller's own configuration, as in Kafka.
 - **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to nobody, and
   when a replica is dropped, so that a fetch it may have under way is fenced.
 - **Reassignment** ends when all that are to remain are in the ISR: the others are dropped, from the ISR too.
@@ -47,13 +49,18 @@ def rules_by_topic(
 ) -> Callable[[str], Rules]:
     """The rules of a topic by its name, under the brokers that are active now, unless told otherwise."""
     now_active = active_brokers(image, config.node_id) if active is None else active
+    cluster = image.broker_config(None)
+    own_unclean = image.broker_config(config.node_id).get(
+        "unclean.leader.election.enable", cluster.get("unclean.leader.election.enable")
+    )
 
     @cache
     def rules_of(topic: str) -> Rules:
-        # Only these two of the topic's keys: to resolve them all takes a hundred times longer.
+        # Only these two of the topic's keys: to resolve them all takes a hundred times longer. What is dynamic comes
+        # from the image that is planned on: `config` may not have followed it yet.
         overrides = image.topic_config(topic)
-        min_insync = overrides.get("min.insync.replicas")
-        unclean = overrides.get("unclean.leader.election.enable")
+        min_insync = overrides.get("min.insync.replicas", cluster.get("min.insync.replicas"))
+        unclean = overrides.get("unclean.leader.election.enable", own_unclean)
         return Rules(
             now_active,
             config.min_insync_replicas if min_insync is None else int(min_insync),

@@ -9,7 +9,9 @@ from it for ever. Below `min.insync.replicas` the high watermark stands still. I
 
 A change of the ISR is proposed, sent to the controller by the caller, and holds when the controller says so. As long as
 the answer is not known, nothing else is proposed and nobody is dropped: a leader that the controller does not hear
-can commit no more than its committed ISR has.
+can commit no more than its committed ISR has. Who is dropped counts until the metadata says so: the answer may overtake
+a record of another `min.insync.replicas`, under which the controller keeps the dropped one eligible, and a leader that
+still goes by the lower value would commit without it.
 
 No I/O and no clock. What a follower decides is in `follower.py`.
 """
@@ -222,8 +224,10 @@ class Leadership:
         return self.pending
 
     def accepted(self, change: IsrChange, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
-        """The controller's yes; False when it is about a state that is over."""
+        """The controller's yes; False when it is about a state that is over, or that metadata has to confirm first."""
         if change is not self.pending or leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
+            return False
+        if not self.isr.issubset(isr):
             return False
         self.partition_epoch = partition_epoch
         self._commit(isr)

@@ -29,7 +29,10 @@ from moldau.config.share_keys import ShareKeys, share_key_problem
 from moldau.config.storage_keys import StorageKeys
 from moldau.errors import ConfigError
 
-__all__ = ["BROKER_KEYS", "BrokerConfig", "Listener", "value_text"]
+__all__ = ["BROKER_KEYS", "CLUSTER_WIDE", "BrokerConfig", "Listener", "value_text"]
+
+CLUSTER_WIDE = ("min.insync.replicas",)
+"""Keys of which a cluster has one value; `metadata.cluster_wide` has the reason."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -39,7 +42,8 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
     """Immutable. `originals` is what the properties said, the dynamic maps what IncrementalAlterConfigs said.
 
     An attribute is the value in force: dynamic of this broker, then dynamic default of the cluster, then
-    properties, then the key's default. `log_dirs` and `advertised_listeners` are always filled in.
+    properties, then the key's default; of a `CLUSTER_WIDE` key the cluster's comes first. `log_dirs` and
+    `advertised_listeners` are always filled in.
     """
 
     originals: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
@@ -106,6 +110,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
         cls, originals: Mapping[str, str], dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]
     ) -> BrokerConfig:
         texts = {**originals, **dynamic_default, **dynamic}
+        texts |= {name: dynamic_default[name] for name in CLUSTER_WIDE if name in dynamic_default}
         values: dict[str, Any] = {
             declared.attribute: declared.parse(texts[name]) for name, declared in BROKER_KEYS.items() if name in texts
         }

@@ -19,7 +19,8 @@ class ClusterKeys(Configuration):
         "min.insync.replicas",
         Kind.INT,
         1,
-        "Replicas that must have a record before acks=all is answered.",
+        "Replicas that must have a record before acks=all is answered. A cluster has one value, which its first "
+        "controller takes from its file; change it for all brokers together.",
         AtLeast(1),
         dynamic=True,
     )
@@ -27,7 +28,8 @@ class ClusterKeys(Configuration):
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
         False,
-        "Whether a replica that may lack acked records can become leader when no other is left.",
+        "Whether a replica that may lack acked records can become leader when no other is left. The controller goes by "
+        "its own value: give all brokers the same.",
         dynamic=True,
     )
     auto_leader_rebalance_enable: bool = key(

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from moldau.config.broker import BROKER_KEYS, BrokerConfig
+from moldau.config.broker import BROKER_KEYS, CLUSTER_WIDE, BrokerConfig
 from moldau.config.group import GROUP_KEYS, validate_group_overrides
 from moldau.config.keys import Key, Kind, format_value
 from moldau.config.topic import TOPIC_KEYS, validate_topic_overrides
 from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.metadata.cluster_wide import without_elrs
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, Record
 from moldau.metadata.topics import validate_topic_name
@@ -167,20 +168,21 @@ def _records(
     ]
     removed = [ConfigRecord(resource_type, resource_name, key, None) for key in current if key not in wanted]
     records: list[Record] = [*changed, *removed]
+    if resource_type == "broker":
+        for record in (*changed, *removed):
+            if record.key in CLUSTER_WIDE:
+                _check_cluster_wide(record)
     if any(record.key == "min.insync.replicas" for record in (*changed, *removed)):
-        records += _without_elrs(image, resource_name if resource_type == "topic" else None)
+        records += without_elrs(image, resource_name if resource_type == "topic" else None)
     return records
 
 
-def _without_elrs(image: MetadataImage, topic: str | None) -> list[Record]:
-    """Who was eligible to lead under the old minimum may lack what is committed under the new one."""
-    topics = image.topics.values() if topic is None else (image.topics[topic],)
-    return [
-        partition.record(each.topic_id, elr=(), partition_epoch=partition.partition_epoch + 1)
-        for each in topics
-        for partition in each.partitions
-        if partition.elr
-    ]
+def _check_cluster_wide(record: ConfigRecord) -> None:
+    """Kafka's words."""
+    if record.resource_name:
+        raise _invalid_config(f"Broker-level {record.key} cannot be altered while ELR is enabled.")
+    if record.value is None:
+        raise _invalid_config(f"Cluster-level {record.key} cannot be removed while ELR is enabled.")
 
 
 def _check_broker_values(

@@ -129,6 +129,22 @@ async def test_dynamic_values_that_no_longer_fit_are_left_out_and_changes_go_on(
     await node.close()
 
 
+async def test_what_all_brokers_have_to_agree_on_is_in_force_though_the_rest_does_not_fit(tmp_path: Path) -> None:
+    node = open_node(tmp_path)
+    await node.change_metadata(
+        lambda _: [
+            ConfigRecord("broker", "", "log.retention.ms", "0"),  # not valid, so nothing of this resource fits
+            ConfigRecord("broker", "", "min.insync.replicas", "2"),
+            ConfigRecord("broker", "1", "min.insync.replicas", "3"),  # of a time when that was allowed
+        ]
+    )
+    assert node.config.log_retention_ms is None
+    assert node.config.min_insync_replicas == node.topic_config("t").min_insync_replicas == 2
+    await node.change_metadata(lambda _: [ConfigRecord("broker", "", "log.retention.ms", "5")])
+    assert (node.config.log_retention_ms, node.config.min_insync_replicas) == (5, 2)
+    await node.close()
+
+
 async def test_a_broker_on_its_own_does_not_touch_the_folders_of_a_cluster(tmp_path: Path) -> None:
     member, cluster = tmp_path / "member", tmp_path / "cluster"
     (cluster / "broker-1").mkdir(parents=True)

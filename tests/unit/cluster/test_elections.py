@@ -9,6 +9,7 @@ from moldau.cluster.elections import ElectionType
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
+from moldau.metadata.records import ConfigRecord
 
 MIN_TWO = {"min_insync_replicas": "2"}
 UNCLEAN = {"unclean_leader_election_enable": "true"}
@@ -119,6 +120,21 @@ class TestEligibleLeaderReplicas:
         cluster.do(plan_incremental_alter_configs(cluster.image, *resource, [change], cluster.config))
         assert (cluster.part().elr, cluster.part().partition_epoch) == ((), 1)
 
+    @pytest.mark.parametrize(("files_say", "cluster_has", "eligible"), [(2, "1", ()), (1, "2", (2,))])
+    def test_the_controller_goes_by_the_clusters_minimum_as_the_leader_does(
+        self, files_say: int, cluster_has: str, eligible: tuple[int, ...]
+    ) -> None:
+        """A leader that commits alone by the cluster's value 1 has no eligible successor but itself."""
+        cluster = Controlled(config=BrokerConfig(min_insync_replicas=files_say))
+        cluster.do([ConfigRecord("broker", "", "min.insync.replicas", cluster_has)])
+        cluster.add(1, 2)
+        cluster.die(2)
+        assert (cluster.part().isr, cluster.part().elr) == ((1,), eligible)
+        cluster.pass_ms(1)
+        cluster.die(1)
+        cluster.revive(2)
+        assert cluster.part().leader == (2 if eligible else -1)
+
     def test_a_controller_with_a_lower_minimum_clears_it(self) -> None:
         cluster = Controlled()
         cluster.add(1, 2, isr=(1,), elr=(2,))
@@ -133,6 +149,14 @@ class TestUncleanElections:
         cluster.add(1, 2, 3, isr=(1,))
         cluster.die(1)
         assert (cluster.part().leader, cluster.part().isr, cluster.part().elr) == (2, (2,), ())
+
+    @pytest.mark.parametrize("resource_name", ["", "1"])
+    def test_a_dynamic_default_counts_from_its_record_on(self, resource_name: str) -> None:
+        cluster = Controlled(config=BrokerConfig(node_id=1, unclean_leader_election_enable=True))
+        cluster.do([ConfigRecord("broker", resource_name, "unclean.leader.election.enable", "false")])
+        cluster.add(1, 2, isr=(1,))
+        cluster.die(1)
+        assert cluster.part().leader == -1
 
     def test_the_brokers_default_holds_where_the_topic_says_nothing(self) -> None:
         cluster = Controlled(config=BrokerConfig(unclean_leader_election_enable=True))
