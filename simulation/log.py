@@ -130,8 +130,10 @@ class Log:
         self._add(Entry(header, records))
         return AppendInfo(offset, offset, -1, 0, 1)
 
-    def append_as_follower(self, records: Sequence[Entry], *, now_ms: int) -> int:
+    def append_as_follower(self, records: Sequence[Entry], *, now_ms: int, leader_epoch: int, contiguous: bool) -> int:
         for entry in records:
+            if entry.header.leader_epoch > leader_epoch:
+                break
             if entry.header.base_offset < self.log_end_offset:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.name} ends at {self.log_end_offset}")
             assert entry.header.base_offset == self.log_end_offset, "a leader sends without gaps"

@@ -11,6 +11,7 @@
         ├── CorruptRecordError       a batch that fails its CRC or its own header
         ├── RefusedRecordsError      a batch refused because of some of its records; carries which
         ├── OffsetOutOfRangeError    a read outside [log start offset, log end offset]
+        ├── OffsetMismatchError      records from a leader that do not continue the follower's log
         ├── DuplicateSequenceError   an idempotent batch already in the log; carries where it is
         └── StorageError             the disk said no; the log directory may go offline
 
@@ -222,6 +223,12 @@ class RefusedRecordsError(KafkaError):
 class OffsetOutOfRangeError(KafkaError):
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+
+
+class OffsetMismatchError(KafkaError):
+    def __init__(self, log_name: str, log_end_offset: int, offset: int) -> None:
+        message = f"{log_name} ends at offset {log_end_offset}, the leader sent offset {offset}"
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
 class DuplicateSequenceError(KafkaError):

@@ -287,7 +287,9 @@ class Partition:
         """What the leader sent, as it came. Its high watermark goes for as much of the log as is here."""
         partition_log = self.log
         if records:
-            partition_log.append_as_follower(records, now_ms=now_ms)
+            partition_log.append_as_follower(
+                records, now_ms=now_ms, leader_epoch=self.leader_epoch, contiguous=not partition_log.config.compact
+            )
             self._count_uncommitted(len(records))
         high_watermark = min(leader_high_watermark, partition_log.log_end_offset)
         if high_watermark > partition_log.high_watermark:

@@ -7,6 +7,17 @@ by a second request at once, which ends the wait of the first.
 Where a log and its leader's part is decided in `cluster.follower`. A partition that fails is left out for a while, the
 first times a short one: after a change of leader, either side may know of it first. One that is throttled and not in
 sync is not named while the quota is exceeded. The others go on.
+
+To fetch from an offset says that everything below it is here, so what is appended has to continue the log:
+
+- An answer counts only for the offset that was asked for, and only while the log still ends there.
+- Its first batch begins at the log end. It may begin before, where records were deleted up to the middle of it and the
+  log is empty. It may begin after: compaction removes whole batches, so in a compacted topic such a gap is legal, as in
+  Kafka. In other topics it is not, except for what was left by a compaction before `cleanup.policy` changed. So there
+  a gap is refused and fetched again; a replica that is catching up takes it when the leader's second answer has it too.
+  One that is in sync never does: what it gets was written a moment ago, and it would vouch for records that it lacks.
+- The batches behind it never step back, and those that a gap separates wait for the next fetch, where it is the first.
+- None is of a later leader epoch than the one that was asked in: the log may have been cut since (KAFKA-18723).
 """
 
 from __future__ import annotations
@@ -18,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.partition import Partition
 from moldau.cluster.follower import out_of_range, truncation
-from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.errors import ErrorCode, KafkaError, OffsetMismatchError, StorageError
 from moldau.wire.apis import ApiKey
+from moldau.wire.batch import read_header
 from moldau.wire.constants import EARLIEST, LATEST
 from moldau.wire.fetch import (
     FetchPartition,
@@ -53,7 +65,7 @@ Key = tuple[bytes, int]
 class Followed:
     """One partition, and how it fares."""
 
-    __slots__ = ("failures", "key", "leader_epoch", "named_in", "partition")
+    __slots__ = ("failures", "fetch_offset", "gap_end", "key", "leader_epoch", "named_in", "partition")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -62,6 +74,10 @@ class Followed:
         self.failures = 0
         self.named_in = 0
         """The number of the request that named it last: what answers an earlier one is about another state."""
+        self.fetch_offset = -1
+        """From where that request asked."""
+        self.gap_end = -1
+        """Where the records began that were refused because they did not begin at the log end."""
 
     @property
     def is_current(self) -> bool:
@@ -70,14 +86,32 @@ class Followed:
 
     def asked(self, max_bytes: int) -> FetchPartition:
         partition_log = self.partition.log
+        self.fetch_offset = partition_log.log_end_offset
         return FetchPartition(
             self.partition.index,
             self.leader_epoch,
-            partition_log.log_end_offset,
+            self.fetch_offset,
             partition_log.epochs.latest,
             partition_log.log_start_offset,
             max_bytes,
         )
+
+    def check_continues(self, records: memoryview) -> None:
+        """OffsetMismatchError unless the log may go on with `records`; the module's docstring has the rules."""
+        partition_log = self.partition.log
+        end_offset = partition_log.log_end_offset
+        if self.fetch_offset != end_offset:
+            raise OffsetMismatchError(partition_log.name, end_offset, self.fetch_offset)
+        first_offset = read_header(records).base_offset
+        if first_offset > end_offset and not partition_log.config.compact:
+            is_confirmed = first_offset == self.gap_end and not self.partition.is_in_sync
+            self.gap_end = first_offset
+            if not is_confirmed:
+                raise OffsetMismatchError(partition_log.name, end_offset, first_offset)
+            log.warning(
+                "the leader has no records between two offsets; going on after the gap",
+                extra={"partition": partition_log.name, "log_end_offset": end_offset, "first_offset": first_offset},
+            )
 
 
 class ReplicaFetcher:
@@ -258,6 +292,8 @@ class ReplicaFetcher:
                 self._unnamed[followed.key] = followed
             else:
                 records = result.records if isinstance(result.records, memoryview) else memoryview(b"")
+                if records:
+                    followed.check_continues(records)
                 followed.partition.append_as_follower(records, result.high_watermark, result.log_start_offset, now_ms)
                 if records:
                     self._name_when_safe(followed)
@@ -296,6 +332,9 @@ class ReplicaFetcher:
         where = {"partition": followed.partition.name, "leader": self.broker_id, "why": str(error)}
         if not isinstance(error, KafkaError):
             log.error("a partition cannot be followed, for a slip of ours", exc_info=error, extra=where)
+        elif isinstance(error, OffsetMismatchError):
+            if followed.failures & (followed.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th time …
+                log.warning("refused records that do not continue the log; fetching again", extra=where)
         elif followed.failures == (1 if isinstance(error, StorageError) else EXPECTED_FAILURES + 1):
             log.error("A PARTITION CANNOT BE FOLLOWED", extra=where)
         self._leave_out(followed)

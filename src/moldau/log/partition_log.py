@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from moldau.clocks import Clock, monotonic_ms
 from moldau.config.topic import TopicConfig
-from moldau.errors import OffsetOutOfRangeError
+from moldau.errors import CorruptRecordError, OffsetOutOfRangeError
 from moldau.log import durability, lookups, retention, truncation
 from moldau.log.checkpoints import write_partition_metadata
 from moldau.log.epoch_cache import EpochCache
@@ -33,6 +33,7 @@ from moldau.wire.batch import LOG_OVERHEAD, BatchHeader, check_batch, iter_heade
 
 # A reader that reads on finds its position here; with more of them some look it up in the index now and then.
 _HINTS_MAX = 32
+_ANY_EPOCH = 2**31 - 1
 
 
 class AppendInfo(NamedTuple):
@@ -232,14 +233,34 @@ class PartitionLog:
         append_time_ms = now_ms if rules.log_append_time else -1
         return AppendInfo(base_offset, next_offset - 1, append_time_ms, self.log_start_offset, header.count)
 
-    def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> int:
-        """Appends batches as the leader stored them, at its offsets; returns the log end offset."""
+    def append_as_follower(
+        self,
+        records: bytes | bytearray | memoryview,
+        *,
+        now_ms: int,
+        leader_epoch: int = _ANY_EPOCH,
+        contiguous: bool = False,
+    ) -> int:
+        """Appends batches as the leader stored them, at its offsets; returns the log end offset.
+
+        Offsets never step back: OffsetMismatchError. What comes after a gap between two batches of a `contiguous` log
+        is left, and so is what was written in a later epoch than `leader_epoch`: the next fetch has to ask for it. An
+        answer of which nothing at all can be appended is a CorruptRecordError.
+        """
         view = memoryview(records)
+        end_offset = self.log_end_offset
         for position, header in iter_headers(records):
+            if header.leader_epoch > leader_epoch:
+                break
             batch = view[position : position + header.size]
             check_batch(batch, 0, header, strict=False)
-            if header.base_offset < self.log_end_offset:
-                truncation.make_room_before_end(self, header)
+            if header.last_offset_delta < 0:
+                raise CorruptRecordError(f"a batch of {self.name} claims to end before its first offset")
+            if header.base_offset != self.log_end_offset:
+                if header.base_offset < self.log_end_offset:
+                    truncation.make_room_before_end(self, header)
+                elif contiguous and position:
+                    break
             marker = read_marker(batch, header) if header.producer_id >= 0 and header.is_control else None
             self._write(batch, header, header.base_offset, header.leader_epoch, now_ms)
             if marker is not None:
@@ -247,6 +268,10 @@ class PartitionLog:
             elif header.producer_id >= 0 and not header.is_control:
                 self.producers.append(header, header.base_offset)
             self.log_end_offset = self.producers.end_offset = header.next_offset
+        if self.log_end_offset == end_offset and view:
+            raise CorruptRecordError(
+                f"{len(view)} bytes for {self.name} hold no batch to append at offset {end_offset}"
+            )
         if self.single_replica:
             self.high_watermark = self.log_end_offset
         return self.log_end_offset

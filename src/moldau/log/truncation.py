@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import OffsetMismatchError
 from moldau.log.durability import lower_recovery_point
 from moldau.log.replay import rebuild_producer_state
 from moldau.log.retention import delete_snapshots
@@ -61,16 +61,13 @@ def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
 
 
 def make_room_before_end(log: PartitionLog, header: BatchHeader) -> None:
-    """For a leader's batch that begins before the end of `log`; KafkaError unless it may.
+    """For a leader's batch that begins before the end of `log`; OffsetMismatchError unless it may.
 
     Only an empty log begins inside a batch: records were deleted up to there, and the leader still has the batch whole.
     """
     start_offset = log.log_start_offset
     if not start_offset == log.log_end_offset <= header.last_offset:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"{log.name} ends at {log.log_end_offset}, the leader sent offset {header.base_offset}",
-        )
+        raise OffsetMismatchError(log.name, log.log_end_offset, header.base_offset)
     truncate_fully_and_start_at(log, header.base_offset)
     log.log_start_offset = start_offset
     log.high_watermark = start_offset

@@ -43,9 +43,18 @@ def answer(*results: FetchPartitionResult) -> memoryview:
     return memoryview(b"".join(frame)[4:])
 
 
-def records(count: int) -> FetchPartitionResult:
-    batch = encode_batch([(None, b"value", 1_700_000_000_000, ())] * count)
-    return FetchPartitionResult(0, 0, high_watermark=0, last_stable_offset=0, log_start_offset=0, records=batch)
+def batch(count: int, offset: int = 0, leader_epoch: int = 0) -> bytes:
+    fields = [(None, b"value", 1_700_000_000_000, ())] * count
+    return bytes(encode_batch(fields, base_offset=offset, leader_epoch=leader_epoch))
+
+
+def records(count: int, offset: int = 0) -> FetchPartitionResult:
+    return sent(batch(count, offset))
+
+
+def sent(*batches: bytes) -> FetchPartitionResult:
+    data = b"".join(batches)
+    return FetchPartitionResult(0, 0, high_watermark=0, last_stable_offset=0, log_start_offset=0, records=data)
 
 
 class Following:
@@ -56,6 +65,22 @@ class Following:
     @property
     def partition(self) -> Partition:
         return self.node.find_partition(None, TOPIC_ID.bytes, 0)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.partition.log.log_end_offset
+
+    async def named(self) -> tuple[int, asyncio.Future[memoryview]]:
+        """The offset that is asked for next, and where to put the answer."""
+        while True:
+            request, asked = await self.leader.asked()
+            if request.topics:
+                return request.topics[0].partitions[0].fetch_offset, asked
+            asked.set_result(answer())  # it only says that it is there
+
+    async def leave_isr(self) -> None:
+        part = self.node.image.topics["t"].partitions[0]
+        await self.node.change_metadata(lambda _: [part.record(TOPIC_ID, isr=(LEADER,), partition_epoch=1)])
 
 
 @pytest.fixture
@@ -116,3 +141,67 @@ async def test_where_each_record_has_to_be_on_disk_the_follower_says_that_it_has
         request, _ = await following.leader.asked()
     assert request.topics[0].partitions[0].fetch_offset == 3
     assert following.partition.log.recovery_point == 3
+
+
+# -- a leader that sends something else than it was asked for
+
+
+@pytest.mark.parametrize("offset", [1, 3, 4, 100])
+async def test_records_that_do_not_begin_at_the_log_end_are_refused_and_fetched_again(
+    following: Following, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, asked = await following.named()
+    asked.set_result(answer(records(2)))
+    for _ in range(3):  # a leader that insists
+        fetch_offset, asked = await following.named()
+        assert fetch_offset == following.log_end_offset == 2
+        asked.set_result(answer(records(1, offset)))
+    warnings = [record for record in caplog.records if "do not continue the log" in record.message]
+    assert f"t-0 ends at offset 2, the leader sent offset {offset}" in str(vars(warnings[0])["why"])
+    fetch_offset, asked = await following.named()
+    assert fetch_offset == 2
+    asked.set_result(answer(records(1, 2)))
+    assert (await following.named())[0] == following.log_end_offset == 3
+
+
+async def test_an_answer_to_what_was_asked_before_the_log_was_cut_is_refused(following: Following) -> None:
+    _, asked = await following.named()
+    asked.set_result(answer(records(5)))
+    fetch_offset, asked = await following.named()
+    assert fetch_offset == 5
+    following.partition.truncate_to(3, "a test")
+    asked.set_result(answer(records(1, 5)))
+    assert (await following.named())[0] == following.log_end_offset == 3
+
+
+async def test_in_a_compacted_topic_records_may_be_missing(following: Following) -> None:
+    await following.node.change_metadata(lambda _: [ConfigRecord("topic", "t", "cleanup.policy", "compact")])
+    _, asked = await following.named()
+    asked.set_result(answer(sent(batch(1, 4), batch(1, 9))))
+    assert (await following.named())[0] == following.log_end_offset == 10
+
+
+async def test_a_replica_that_catches_up_takes_a_gap_that_the_leader_confirms(following: Following) -> None:
+    """The topic may have been compacted before: batch by batch, each gap is asked for twice."""
+    await following.leave_isr()
+    expected = [0, 1, 1, 6, 6]
+    for fetch_offset in expected:
+        named, asked = await following.named()
+        assert named == fetch_offset
+        asked.set_result(answer(sent(*(one for one in (batch(1), batch(1, 5), batch(1, 9)) if one[7] >= named))))
+    assert (await following.named())[0] == following.log_end_offset == 10
+
+
+async def test_a_batch_of_a_later_epoch_than_the_leader_was_asked_in_is_left(following: Following) -> None:
+    _, asked = await following.named()
+    asked.set_result(answer(sent(batch(2), batch(1, 2, leader_epoch=1))))
+    assert (await following.named())[0] == following.log_end_offset == 2
+
+
+async def test_what_is_no_batch_is_not_asked_for_in_a_loop(following: Following) -> None:
+    _, asked = await following.named()
+    asked.set_result(answer(sent(bytes(200))))
+    fetch_offset, asked = await following.named()
+    assert fetch_offset == following.log_end_offset == 0
+    asked.set_result(answer(records(1)))
+    assert (await following.named())[0] == 1

@@ -266,7 +266,7 @@ def test_a_follower_keeps_the_leaders_bytes_and_refuses_to_go_back(tmp_path: Pat
     assert read_all(follower) == read_all(leader)
     assert follower.epochs.entries() == leader.epochs.entries() == [(0, 0), (1, 8), (2, 16)]
     assert follower.producers.encode() == leader.producers.encode()
-    with pytest.raises(KafkaError, match="ends at 20"):
+    with pytest.raises(KafkaError, match="ends at offset 20"):
         follower.append_as_follower(data, now_ms=NOW_MS)
     damaged = bytearray(batch(base_offset=20))
     damaged[-1] ^= 1
