@@ -125,6 +125,55 @@ def test_a_users_project_gets_the_fixtures_by_installing_the_package(pytester: p
     pytester.runpytest_subprocess("-q").assert_outcomes(passed=2)
 
 
+def test_a_test_chooses_its_topic_and_gets_a_producer_and_a_consumer(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+        @pytest.mark.kafka_topic(partitions=3, config={"cleanup.policy": "compact", "retention.ms": 1000})
+        def test_topic(kafka_broker, kafka_topic):
+            admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+            assert len(admin.list_topics(timeout=10).topics[kafka_topic].partitions) == 3
+            resource = ConfigResource(ResourceType.TOPIC, kafka_topic)
+            entries = admin.describe_configs([resource])[resource].result()
+            assert (entries["cleanup.policy"].value, entries["retention.ms"].value) == ("compact", "1000")
+
+        def test_there_and_back(kafka_producer, kafka_topic, kafka_consumer):
+            kafka_producer.produce(kafka_topic, value=b"ahoj")
+            kafka_producer.flush()
+            assert kafka_consumer.poll(10).value() == b"ahoj"
+
+        @pytest.mark.kafka_topic(partition=3)
+        def test_misspelt(kafka_topic): ...
+
+        @pytest.mark.kafka_topic(config={"retention.mz": 1})
+        def test_misspelt_key(kafka_topic): ...
+        """
+    )
+    result = pytester.runpytest_subprocess("-q", "--strict-markers")
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(["*kafka_topic takes partitions=* and config=*", "*did you mean retention.ms?*"])
+    assert "src/moldau" not in result.stdout.str()  # no traceback through ours
+
+
+def test_a_misspelt_key_of_the_sessions_broker_is_one_sentence(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kafka_broker_config():
+            return {"num.partitons": 5}
+
+        def test_it(kafka_broker): ...
+        """
+    )
+    result = pytester.runpytest_subprocess("-q")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["kafka_broker_config: *did you mean num.partitions?*"])
+
+
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
