@@ -88,7 +88,7 @@ class ZooKeeperClient:
             from kazoo.client import KazooClient
             from kazoo.exceptions import ConfigurationError
         except ImportError:
-            raise ConfigError("zookeeper.connect needs a package more: pip install 'moldau[zookeeper]'") from None
+            raise ConfigError("zookeeper.connect needs a package more: pip install kazoo") from None
         try:
             # It gives each address an equal share of the session's time-out. A server that starts may accept a
             # connection and never answer: named often, it is asked again before the session ends.

@@ -46,7 +46,7 @@ def spark_package() -> Path:
     """Where the pyspark package is, with Spark's jars; found without its import, which takes a while."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise ConfigError("PySpark is not installed: pip install 'moldau[spark]'")
+        raise ConfigError("PySpark is not installed: install Moldau with its extra 'spark'")
     return Path(found.origin).parent
 
 
