@@ -7,10 +7,13 @@ import uuid
 import confluent_kafka
 import confluent_kafka.admin as confluent_admin
 import kafka.admin
+import kafka.errors
 import pytest
 
 from moldau import Broker
 from moldau.errors import ErrorCode
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import request_schema
 from tests.integration.admins import ADMINS, TIMEOUT_S, Admin, Refused
 from tests.integration.conftest import NewTopic
 from tests.integration.raw import RawClient, batch_of
@@ -246,3 +249,48 @@ def test_every_client_of_a_listener_is_sent_back_to_that_listener() -> None:
         assert len(addresses) == 2
         for address in addresses:
             assert ADMINS[1].cluster(address)[2] == [address]
+
+
+# -- what this broker does not have
+
+
+def test_acls_are_refused_as_by_a_kafka_without_an_authorizer(bootstrap: str) -> None:
+    binding = (
+        confluent_admin.ResourceType.TOPIC, "t", confluent_admin.ResourcePatternType.LITERAL, "User:a", "*",
+        confluent_admin.AclOperation.READ, confluent_admin.AclPermissionType.ALLOW,
+    )  # fmt: skip
+    admin = confluent_admin.AdminClient({"bootstrap.servers": bootstrap})
+    acl, acls = confluent_admin.AclBinding(*binding), confluent_admin.AclBindingFilter(*binding)
+    assert admin.describe_acls(acls).result(TIMEOUT_S) == []  # this client drops the error, of Apache Kafka too
+    for asked in (*admin.create_acls([acl]).values(), *admin.delete_acls([acls]).values()):
+        with pytest.raises(confluent_kafka.KafkaException) as refused:
+            asked.result(TIMEOUT_S)
+        assert refused.value.args[0].code() == ErrorCode.SECURITY_DISABLED
+        assert "No Authorizer is configured" in refused.value.args[0].str()
+
+
+def test_kafka_python_reads_the_refusal_of_acls(bootstrap: str) -> None:
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        acls = kafka.admin.ACLFilter(
+            principal=None, host=None, operation=kafka.admin.ACLOperation.ANY,
+            permission_type=kafka.admin.ACLPermissionType.ANY,
+            resource_pattern=kafka.admin.ResourcePatternFilter(
+                kafka.admin.ResourceType.ANY, None, kafka.admin.ACLResourcePatternType.ANY
+            ),
+        )  # fmt: skip
+        with pytest.raises(kafka.errors.SecurityDisabledError):
+            admin.describe_acls(acls)
+    finally:
+        admin.close()
+
+
+def test_a_connection_outlives_a_request_for_an_api_that_is_not_there(bootstrap: str) -> None:
+    schema = request_schema(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1)
+    with RawClient(bootstrap) as client:
+        for _ in range(2):
+            answer = client.ask(schema.DescribeClientQuotasRequest(components=(), strict=False))
+            assert (answer.error_code, answer.error_message) == (
+                ErrorCode.UNSUPPORTED_VERSION,
+                "this broker has no client quotas",
+            )

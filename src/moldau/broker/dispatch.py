@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from moldau.broker.connection import Answer, Buffers, ClientConnection
 from moldau.broker.forwarding import forward, is_from_broker, should_forward
 from moldau.broker.handlers import (
+    acls,
     api_versions,
     configs,
     consumer_groups,
     controller,
     coordinators,
+    features,
     group_admin,
     groups,
     log_dirs,
@@ -37,6 +39,7 @@ from moldau.broker.handlers import (
     topics,
     transaction_admin,
     transactions,
+    unsupported,
 )
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
@@ -87,6 +90,7 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.SYNC_GROUP: groups.handle_sync_group,
     ApiKey.DESCRIBE_GROUPS: group_admin.handle_describe_groups,
     ApiKey.LIST_GROUPS: group_admin.handle_list_groups,
+    ApiKey.SASL_HANDSHAKE: unsupported.handle_sasl_handshake,
     ApiKey.CREATE_TOPICS: topics.handle_create_topics,
     ApiKey.DELETE_TOPICS: topics.handle_delete_topics,
     ApiKey.DELETE_RECORDS: topics.handle_delete_records,
@@ -97,9 +101,14 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.END_TXN: transactions.handle_end_txn,
     ApiKey.WRITE_TXN_MARKERS: transactions.handle_write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: offset_commits.handle_txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
+    ApiKey.CREATE_ACLS: acls.handle_create_acls,
+    ApiKey.DELETE_ACLS: acls.handle_delete_acls,
     ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
     ApiKey.ALTER_CONFIGS: configs.handle_alter_configs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: unsupported.handle_alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
+    ApiKey.SASL_AUTHENTICATE: unsupported.handle_sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: topics.handle_create_partitions,
     ApiKey.DELETE_GROUPS: group_admin.handle_delete_groups,
     ApiKey.ELECT_LEADERS: reassignments.handle_elect_leaders,
@@ -107,8 +116,13 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.handle_alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
     ApiKey.OFFSET_DELETE: offset_commits.handle_offset_delete,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: unsupported.handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: unsupported.handle_alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: unsupported.handle_describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: unsupported.handle_alter_user_scram_credentials,
     ApiKey.DESCRIBE_QUORUM: controller.handle_describe_quorum,
     ApiKey.ALTER_PARTITION: controller.handle_alter_partition,
+    ApiKey.UPDATE_FEATURES: features.handle_update_features,
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: transaction_admin.handle_describe_producers,
     ApiKey.BROKER_REGISTRATION: controller.handle_broker_registration,

@@ -20,6 +20,7 @@ SERVED: dict[int, Api] = {
         ApiKey.SYNC_GROUP,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.LIST_GROUPS,
+        ApiKey.SASL_HANDSHAKE,
         ApiKey.API_VERSIONS,
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
@@ -31,9 +32,14 @@ SERVED: dict[int, Api] = {
         ApiKey.END_TXN,
         ApiKey.WRITE_TXN_MARKERS,
         ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_CONFIGS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
         ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.SASL_AUTHENTICATE,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.DELETE_GROUPS,
         ApiKey.ELECT_LEADERS,
@@ -41,8 +47,13 @@ SERVED: dict[int, Api] = {
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.OFFSET_DELETE,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.ALTER_PARTITION,
+        ApiKey.UPDATE_FEATURES,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.BROKER_REGISTRATION,
@@ -81,4 +92,16 @@ FROM_BROKERS_ONLY = frozenset(
     }
 )
 """Questions to the controller: clients are neither told of them nor answered."""
-FOR_CLIENTS: dict[int, Api] = {key: api for key, api in SERVED.items() if key not in FROM_BROKERS_ONLY}
+REFUSED = frozenset(
+    {
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    }
+)
+"""Always answered with an error (`handlers/unsupported.py`), and so not announced."""
+FOR_CLIENTS: dict[int, Api] = {key: api for key, api in SERVED.items() if key not in FROM_BROKERS_ONLY | REFUSED}

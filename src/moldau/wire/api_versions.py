@@ -30,7 +30,6 @@ _ENTRY = struct.Struct(">hhh")
 _LEVELS = struct.Struct(">hhb")  # and no tags
 
 _NO_FEATURES: Mapping[str, int] = MappingProxyType({})
-_SUPPORTED_FROM = 4  # clients of version 3 refuse features that can be off, and all of these can
 _FEATURES_EPOCH = 0  # they never change
 
 
@@ -68,16 +67,16 @@ def encode_api_versions_response(
     if version >= _THROTTLE_FROM:
         body += INT32.pack(0)
     if version >= _FLEXIBLE_FROM:
-        body += write_tags(_feature_tags(version, features))
+        body += write_tags(_feature_tags(features))
     return _START.pack(6 + len(body), correlation_id, error_code) + body
 
 
-def _feature_tags(version: int, features: Mapping[str, int]) -> list[tuple[int, bytes]]:
+def _feature_tags(features: Mapping[str, int]) -> list[tuple[int, bytes]]:
     if not features:
         return []
     count = write_uvarint(len(features) + 1)
-    names = {name: write_compact_string(name) for name in features}
-    supported = count + b"".join(names[name] + _LEVELS.pack(0, level, 0) for name, level in features.items())
-    finalized = count + b"".join(names[name] + _LEVELS.pack(level, level, 0) for name, level in features.items())
-    tags = [(1, INT64.pack(_FEATURES_EPOCH)), (2, finalized)]
-    return [(0, supported), *tags] if version >= _SUPPORTED_FROM else tags
+    # The same bytes twice: what is supported is what is in force, and no other level.
+    levels = count + b"".join(
+        write_compact_string(name) + _LEVELS.pack(level, level, 0) for name, level in features.items()
+    )
+    return [(0, levels), (1, INT64.pack(_FEATURES_EPOCH)), (2, levels)]

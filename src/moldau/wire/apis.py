@@ -56,6 +56,7 @@ class ApiKey(IntEnum):
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     BROKER_REGISTRATION = 62
@@ -154,6 +155,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", 0, 0, 0),
         Api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
         Api(ApiKey.ALTER_PARTITION, "AlterPartition", 2, 3, 0),
+        Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0),
         Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
         Api(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0),

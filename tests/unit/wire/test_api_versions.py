@@ -46,11 +46,10 @@ def test_features_are_told_where_clients_understand_them(version: int) -> None:
         assert response.finalized_features_epoch == 0
         finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
         assert finalized == features
-    if version >= 4:
         supported = {
             feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features
         }
-        assert supported == {"share.version": (0, 1), "transaction.version": (0, 2)}
+        assert supported == {"share.version": (1, 1), "transaction.version": (2, 2)}, "no other level is"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
