@@ -2,8 +2,8 @@
 
 Spark starts it as `python -m moldau.spark.daemon pyspark.worker` (`spark.python.daemon.module`), once on each executor.
 PySpark's daemon imports nothing before it forks, so each worker loads Arrow, the compiled kernels and this package for
-itself: half a second, and memory that is not shared. A fork leaves threads behind: Spark tells numpy's libraries to
-start none, and the one that Arrow's allocator keeps is its own to restart.
+itself: half a second, and memory that is not shared. A fork leaves threads behind (Python 3.12 warns of it), so nothing
+here may start one: Spark tells numpy's libraries, and we tell Arrow's spare allocator.
 
 Spark also puts a zip file with PySpark on the path, out of which Python compiles every module anew, in every process.
 Where the same version is installed, that is used instead.
@@ -14,12 +14,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile, ZipFile
+
+from moldau.spark.hang_ups import ignore_hang_ups
 
 _MODULES = (
     "pyspark.daemon",
@@ -43,13 +43,17 @@ _MODULES = (
     "encodings.idna",  # by which socket.connect() turns a host into bytes
     "numpy.ma",
 )
+# Arrow loads jemalloc with a thread of its own, even where another allocator is in use, as is usual.
+_NO_ARROW_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 
 def preload() -> None:
     """Imports what workers import. What cannot be is left to the worker that needs it: it fails with the reason."""
+    os.environ.setdefault(*_NO_ARROW_THREAD)
     for module in _MODULES:
         with suppress(ImportError):
             importlib.import_module(module)
+    ignore_hang_ups()
     os.register_at_fork(after_in_child=_reseed)
 
 
@@ -72,25 +76,12 @@ def prefer_installed_pyspark() -> None:
                     sys.path.remove(entry)
 
 
-def quiet(worker: Callable[..., int]) -> Callable[..., int]:
-    """A JVM that hangs up first has what it wanted, or is gone: a traceback on the user's screen helps nobody."""
-
-    def ended_quietly(*arguments: Any) -> int:
-        try:
-            return worker(*arguments)
-        except (BrokenPipeError, ConnectionResetError):
-            return 1
-
-    return ended_quietly
-
-
 def main() -> None:
     prefer_installed_pyspark()
     preload()
-    from pyspark import daemon
+    from pyspark.daemon import manager
 
-    daemon.worker = quiet(daemon.worker)
-    daemon.manager()
+    manager()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from moldau.errors import ConfigError, MoldauError
+from moldau.spark.hang_ups import ignore_hang_ups
 from moldau.spark.options import Options
+
+# Here, since every Python process of Spark that plans or reads with this source imports it.
+ignore_hang_ups()
 
 
 class MoldauDataSource(DataSource):

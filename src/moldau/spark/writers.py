@@ -20,6 +20,7 @@ from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.connections import borrowed
 from moldau.spark.exactly_once import Job, TaskMessage, abort_tasks, abort_unfinished, commit_tasks, write_task
+from moldau.spark.hang_ups import ignore_hang_ups
 from moldau.spark.options import QUERY_ID, TYPED_COLUMNS, Options
 from moldau.spark.sink_columns import check_columns
 from moldau.spark.write_options import WriteOptions
@@ -47,6 +48,7 @@ class _Sink:
     def write(self, job: Job, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         from moldau.spark.row_sink import send_idempotently, send_in_transaction
 
+        ignore_hang_ups()
         rows = batches if self._encoder is None else map(self._encoder.apply, batches)
         task = context.partitionId()
         if self.options.exactly_once:

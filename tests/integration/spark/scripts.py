@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 
-_HANG_UP = re.compile(
-    r"Traceback \(most recent call last\):\n"
-    r"(?:  File \"[^\"]*pyspark/daemon\.py\".*\n(?:    .*\n)*)+"
-    r"BrokenPipeError: .*\n"
-)
 # A start takes seconds; a machine that is busy with other tests, more.
 SCRIPT_TIMEOUT_S = 110
 
@@ -44,12 +38,7 @@ def run_script(code: str, folder: Path, *arguments: str, **environment: str) -> 
             process.kill()
             raise
     assert process.returncode == 0, complaints
-    return output, without_hang_ups(complaints)
-
-
-def without_hang_ups(complaints: str) -> str:
-    """PySpark's own daemon tells of a JVM that hung up before its last flush; which of the two is first is chance."""
-    return _HANG_UP.sub("", complaints)
+    return output, complaints
 
 
 def is_gone(pid: int) -> bool:

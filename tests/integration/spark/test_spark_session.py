@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 
 import psutil
@@ -14,10 +15,13 @@ from pyspark.sql import SparkSession
 
 import moldau.spark
 from moldau.spark.gateway import spark_package
+from moldau.spark.java import find_java, home_for_scripts
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.scripts import is_gone, next_line, run_script, start_script
 from tests.integration.spark.topics import produce
 from tests.integration.waiting import eventually
+
+ROWS = 30_000
 
 EVERYTHING = """
 import json, sys, tempfile
@@ -27,6 +31,7 @@ spark = moldau.spark.session("everything", "local[2]", short_job=True)
 options = {"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2], "startingOffsets": "earliest"}
 rows = spark.read.format("moldau").options(**options).load()
 arrow = rows.toArrow()
+rows.limit(2).collect()
 sink = {"kafka.bootstrap.servers": sys.argv[1], "topic": sys.argv[3]}
 rows.write.format("moldau").options(**sink).mode("append").save()
 counted = []
@@ -39,6 +44,16 @@ query = (
 query.awaitTermination()
 java = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
 print(json.dumps([arrow.num_rows, sum(counted), java]))
+"""
+
+FIRST_ROWS = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.read.format("moldau").options(**{"kafka.bootstrap.servers": sys.argv[1], "subscribe": sys.argv[2]}).load()
+rows.show(2)
+print(len(rows.limit(3).collect()), len(rows.head(4)))
 """
 
 WAITS = """
@@ -54,8 +69,9 @@ time.sleep(100)
 
 @pytest.fixture
 def filled(bootstrap: str, new_topic: NewTopic) -> str:
+    """A task's rows are more than the socket to the JVM holds, so a `limit` ends before the task does."""
     topic = new_topic(2)
-    produce(bootstrap, topic, (b"%d" % (number % 7) for number in range(100)))
+    produce(bootstrap, topic, (b"%d" % (number % 7) * 100 for number in range(ROWS)))
     return topic
 
 
@@ -65,7 +81,7 @@ def run_everything(bootstrap: str, topic: str, copy: str, tmp_path: Path, **envi
     arguments = (bootstrap, topic, copy, str(tmp_path))
     output, complaints = run_script(EVERYTHING, tmp_path / "empty", *arguments, **environment)
     rows, counted, java_home = json.loads(output)
-    assert (rows, counted) == (100, 100)
+    assert (rows, counted) == (ROWS, ROWS)
     return java_home, complaints
 
 
@@ -91,6 +107,14 @@ def test_a_spark_home_is_started_by_its_own_scripts(
         bootstrap, filled, new_topic(), tmp_path, JAVA_HOME=str(JAVA_HOME), SPARK_HOME=str(spark_package())
     )
     assert java_home == str(JAVA_HOME)
+
+
+def test_the_first_rows_leave_no_traceback_in_a_plain_session(bootstrap: str, filled: str, tmp_path: Path) -> None:
+    environment = {"JAVA_HOME": str(home_for_scripts(find_java(), tmp_path)), "PYSPARK_PYTHON": sys.executable}
+    output, complaints = run_script(FIRST_ROWS, tmp_path, bootstrap, filled, **environment)
+    assert output.splitlines()[-1] == "3 4"
+    for word in ("Traceback", "BrokenPipe", "ConnectionReset", "DeprecationWarning"):
+        assert word not in complaints
 
 
 def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
