@@ -5,9 +5,10 @@ Killed in between, it computes the batch again. So what a batch wrote has to app
 to find out that it is there.
 
 **Who writes what.** Every task of a query has a transactional id, and a consumer group, of the same name:
-`<prefix>-<query id>-<task>`. In the group lies the task's *record*: the number of the batch after the last one whose
-rows it committed, as an offset, and beside it how many rows these were. (One group per task, since brokers take an
-offset only for a partition that exists, and there may be more tasks than partitions.)
+`<prefix>-<query id>-<task>`. In the group lies the task's *record*: the last batch whose rows it committed, and how
+many rows these were. It is the metadata of an offset that is committed in the transaction of the rows. The offset
+itself is 0 in a topic that stays empty, `<prefix>-sink-records`, so a tool that computes lag finds none. (One group
+per task, since brokers take an offset only for a partition that exists, and there may be more tasks than partitions.)
 
     task     1  InitProducerId: whoever had the id before is shut out, what they left open is aborted
              2  OffsetFetch: the record. It says that this batch is done: write nothing. Otherwise:
@@ -40,25 +41,35 @@ on though Spark gave it up cannot write: the next one has raised the epoch in 1.
 **What a replay must keep.** A batch of which some transactions were committed and others were not is completed by its
 tasks, so it has to fall into the same tasks with the same rows. Spark's sources and shuffles give that; a query with
 `rand()` does not, nor does one with other settings. The number of tasks, and the rows of every task that is done,
-are compared; what does not fit is an `InDoubtError`, before any more is committed.
+are compared; what does not fit is an `InDoubtError`, before any more is committed. So it is when nothing is missing:
+a checkpoint that was restored from a copy may cut its next batch differently, and those rows would be lost.
 
 **When the record is gone.** Groups lose their offsets a week after the last commit (offsets.retention.minutes), or
-when they or the topic are deleted. A stream that is past its first batch and finds no record cannot know whether the
-batch is there: an `InDoubtError` again, and `failOnDoubt=false` writes it.
+when they or the topic of the records are deleted. A batch other than the first that finds no record may be in the
+topic already: an `InDoubtError` again, and `failOnDoubt=false` writes it. A record of a later batch says that the
+checkpoint is older than the topic: the same. The record of task 0 alone is asked for both. It is part of every
+batch, and what the other tasks have may be left from before somebody went on in doubt.
 
-Batch writes have no replay. Their transactions are ended together in the same way, without records, once all are seen
-to be open still: in a long job the first ones time out while the last ones are written. With `txnAppId`
-and `txnVersion` they have records, and a version that is not newer than the last changes nothing.
+**Batch writes** with `txnAppId` and `txnVersion`, and by them `foreachBatch`, are no different: the version is the
+batch, `<prefix>-<app id>:<topic>-<task>` the transactional id. The table holds: a driver that died while it ended
+transactions leaves some of the batch, and the same version written again completes it.
+
+Batch writes without these have no records: nobody could tell a second run from a new write. All transactions are seen
+to be open before the first is ended, since in a long job the first ones time out while the last ones are written. Then
+they are ended together, in a few milliseconds. A driver that dies in these leaves the rows of some tasks; those of the
+others are aborted when they time out. A write of one task is one transaction, and all or nothing always.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -69,40 +80,53 @@ from moldau.errors import ErrorCode, InDoubtError, KafkaError
 from moldau.spark.connections import borrowed
 from moldau.spark.transactions import Offset, Transaction, Transactions
 from moldau.spark.write_options import WriteOptions
-from moldau.wire.constants import GROUPS_TOPIC
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOGGER = logging.getLogger(__name__)
 
-# Where rows choose their topics, the record is kept under one that every cluster has.
-_RECORD_TOPIC = GROUPS_TOPIC
-_ON_WITHOUT_PROOF = (
-    "To go on without proof, at the risk of rows that are there twice, start once with failOnDoubt=false."
+_WRITE_WITHOUT_PROOF = (
+    "To write it anyway, at the risk of rows that are there twice, start once with failOnDoubt=false."
+)
+_GO_ON_WITHOUT_PROOF = (
+    "To go on, with what is in the topic and at the risk of missing or doubled rows, start once with failOnDoubt=false."
+)
+_COMPLETED = "Start the query again, or the job with the same txnVersion: it writes what is missing."
+_NOTHING_WRITTEN = "Nothing was committed: the job can be started again."
+_PARTLY_WRITTEN = (
+    "Rows of other tasks are in the topic, and the job started again would write them twice. With txnAppId and "
+    "txnVersion it would complete them."
 )
 
 RowIterator = Iterator["pa.RecordBatch"]
 
 
 class Record(NamedTuple):
-    next_batch: int
+    batch: int  # the last one that was committed
     rows: int
     tasks: int | None = None  # of the whole batch; only task 0's record says
 
-    def to_offset(self) -> Offset:
-        words = {"rows": self.rows} | ({} if self.tasks is None else {"tasks": self.tasks})
-        return Offset(self.next_batch, json.dumps(words))
+    def to_text(self) -> str:
+        return json.dumps({name: value for name, value in self._asdict().items() if value is not None})
 
     @classmethod
     def from_offset(cls, offset: Offset) -> Record:
+        """Records once had the number after the batch as their offset."""
         try:
             words = json.loads(offset.metadata)
-            return cls(offset.offset, int(words["rows"]), words.get("tasks"))
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(int(words.get("batch", offset.offset - 1)), int(words["rows"]), words.get("tasks"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InDoubtError(
                 f"the offset {offset} in the sink's group is no record of this sink: let nobody else commit there"
             ) from error
+
+    @classmethod
+    def latest(cls, offsets: Mapping[str, Offset], topic: str) -> Record | None:
+        """Of a group's offsets by topic. Other topics are where records once were."""
+        if topic in offsets:
+            return cls.from_offset(offsets[topic])
+        return max(map(cls.from_offset, offsets.values()), key=attrgetter("batch"), default=None)
 
 
 @dataclass(frozen=True)
@@ -125,7 +149,16 @@ class Job(NamedTuple):
 
     app: str
     batch_id: int | None
-    is_stream: bool = False
+
+    @classmethod
+    def of_query(cls, options: WriteOptions, query_id: str, batch_id: int) -> Job:
+        return cls(f"{options.id_prefix}-{query_id}", batch_id)
+
+    @classmethod
+    def of_write(cls, options: WriteOptions) -> Job:
+        """The topic is part of who writes: a colon, which no topic's name has, keeps the two apart."""
+        app_id = uuid.uuid4() if options.app_id is None else f"{options.app_id}:{options.topic or ''}"
+        return cls(f"{options.id_prefix}-{app_id}", options.version)
 
     def transactional_id(self, task: int) -> str:
         return _transactional_id(self.app, task)
@@ -150,14 +183,13 @@ def write_task(
     with borrowed(options.client) as cluster:
         transactions = Transactions(cluster)
         transaction = transactions.begin(job.transactional_id(task), options.transaction_timeout_ms)
-        done = _find_done(transactions, job, task, fail_on_doubt=options.fail_on_doubt)
+        done = _find_done(transactions, job, task, options)
         if done is not None:
             return TaskMessage(task, sum(batch.num_rows for batch in rows), done=done)
         try:
             count = send(transactions, transaction, rows)
             if task and job.batch_id is not None:
-                record = Record(job.batch_id + 1, count)
-                transactions.write_offset(transaction, options.topic or _RECORD_TOPIC, record.to_offset())
+                transactions.write_record(transaction, options.records_topic, Record(job.batch_id, count).to_text())
         except BaseException:
             with suppress(KafkaError):  # whatever became of it, the first error is the one to tell
                 transactions.end([transaction], commit=False)
@@ -165,30 +197,28 @@ def write_task(
     return TaskMessage(task, count, transaction)
 
 
-def _find_done(transactions: Transactions, job: Job, task: int, *, fail_on_doubt: bool) -> Record | None:
+def _find_done(transactions: Transactions, job: Job, task: int, options: WriteOptions) -> Record | None:
     """The task's record, if it says that the batch is done."""
     if job.batch_id is None:
         return None
     group = job.transactional_id(task)
-    offset = transactions.read_offset(group)
-    record = None if offset is None else Record.from_offset(offset)
-    wanted = job.batch_id + 1
-    if job.is_stream and record is None and task == 0 and job.batch_id > 0:
+    record = Record.latest(transactions.read_records(group), options.records_topic)
+    if task == 0 and record is None and job.batch_id > 0:
         _doubt(
-            f"group '{group}' has no record of the batches before batch {job.batch_id}: this one may be in the topic "
-            "already. The group or the topic was deleted, or nothing was written for offsets.retention.minutes, or "
-            f"the query did not write exactly_once before. {_ON_WITHOUT_PROOF}",
-            fail_on_doubt,
+            f"batch {job.batch_id} may be in the topic already: group '{group}' has no record of the batches before "
+            "it. Either this sink has not written for this query or txnAppId before (to this topic, exactly_once), and "
+            f"no row is in danger. Or the record is gone: the group or the topic '{options.records_topic}' was "
+            f"deleted, or nothing was written for offsets.retention.minutes. {_WRITE_WITHOUT_PROOF}",
+            options.fail_on_doubt,
         )
-    if job.is_stream and record is not None and record.next_batch > wanted:
+    if task == 0 and record is not None and record.batch > job.batch_id:
         _doubt(
-            f"the topic holds batch {record.next_batch - 1} of this query, but Spark is at batch {job.batch_id}: the "
-            "checkpoint is older than the topic. Use the checkpoint that wrote it, or a new one. "
-            f"{_ON_WITHOUT_PROOF}",
-            fail_on_doubt,
+            f"the topic holds batch {record.batch} of this query or txnAppId, and this is batch {job.batch_id}: the "
+            "checkpoint is older than the topic, or txnVersion does not grow. Use the checkpoint that wrote it, or a "
+            f"new one, or a version that was not used. {_WRITE_WITHOUT_PROOF}",
+            options.fail_on_doubt,
         )
-        return None
-    return record if record is not None and record.next_batch >= wanted else None
+    return record if record is not None and record.batch == job.batch_id else None
 
 
 def commit_tasks(
@@ -199,22 +229,18 @@ def commit_tasks(
     rest = [message for message in messages if message.transaction is not None]
     if batch_id is not None and messages:
         first = next(message for message in messages if message.task == 0)
-        done = first.done
-        if done is not None and done.next_batch > batch_id + 1:  # an old version: also what other tasks wrote is old
-            abort_tasks(cluster, messages)
-            return
-        _check_replay(done, messages, fail_on_doubt=options.fail_on_doubt)
+        _check_replay(first.done, messages, fail_on_doubt=options.fail_on_doubt)
         if first.transaction is not None:
-            record = Record(batch_id + 1, first.rows, len(messages))
+            record = Record(batch_id, first.rows, len(messages))
             try:
-                transactions.write_offset(first.transaction, options.topic or _RECORD_TOPIC, record.to_offset())
+                transactions.write_record(first.transaction, options.records_topic, record.to_text())
             except KafkaError as error:
-                raise _refusal({first.transaction: error}, options) from error
-            _end(transactions, [first], options)
+                raise _refusal({first.transaction: error}, options, _COMPLETED) from error
+            _end(transactions, [first], options, _COMPLETED)
             rest.remove(first)
     elif batch_id is None:
         _check_open(cluster, rest, options)
-    _end(transactions, rest, options)
+    _end(transactions, rest, options, _PARTLY_WRITTEN if batch_id is None else _COMPLETED)
 
 
 def _check_replay(done: Record | None, messages: Sequence[TaskMessage], *, fail_on_doubt: bool) -> None:
@@ -225,25 +251,24 @@ def _check_replay(done: Record | None, messages: Sequence[TaskMessage], *, fail_
     if done is None:
         _doubt(
             f"task {settled[0].task} has committed its rows of this batch, but the record of task 0 is gone: "
-            f"let nobody delete the sink's groups. {_ON_WITHOUT_PROOF}",
+            f"let nobody delete the sink's groups. {_GO_ON_WITHOUT_PROOF}",
             fail_on_doubt,
         )
         return
     if done.tasks != len(messages):
         _doubt(
             f"this batch was written by {done.tasks} tasks, and some of its rows may be missing; computed again it "
-            f"falls into {len(messages)} tasks, so they cannot be told. Start the query with the settings it had "
-            f"(minPartitions, shuffle partitions, cores). {_ON_WITHOUT_PROOF}",
+            f"falls into {len(messages)} tasks, so they cannot be told. Start it with the settings it had "
+            f"(minPartitions, shuffle partitions, cores). {_GO_ON_WITHOUT_PROOF}",
             fail_on_doubt,
         )
-    differing = [message for message in settled if message.done and message.rows != message.done.rows]
-    if differing and any(message.transaction for message in messages):
-        one = differing[0]
-        recorded = one.done.rows if one.done else 0
+    differing = next((one for one in settled if one.done is not None and one.rows != one.done.rows), None)
+    if differing is not None and differing.done is not None:
         _doubt(
-            f"task {one.task} committed {recorded} rows of this batch, and computed again it has {one.rows}, while "
-            "other tasks' rows are missing: the query does not give the same rows twice (rand(), a changed "
-            f"query or source), so the missing ones cannot be told. {_ON_WITHOUT_PROOF}",
+            f"task {differing.task} committed {differing.done.rows} rows of this batch, and computed again it has "
+            f"{differing.rows}. Either the query does not give the same rows twice (rand(), a changed query or "
+            "source), or these are other rows, by a restored checkpoint or a txnVersion that was used before. "
+            f"{_GO_ON_WITHOUT_PROOF}",
             fail_on_doubt,
         )
 
@@ -256,7 +281,7 @@ def _check_open(cluster: Cluster, messages: Sequence[TaskMessage], options: Writ
         if found.state != "Ongoing"
     }
     if ended:
-        raise _refusal(ended, options)
+        raise _refusal(ended, options, _NOTHING_WRITTEN)
 
 
 def _described(cluster: Cluster, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]:
@@ -270,21 +295,21 @@ def _described(cluster: Cluster, transactional_ids: Sequence[str]) -> dict[str, 
     return {name: found for name, found in described.items() if not isinstance(found, KafkaError)}
 
 
-def _end(transactions: Transactions, messages: Sequence[TaskMessage], options: WriteOptions) -> None:
+def _end(transactions: Transactions, messages: Sequence[TaskMessage], options: WriteOptions, if_refused: str) -> None:
     opened = [message.transaction for message in messages if message.transaction is not None]
     refused = transactions.end(opened, commit=True)
     if refused:
-        raise _refusal(refused, options)
+        raise _refusal(refused, options, if_refused)
 
 
-def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions) -> KafkaError:
+def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions, what_now: str) -> KafkaError:
     transaction, error = next(iter(refused.items()))
     return KafkaError(
         error.code,
         f"{len(refused)} transactions could not be committed, among them '{transaction.transactional_id}' "
         f"({error.message}). If it took longer than kafka.transaction.timeout.ms={options.transaction_timeout_ms}, "
         "raise it (and the broker's transaction.max.timeout.ms) or write smaller batches; if a second attempt of the "
-        "task took its place, set spark.speculation=false. A query or job started again writes what is missing.",
+        f"task took its place, set spark.speculation=false. {what_now}",
     )
 
 

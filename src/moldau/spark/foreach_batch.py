@@ -3,36 +3,67 @@
 Spark gives Python sinks no update mode, and `foreachBatch` calls again for a batch that was not finished. A batch
 write under the query's id and the batch's number changes nothing when it is repeated, so the two together are a sink
 with every output mode.
+
+The query, the topic and the `txnAppId`, if there is one, say who writes. A query with a new checkpoint is another
+query, so its batches are written though they have the numbers of earlier ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
-from moldau.spark.options import QUERY_ID, option_text
+from moldau.spark.exactly_once import Job
+from moldau.spark.options import QUERY_ID, Options, option_text
 from moldau.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_JOB_GROUP = "spark.jobGroup.id"  # the id of the query's run, which is another after each start
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job group of the user's does not look like this
+
+
+class _Batch(NamedTuple):
+    run_id: str
+    batch_id: int
+
+
+# The last batch that each sink of this process wrote, by cluster and app. A run never repeats a batch.
+_written: dict[tuple[ClientConfig, str], _Batch] = {}
+
 
 class BatchSink:
-    """Writes each micro-batch once. One topic a sink: a second one in the same query needs a `txnAppId` of its own."""
+    """Writes each micro-batch once. Two sinks of a query that write to the same topic have a `txnAppId` each."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = {name: option_text(value) for name, value in options.items()}
-        WriteOptions.parse({**self._options, "txnAppId": "-", "txnVersion": "0"})  # what is wrong is told here
+        self._parsed("-", 0)  # what is wrong is told here
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        app_id = self._options.get("txnAppId") or _query_id(rows)
-        options = {**self._options, "txnAppId": app_id, "txnVersion": str(batch_id)}
-        rows.write.format("moldau").mode("append").options(**options).save()
+        context = rows.sparkSession.sparkContext
+        query_id = context.getLocalProperty(QUERY_ID)
+        if query_id is None:
+            raise ConfigError("batch_sink works inside foreachBatch of a streaming query: use df.write for a batch")
+        options = self._parsed(query_id, batch_id)
+        writer = options.client, Job.of_write(options).app
+        batch = _Batch(context.getLocalProperty(_JOB_GROUP) or "", batch_id)
+        if _written.get(writer) == batch and _RUN_ID.fullmatch(batch.run_id):
+            raise ConfigError(
+                f"batch {batch_id} was already written to {options.topic or 'the topics of its rows'} by a batch_sink "
+                "of this query, so these rows would be taken for the same and left out: give each batch_sink a "
+                "txnAppId of its own"
+            )
+        rows.write.format("moldau").mode("append").options(**self._named(query_id, batch_id)).save()
+        _written[writer] = batch
 
+    def _parsed(self, query_id: str, batch_id: int) -> WriteOptions:
+        return WriteOptions.parse(self._named(query_id, batch_id))
 
-def _query_id(rows: DataFrame) -> str:
-    query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    if query_id is None:
-        raise ConfigError("batch_sink works inside foreachBatch of a streaming query: use df.write for a batch")
-    return query_id
+    def _named(self, query_id: str, batch_id: int) -> dict[str, str]:
+        given = Options(self._options).get("txnAppId")
+        app_id = query_id if given is None else f"{query_id}-{given}"
+        return {**self._options, "txnAppId": app_id, "txnVersion": str(batch_id)}

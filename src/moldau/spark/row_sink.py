@@ -52,7 +52,7 @@ def _send(options: WriteOptions, producer: Producer, rows: RowIterator) -> int:
     count = 0
     try:
         if options.topic is not None:
-            producer.topic(options.topic)  # even without rows: the record of the batch is kept under its name
+            producer.topic(options.topic)  # created where it does not exist, even without rows
         for batch in rows:
             sink.write(batch)
             count += batch.num_rows

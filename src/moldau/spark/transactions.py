@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from moldau.client.admin import create_topic
 from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
 from moldau.client.connection import Connection, to_error
 from moldau.errors import ErrorCode, KafkaError
@@ -29,17 +30,22 @@ _VERSIONS = {  # the last before KIP-890 gave clients another way
     ApiKey.END_TXN: 3,
     ApiKey.OFFSET_FETCH: 7,
 }
-_PASSING = (
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.CONCURRENT_TRANSACTIONS,  # the one before is still being ended
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a new topic is not known everywhere at once
+_PASSING = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,  # the one before is still being ended
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a new topic is not known everywhere at once
+    }
 )
 _FIRST_PAUSE_S = 0.005  # the end of a transaction takes a few ms; later pauses double up to retry.backoff.ms
 
-_RECORD_PARTITION = 0  # of any topic: brokers take offsets only of partitions that exist
+# Records are text beside an offset. The topic they are kept under has one partition and stays empty, so this offset is
+# its end: to every tool the group has read all there is.
+_RECORD_PARTITION = 0
+_RECORD_OFFSET = 0
 
 _END_TXN_PLAIN_VERSION = 1
 _END_TXN_END = struct.Struct(">qh?")
@@ -52,7 +58,8 @@ _ADVICE = {
     "the option transactionalIdPrefix",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "give the user READ on groups that begin with the option "
     "transactionalIdPrefix",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "give the user READ and WRITE on the topic",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "give the user WRITE on the topic, and READ on the topic where "
+    "the sink keeps its records: the option transactionalIdPrefix and '-sink-records'",
 }
 
 
@@ -65,7 +72,7 @@ class Transaction(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """As committed in a group: a number and a few words beside it."""
+    """As committed in a group: a position and the text beside it."""
 
     offset: int
     metadata: str
@@ -121,8 +128,8 @@ class Transactions:
             ),
         )
 
-    def write_offset(self, transaction: Transaction, topic: str, offset: Offset) -> None:
-        """Commit it in the group of the transactional id's name, as part of the transaction."""
+    def write_record(self, transaction: Transaction, topic: str, text: str) -> None:
+        """Keep it under this topic in the group of the transactional id's name, as part of the transaction."""
         group = transaction.transactional_id
         self._ask(
             (CoordinatorType.TRANSACTION, transaction.transactional_id),
@@ -133,9 +140,9 @@ class Transactions:
         def build(schema: Schema) -> Any:
             partition = schema.TxnOffsetCommitRequestPartition(
                 partition_index=_RECORD_PARTITION,
-                committed_offset=offset.offset,
+                committed_offset=_RECORD_OFFSET,
                 committed_leader_epoch=-1,
-                committed_metadata=offset.metadata,
+                committed_metadata=text,
             )
             return schema.TxnOffsetCommitRequest(
                 group_id=group,
@@ -146,15 +153,34 @@ class Transactions:
                 **transaction._asdict(),
             )
 
-        self._ask(
+        commit = partial(
+            self._ask,
             (CoordinatorType.GROUP, group),
             ApiKey.TXN_OFFSET_COMMIT,
             build,
             lambda answer: (result.error_code for found in answer.topics for result in found.partitions),
         )
+        try:
+            commit(passing=_PASSING - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            self._create(topic)
+            commit()
 
-    def read_offset(self, group: str) -> Offset | None:
-        """The latest that was committed, under whatever topic; waits for a transaction that is being ended."""
+    def _create(self, topic: str) -> None:
+        try:
+            create_topic(self._cluster, topic, partitions=_RECORD_PARTITION + 1)
+        except KafkaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
+                raise KafkaError(
+                    error.code,
+                    f"cannot create the topic '{topic}' for the sink's records ({error.message}): create it with one "
+                    "partition, or allow the user to",
+                ) from error
+
+    def read_records(self, group: str) -> dict[str, Offset]:
+        """What is committed, by topic; waits for a transaction that is being ended."""
         answer = self._ask(
             (CoordinatorType.GROUP, group),
             ApiKey.OFFSET_FETCH,
@@ -164,13 +190,12 @@ class Transactions:
                 *(result.error_code for topic in answer.topics for result in topic.partitions),
             ),
         )
-        found = [
-            Offset(result.committed_offset, result.metadata or "")
+        return {
+            topic.name: Offset(result.committed_offset, result.metadata or "")
             for topic in answer.topics
             for result in topic.partitions
             if result.partition_index == _RECORD_PARTITION and result.committed_offset >= 0
-        ]
-        return max(found, default=None)
+        }
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> dict[Transaction, KafkaError]:
         """End them all; returns those that were refused, with the reason. Hundreds have no more time than one."""
@@ -226,7 +251,9 @@ class Transactions:
         api_key: ApiKey,
         build: Callable[[Schema], Any],
         codes: Callable[[Any], Iterable[int]] = lambda answer: (answer.error_code,),
+        *,
         deadline: float | None = None,
+        passing: Collection[ErrorCode] = _PASSING,
     ) -> Any:
         """The coordinator's answer, once it has no error; all these requests may be sent twice."""
         deadline = self._deadline() if deadline is None else deadline
@@ -243,7 +270,7 @@ class Transactions:
                     raise
                 error = unreachable
                 self._cluster.close()
-            if error.code not in (*UNREACHABLE, *_PASSING) or time.monotonic() >= deadline:
+            if error.code not in (*UNREACHABLE, *passing) or time.monotonic() >= deadline:
                 raise _told(error, coordinator) from error
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.clear()

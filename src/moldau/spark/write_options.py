@@ -7,6 +7,7 @@ and those of typed topics (`moldau.spark.formats`). Properties that only matter 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -56,6 +57,10 @@ _DELIVERY_TIMEOUT_MS_DEFAULT = 120_000
 _MAX_BLOCK_MS_DEFAULT = 10_000
 
 
+# It also begins the name of a topic, and those have at most 249 characters.
+_ID_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
 class WriteOptions(NamedTuple):
     client: ClientConfig
     topic: str | None  # None: each row says
@@ -72,6 +77,11 @@ class WriteOptions(NamedTuple):
     app_id: str | None
     version: int | None
     fail_on_doubt: bool
+
+    @property
+    def records_topic(self) -> str:
+        """An empty topic: the sink's records are the metadata of offsets committed there."""
+        return f"{self.id_prefix}-sink-records"
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -98,11 +108,21 @@ class WriteOptions(NamedTuple):
             delivery_timeout_ms=_number(options, "kafka.delivery.timeout.ms", _DELIVERY_TIMEOUT_MS_DEFAULT),
             transaction_timeout_ms=_number(options, "kafka.transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS_DEFAULT),
             max_block_ms=_number(options, "kafka.max.block.ms", _MAX_BLOCK_MS_DEFAULT),
-            id_prefix=options.text("transactionalIdPrefix", "moldau"),
+            id_prefix=_id_prefix(options),
             app_id=app_id,
             version=version,
             fail_on_doubt=options.flag("failOnDoubt", True),
         )
+
+
+def _id_prefix(options: Options) -> str:
+    prefix = options.text("transactionalIdPrefix", "moldau")
+    if not _ID_PREFIX.fullmatch(prefix):
+        raise ConfigError(
+            f"option transactionalIdPrefix={prefix}: expected up to 200 letters, digits, '.', '_' and '-', since the "
+            "name of a topic begins with it too"
+        )
+    return prefix
 
 
 def _acks(options: Options, exactly_once: bool) -> int:

@@ -7,7 +7,6 @@ transactions, and why, is in `exactly_once`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -65,12 +64,11 @@ def _encoder(options: Options, schema: StructType) -> Encoder | None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """All rows of one `df.write.save()`, or none of them."""
+    """The rows of one `df.write.save()`, which appear when all are written."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._sink = _Sink(options, schema)
-        settings = self._sink.options
-        self._job = Job(f"{settings.id_prefix}-{settings.app_id or uuid.uuid4()}", settings.version)
+        self._job = Job.of_write(self._sink.options)
 
     @property
     def client(self) -> ClientConfig:
@@ -104,7 +102,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
             raise ConfigError(f"Spark does not say which query and batch this is ({QUERY_ID}, {_BATCH_ID})")
-        job = Job(f"{self._sink.options.id_prefix}-{query_id}", int(batch_id), is_stream=True)
+        job = Job.of_query(self._sink.options, query_id, int(batch_id))
         return self._sink.write(job, context, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -10,8 +10,8 @@ from moldau.client.transactions import list_transactions
 from moldau.errors import ErrorCode, KafkaError
 from moldau.spark.exactly_once import TaskMessage, abort_unfinished
 from tests.integration.conftest import cluster_at, make_topic
-from tests.integration.spark.test_spark_sink import Sink, values
-from tests.integration.test_apache import pytestmark  # noqa: F401 - skips where there are no jars
+from tests.integration.spark.sinks import Sink, values
+from tests.integration.test_apache import java, pytestmark  # noqa: F401 - skips where there are no jars
 from tests.integration.waiting import eventually
 
 TASKS = 300
@@ -39,13 +39,26 @@ def test_a_topic_that_is_not_there_is_created(apache: str, rows: range) -> None:
 def test_a_driver_may_die_anywhere_in_its_commit(apache: str) -> None:
     topic = make_topic(apache, 3)
     sink = Sink(apache, topic)
-    for task, part in enumerate(parts(4)):
-        sink.write(0, task, part)  # and dies before it
-    sink.commit_and_die(0, [sink.write(0, task, part) for task, part in enumerate(parts(4))])
-    assert len(values(apache, topic)) < 400
-    for _ in range(2):  # and after it
-        sink.commit(0, [sink.write(0, task, part) for task, part in enumerate(parts(4))])
-        expect(apache, topic, range(400))
+    for batch_id in range(6):
+        mine = [range(part.start + 400 * batch_id, part.stop + 400 * batch_id) for part in parts(4)]
+        sink.commit_and_die(batch_id, [sink.write(batch_id, *task) for task in enumerate(mine)], batch_id)
+        for _ in range(2):
+            sink.commit(batch_id, [sink.write(batch_id, *task) for task in enumerate(mine)])
+            expect(apache, topic, range(400 * batch_id + 400))
+
+
+def test_apache_s_own_tool_sees_no_lag_of_the_sink(apache: str) -> None:
+    topic = make_topic(apache, 1)
+    sink = Sink(apache, topic)
+    for batch_id in range(2):
+        sink.commit(batch_id, [sink.write(batch_id, task, part) for task, part in enumerate(parts(2, 1000))])
+    opened = [sink.write(2, task, part) for task, part in enumerate(parts(2))]
+    groups = [argument for task in range(2) for argument in ("--group", f"{sink.app}-{task}")]
+    tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    described = java(tool, "--bootstrap-server", apache, "--describe", *groups)
+    rows = [line.split()[:6] for line in described.splitlines() if line.startswith(sink.app)]
+    assert sorted(rows) == [[f"{sink.app}-{task}", "moldau-sink-records", "0", "0", "0", "0"] for task in range(2)]
+    sink.commit(2, opened)
 
 
 def test_an_attempt_that_was_given_up_cannot_write_any_more(apache: str) -> None:

@@ -16,7 +16,7 @@ import moldau.spark
 from moldau.client.transactions import list_transactions
 from moldau.spark.writers import StreamWriter
 from tests.integration.conftest import NewTopic, cluster_at
-from tests.integration.spark.test_spark_sink import Sink, options, values
+from tests.integration.spark.sinks import Sink, options, values
 from tests.integration.spark.topics import numbered, produce, stream
 from tests.integration.waiting import eventually
 

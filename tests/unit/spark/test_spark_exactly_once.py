@@ -7,8 +7,9 @@ import pickle
 import pytest
 
 from moldau.errors import InDoubtError
-from moldau.spark.exactly_once import Record, TaskMessage, _check_replay
+from moldau.spark.exactly_once import Job, Record, TaskMessage, _check_replay
 from moldau.spark.transactions import Offset, Transaction
+from moldau.spark.write_options import WriteOptions
 
 BATCH = 7
 
@@ -18,16 +19,32 @@ def wrote(task: int, rows: int = 10) -> TaskMessage:
 
 
 def had(task: int, rows: int = 10, *, recorded: int = 10, tasks: int | None = None) -> TaskMessage:
-    return TaskMessage(task, rows, done=Record(BATCH + 1, recorded, tasks))
+    return TaskMessage(task, rows, done=Record(BATCH, recorded, tasks))
 
 
 def check(*messages: TaskMessage, fail_on_doubt: bool = True) -> None:
     _check_replay(messages[0].done, messages, fail_on_doubt=fail_on_doubt)
 
 
-def test_a_record_goes_through_an_offset_and_its_metadata() -> None:
-    for record in (Record(8, 100), Record(1, 0, tasks=4)):
-        assert Record.from_offset(record.to_offset()) == record
+def test_a_record_goes_through_the_metadata_of_an_offset() -> None:
+    for record in (Record(8, 100), Record(0, 0, tasks=4)):
+        assert Record.from_offset(Offset(0, record.to_text())) == record
+
+
+def test_the_latest_record_is_that_of_its_own_topic_or_of_those_where_records_once_were() -> None:
+    assert Record.latest({}, "records") is None
+    once = {"a": Offset(3, '{"rows": 1}'), "b": Offset(9, '{"rows": 2, "tasks": 1}')}
+    assert Record.latest(once, "records") == Record(8, 2, 1)
+    assert Record.latest({**once, "records": Offset(0, Record(4, 7).to_text())}, "records") == Record(4, 7)
+
+
+def test_who_writes_a_batch_has_its_topic_in_the_name() -> None:
+    def app(**given: str) -> str:
+        options = {"kafka.bootstrap.servers": "localhost:9092", "txnVersion": "0", "txnAppId": "job"} | given
+        return Job.of_write(WriteOptions.parse(options)).app
+
+    assert app(topic="a") == "moldau-job:a"
+    assert len({app(), app(topic="a"), app(topic="b"), app(topic="a", txnAppId="b")}) == 4
 
 
 @pytest.mark.parametrize("metadata", ["", "{}", "null", "[1]", '{"rows": "x"}', "not json"])
@@ -58,10 +75,10 @@ def test_a_batch_that_falls_into_other_tasks_is_in_doubt() -> None:
         check(had(0, tasks=4), had(1))
 
 
-def test_a_batch_with_other_rows_is_in_doubt_while_some_are_missing() -> None:
+@pytest.mark.parametrize("other", [wrote(1), had(1)])
+def test_a_batch_with_other_rows_is_in_doubt_whether_or_not_some_are_missing(other: TaskMessage) -> None:
     with pytest.raises(InDoubtError, match=r"committed 10 rows.*it has 11"):
-        check(had(0, rows=11, tasks=2), wrote(1))
-    check(had(0, rows=11, tasks=2), had(1))
+        check(had(0, rows=11, tasks=2), other)
 
 
 def test_tasks_that_are_done_without_the_first_are_in_doubt() -> None:

@@ -56,6 +56,7 @@ def test_batches_stay_below_the_largest_request() -> None:
         ({"kafka__compression__type": "brotli"}, "expected one of none, gzip"),
         ({"kafka__max__request__size": "999999999"}, "or less"),
         ({"kafka__transactional__id": "mine"}, "transactionalIdPrefix"),
+        ({"transactionalIdPrefix": "team a"}, "letters, digits"),
         ({"kafka__value__serializer": "x.Y"}, "value.format"),
         ({"processing__guarantee": "twice"}, "expected one of exactly_once"),
         ({"txnAppId": "app"}, "come together"),
