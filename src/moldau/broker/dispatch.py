@@ -45,7 +45,7 @@ from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
 from moldau.broker.old_clients import OldClients
 from moldau.broker.request import RequestContext
-from moldau.broker.served import SERVED
+from moldau.broker.served import REFUSED, SERVED
 from moldau.errors import ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import decode_request, encode_response, parse_request_header
@@ -61,7 +61,13 @@ FETCH_MAX_BYTES = 1024 * 1024
 """Some 30,000 partitions. A Fetch is read on the loop, and its session remembers every one of them."""
 MESSAGE_MAX_BYTES = 8 * 1024 * 1024
 """Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
+REFUSED_MAX_BYTES = 128 * 1024
+"""Of a message that gets an error for each of its items, whatever they are: more would only take time."""
 _MAX_BYTES: dict[int, int] = {
+    **dict.fromkeys(
+        (*REFUSED, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.UPDATE_FEATURES),
+        REFUSED_MAX_BYTES,
+    ),
     ApiKey.PRODUCE: sys.maxsize,  # the connection holds it to `socket.request.max.bytes`
     ApiKey.FETCH: FETCH_MAX_BYTES,
     ApiKey.SHARE_FETCH: FETCH_MAX_BYTES,

@@ -7,7 +7,7 @@ import struct
 import pytest
 from offline import OfflineBroker
 
-from moldau.broker.dispatch import FETCH_MAX_BYTES, HANDLERS, RAW_HANDLERS
+from moldau.broker.dispatch import FETCH_MAX_BYTES, HANDLERS, RAW_HANDLERS, REFUSED_MAX_BYTES
 from moldau.broker.served import SERVED
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import ApiKey
@@ -22,6 +22,13 @@ def test_every_served_api_has_one_handler() -> None:
 async def test_a_fetch_of_a_million_partitions_is_refused_before_it_is_read(offline_broker: OfflineBroker) -> None:
     frame = struct.pack(">hhih", ApiKey.FETCH, 11, 1, -1) + bytes(FETCH_MAX_BYTES)
     with pytest.raises(ProtocolError, match="bytes for Fetch"):
+        await offline_broker.send(frame)
+
+
+@pytest.mark.parametrize("key", [ApiKey.CREATE_ACLS, ApiKey.UPDATE_FEATURES, ApiKey.ALTER_CLIENT_QUOTAS])
+async def test_what_is_refused_anyway_may_not_be_long(offline_broker: OfflineBroker, key: ApiKey) -> None:
+    frame = struct.pack(">hhih", key, 1, 1, -1) + bytes(REFUSED_MAX_BYTES)
+    with pytest.raises(ProtocolError, match="bytes for"):
         await offline_broker.send(frame)
 
 
