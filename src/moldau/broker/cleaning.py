@@ -76,7 +76,7 @@ class Cleaner:
                         failed.add(todo.log)
                         await worker.end()  # whatever it is doing, nobody waits for it
                         worker = None
-                        await self._node.in_thread(discard, todo.log.directory)
+                        await self._node.threads.disk(todo.log.log_dir.path)(discard, todo.log.directory)
                 finally:
                     self._in_progress.remove(todo.log)
         finally:
@@ -115,6 +115,7 @@ class Cleaner:
 
     async def _clean(self, todo: LogToClean, worker: _Worker) -> bool:
         node, started_s = self._node, time.monotonic()
+        log_dir = todo.log.log_dir.path
         bytes_before = bytes_after = 0
         await worker.send(todo.job(node.clock(), self._limits()))
         while True:
@@ -125,7 +126,7 @@ class Cleaner:
                 case Cleaned():
                     if not swap_in(todo, report):
                         return False
-                    await node.in_thread(fsync_path, todo.log.directory)
+                    await node.threads.disk(log_dir)(fsync_path, todo.log.directory)
                     bytes_before += report.bytes_before
                     bytes_after += report.bytes_after
                 case Done(end_offset, keys):
@@ -140,7 +141,7 @@ class Cleaner:
                             "seconds": round(time.monotonic() - started_s, 3),
                         },
                     )  # fmt: skip
-                    await node.in_thread(node.logs.checkpoint_dirty_offsets, todo.log.log_dir.path)
+                    await node.threads.disk(log_dir)(node.logs.checkpoint_dirty_offsets, log_dir)
                     return True
                 case Failed(reason, is_corrupt):
                     self._note_failure(todo.log, reason, is_corrupt)
@@ -180,7 +181,7 @@ class _Worker:
 
     @classmethod
     async def start(cls, node: BrokerNode) -> _Worker:
-        worker = cls(node, await node.in_thread(_spawn))
+        worker = cls(node, await node.threads.cleaning(_spawn))
         worker._transport, _ = await node.loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(worker._reports), _pipe(worker._process.stdout)
         )
@@ -193,7 +194,7 @@ class _Worker:
                 pipe.write(encode_job(job))
                 pipe.flush()
 
-        await self._node.in_thread(write)
+        await self._node.threads.cleaning(write)
 
     async def receive(self) -> Report | None:
         """The next report; None when there will be no more."""
@@ -209,7 +210,7 @@ class _Worker:
 
         if self._transport is not None:
             self._transport.close()
-        await self._node.in_thread(kill)
+        await self._node.threads.cleaning(kill)
 
 
 def _spawn() -> subprocess.Popen[bytes]:

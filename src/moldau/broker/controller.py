@@ -107,7 +107,7 @@ class ControllerShell:
         """This broker is the controller of a new epoch."""
         self._store = store
         try:
-            image = await self._node.in_thread(store.load, leadership.epoch)
+            image = await self._node.threads.metadata(store.load, leadership.epoch)
             if self.leadership != leadership:
                 return
             self._take_over(leadership, image)
@@ -214,7 +214,7 @@ class ControllerShell:
         if records:
             assert self._store is not None
             try:
-                await self._node.in_thread(self._store.append, self.epoch, records, after)
+                await self._node.threads.metadata(self._store.append, self.epoch, records, after)
             except KafkaError as error:
                 if self.machine is machine:
                     await self._not_written(machine, before)
@@ -254,7 +254,7 @@ class ControllerShell:
         """Whether the records are there may be in doubt: what the store holds decides, or the next controller."""
         assert self._store is not None
         try:
-            image = await self._node.in_thread(self._store.load, self.epoch)
+            image = await self._node.threads.metadata(self._store.load, self.epoch)
         except KafkaError as error:
             if self.machine is machine:
                 self.deposed()
@@ -301,12 +301,12 @@ class ControllerShell:
     async def _give_way(self, store: MetadataStore) -> None:
         """Another one may do better; this one stands for election again soon."""
         with suppress(StorageError):
-            await self._node.in_thread(store.resign)
+            await self._node.threads.metadata(store.resign)
         self._node.spawn(self._stand_again(store))
 
     async def _stand_again(self, store: MetadataStore) -> None:
         await asyncio.sleep(STAND_ASIDE_S)
-        await self._node.in_thread(store.stand)
+        await self._node.threads.metadata(store.stand)
 
     async def broker_died(self, broker_id: int) -> None:
         """Its port refuses connections: nobody has to wait for its session's end."""

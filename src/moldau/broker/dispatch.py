@@ -216,12 +216,12 @@ class Dispatcher:
 
     async def _forward(self, context: RequestContext, body: bytes) -> Buffers:
         # What is malformed ends here. The controller would close the connection, and others' requests are on it, too.
-        await self._node.in_thread(decode_request, context.key, context.version, body)
+        await self._node.threads.compute(decode_request, context.key, context.version, body)
         answer = await forward(self._node, context, body)
         return await self._encode_later(context, self._handle_large(context, body)) if answer is None else answer
 
     async def _handle_large(self, context: RequestContext, body: bytes) -> Any:
-        message = await self._node.in_thread(decode_request, context.key, context.version, body)
+        message = await self._node.threads.compute(decode_request, context.key, context.version, body)
         response = HANDLERS[context.key](self._node, context, message)
         return await response if inspect.isawaitable(response) else response
 

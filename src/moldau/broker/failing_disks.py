@@ -8,7 +8,10 @@ every second.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.lives import distrust
@@ -29,19 +32,26 @@ CHECK_INTERVAL_S = 1.0
 """The longest that a full or failed disk stays unnoticed, and freed space unused."""
 
 
+STUCK_S = 10.0
+"""A write to the disk that takes longer is worth a line in the log."""
+
+
 class FailingDisks:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._known: set[LogDir] = set()
+        self._stuck: set[LogDir] = set()
+        self._under_way: dict[LogDir, asyncio.Future[None]] = {}
 
     async def check(self) -> None:
         """Tries full disks again, and follows and leads by what can be written."""
         node = self._node
         for log_dir in node.logs.log_dirs:
             if log_dir.offline:
-                await node.in_thread(distrust, log_dir.path)
+                self._look_after(log_dir, partial(distrust, log_dir.path))
             elif log_dir in self._known:
-                await node.in_thread(log_dir.probe)
+                self._look_after(log_dir, log_dir.probe)
+            self._warn_if_stuck(log_dir)
         failing = {log_dir for log_dir in node.logs.log_dirs if not log_dir.is_writable}
         if failing != self._known:
             for log_dir in failing - self._known:
@@ -54,6 +64,25 @@ class FailingDisks:
             node.replication.follow([one for one in node.hosted if one.log.log_dir in changed])
         if failing:
             await self._hand_over()
+
+    def _look_after(self, log_dir: LogDir, work: Callable[[], None]) -> None:
+        """In its own time: one disk that hangs keeps nobody from the others."""
+        under_way = self._under_way.get(log_dir)
+        if under_way is None or under_way.done():
+            self._under_way[log_dir] = self._node.threads.disk(log_dir.path)(work)
+
+    def _warn_if_stuck(self, log_dir: LogDir) -> None:
+        busy_s = self._node.threads.disk(log_dir.path).busy_s
+        if busy_s < STUCK_S:
+            if log_dir in self._stuck:
+                log.warning("a log directory answers again", extra={"folder": str(log_dir.path)})
+            self._stuck.discard(log_dir)
+        elif log_dir not in self._stuck:
+            self._stuck.add(log_dir)
+            log.error(
+                "A LOG DIRECTORY DOES NOT ANSWER: check its disk; records with flush.messages=1 wait for it",
+                extra={"folder": str(log_dir.path), "waiting_s": round(busy_s)},
+            )
 
     async def _hand_over(self) -> None:
         lost = self._lost()

@@ -7,17 +7,19 @@ makes larger groups, not a longer queue.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from moldau.broker.partition import Partition
+from moldau.broker.threads import Lane
 from moldau.log.partition_log import PartitionLog
 
 
 class GroupCommit:
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lane: Callable[[Path], Lane]) -> None:
         self._loop = loop
-        self._executor = executor
+        self._lane = lane
         self._running: set[PartitionLog] = set()
         self._next: dict[PartitionLog, asyncio.Future[None]] = {}
 
@@ -55,9 +57,11 @@ class GroupCommit:
                 self._start(log)
             if group.done():
                 return
-            if (error := done.exception()) is not None:
+            if done.cancelled():  # the broker stops
+                group.cancel()
+            elif (error := done.exception()) is not None:
                 group.set_exception(error)
             else:
                 group.set_result(None)
 
-        self._loop.run_in_executor(self._executor, log.flush).add_done_callback(ended)
+        self._lane(log.log_dir.path)(log.flush).add_done_callback(ended)

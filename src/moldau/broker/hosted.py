@@ -147,7 +147,7 @@ class HostedPartitions:
             return
         node = self._node
         topics = [node.image.topics[name] for name in self._topics_without_logs if name in node.image.topics]
-        await node.in_thread(self.prepare, topics, node.image, node.image)
+        await node.threads.files(self.prepare, topics, node.image, node.image)
         node.replication.follow(self.match(topics))
         self._topics_without_logs = {topic.name for topic in topics if not self._has_all_logs(topic)}
 

@@ -85,12 +85,12 @@ class Membership:
     async def join(self) -> None:
         """Returns when clients may come. The listeners are bound by now."""
         node = self._node
-        await node.in_thread(self._store.open)
-        await node.in_thread(self._store.campaign, self._candidate, self._told)
+        await node.threads.metadata(self._store.open)
+        await node.threads.metadata(self._store.campaign, self._candidate, self._told)
         node.spawn(self._follow_forever())
         await self._patiently("waiting for a controller", self._has_image.wait)
         node.begin_with(node.newest_image)
-        await node.in_thread(self._open_logs)
+        await node.threads.files(self._open_logs)
         await self._patiently("waiting to be registered", self._register)
         node.begin()
         node.spawn(self._beat_forever())
@@ -98,7 +98,7 @@ class Membership:
         await self._patiently("waiting to be unfenced", self._unfenced)
         for warning in ignored_values(node.image, node.config):
             log.warning(warning)
-        await node.in_thread(self._announce)
+        await node.threads.metadata(self._announce)
         node.is_serving.set()
 
     def _open_logs(self) -> None:
@@ -256,7 +256,7 @@ class Membership:
             if self._log_limit.allows((leadership, str(error))):
                 log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
             if await refuses(node.loop, (leadership.host, leadership.port)):
-                await node.in_thread(self._store.usurp, leadership.epoch)
+                await node.threads.metadata(self._store.usurp, leadership.epoch)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), RETRY_S)
 
@@ -288,7 +288,7 @@ class Membership:
                 log.debug("not registered yet: %s", error)
             await asyncio.sleep(FENCED_BEAT_S)
         node.broker_epoch = answer.broker_epoch
-        await node.in_thread(life.began, answer.broker_epoch)
+        await node.threads.files(life.began, answer.broker_epoch)
 
     def _id_is_taken(self) -> str:
         node_id = self._node.node_id
@@ -389,7 +389,7 @@ class Membership:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._may_shut_down.wait(), SHUTDOWN_TIMEOUT_S)
         with suppress(MoldauError):
-            await node.in_thread(self._store.resign)
+            await node.threads.metadata(self._store.resign)
 
     def close(self) -> None:
         """Blocks."""

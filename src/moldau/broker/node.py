@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from moldau.broker.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_S, Build
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
+from moldau.broker.threads import Threads
 from moldau.broker.vigil import Vigil
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
@@ -52,6 +54,9 @@ METADATA_FILE = "moldau-metadata.jsonl"
 """In the first of `log.dirs`, beside the partitions it describes; of a cluster, in the folder its brokers share."""
 
 PROGRESS_INTERVAL_S = 2.0
+DISKS_CLOSE_TIMEOUT_S = 20.0
+"""In which at least one log has to come to its end: else its disk hangs, and the next start checks what is there."""
+STORE_CLOSE_TIMEOUT_S = 10.0
 
 Plan = Callable[[MetadataImage], Sequence[Record]]
 T = TypeVar("T")
@@ -75,11 +80,12 @@ class BrokerNode:
         self.node_id = config.node_id
         self.broker_epoch = -1
         """Of this life of the broker, as the controller counted it; -1 before it registered."""
-        self.executor = ThreadPoolExecutor(max_workers=4, thread_name_prefix="moldau")
+        directories = [Path(os.path.abspath(directory)) for directory in config.log_dirs]
+        self.threads = Threads(loop, directories)
+        self.group_commit = GroupCommit(loop, self.threads.disk)
         self.metrics = Metrics()
         self.connections = Connections(config)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
-        self.group_commit = GroupCommit(loop, self.executor)
         self.producer_ids = ProducerIds(self)
         self.packed_metadata = PackedMetadata(self)
         self.image = MetadataImage()
@@ -104,7 +110,7 @@ class BrokerNode:
         self._applied = asyncio.Condition()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.logs = LogManager(
-            [Path(directory) for directory in config.log_dirs],
+            directories,
             default_config=TopicConfig.resolve({}, config),
             node_id=config.node_id,
             clock=clock,
@@ -154,7 +160,7 @@ class BrokerNode:
         self.begin_with(self.controller.adopt(adoption.records_of(self.logs.logs, self.node_id)))
 
     async def close(self) -> None:
-        """Everything to the disk, the clean-shutdown mark last."""
+        """Everything to the disk, the clean-shutdown mark last. A disk that hangs is left behind after a while."""
         self.share_partitions.stop()
         self.coordinators.stop()
         self.replication.stop()
@@ -162,10 +168,14 @@ class BrokerNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.peers.close()
-        await self.loop.run_in_executor(self.executor, self.logs.close, self.broker_epoch)
+        await self.threads.files(partial(self.logs.close, self.broker_epoch, timeout_s=DISKS_CLOSE_TIMEOUT_S))
         close_store = self.controller.close if self.membership is None else self.membership.close
-        await self.loop.run_in_executor(self.executor, close_store)
-        self.executor.shutdown()
+        try:
+            async with asyncio.timeout(STORE_CLOSE_TIMEOUT_S):
+                await self.threads.metadata(close_store)
+        except TimeoutError:
+            log.error("the metadata store does not answer: it is left as it is")
+        self.threads.stop()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task the node keeps alive, and ends when it closes."""
@@ -179,9 +189,6 @@ class BrokerNode:
         broker_id = self.controller.feed.broker_of(connection)
         if broker_id is not None and self.membership is not None:
             self.spawn(self.membership.probe(broker_id))
-
-    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
-        return await self.loop.run_in_executor(self.executor, work, *args)
 
     # -- reading
 
@@ -324,14 +331,14 @@ class BrokerNode:
         before = self.image
         changed = self._changed_topics(before, after)
         if changed:
-            await self.in_thread(self.hosted.prepare, changed, before, after)
+            await self.threads.files(self.hosted.prepare, changed, before, after)
         self.image = after
         if self._apply_broker_overrides():
             changed = list(after.topics.values())
         self.replication.follow(self.hosted.match(changed))
         replaced = [topic for topic in changed if _takes_a_name(topic, before)]
         if replaced:  # whose logs could not be made while those of the topics before them were there
-            await self.in_thread(self.hosted.prepare, replaced, MetadataImage(), after)
+            await self.threads.files(self.hosted.prepare, replaced, MetadataImage(), after)
             self.replication.follow(self.hosted.match(replaced))
         if after.brokers is not before.brokers:
             self.peers.follow(before, after)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from moldau.broker import adoption
@@ -48,7 +49,7 @@ class Server:
             if self.config.is_clustered:
                 await self._join()
             else:
-                await self.node.in_thread(self.node.open)
+                await self.node.threads.files(self.node.open)
                 self.node.begin()
                 await self._listen_all()
                 await self.node.register_alone()
@@ -58,9 +59,11 @@ class Server:
         self._every(SWEEP_INTERVAL_S, self._sweep)
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retention)
         self._every(self.config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
-        self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush)
-        self._every(self._checkpoint_interval_ms() / 1000, self._checkpoint)
-        self._every(1.0, self._purge)
+        for directory in self.node.logs.directories:
+            self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush, directory)
+            self._every(self._checkpoint_interval_ms() / 1000, self._checkpoint, directory)
+            self._every(1.0, self._purge, directory)
+        self._every(1.0, self.node.retry_logs)
         self._every(CHECK_INTERVAL_S, FailingDisks(self.node).check)
         prune_interval_ms = self.config.share_coordinator_state_topic_prune_interval_ms
         self._every(prune_interval_ms / 1000, self.node.share_partitions.prune)
@@ -70,7 +73,7 @@ class Server:
     async def _join(self) -> None:
         """Others have to reach this broker before clients may: it can be the controller already."""
         adoption.refuse_folders_of_a_single_broker(self.node.logs.directories, METADATA_FILE)
-        await self.node.in_thread(self.node.logs.lock)
+        await self.node.threads.files(self.node.logs.lock)
         await self._listen_all()
         self.node.membership = Membership(self.node, make_store(self.config))
         await self.node.membership.join()
@@ -117,7 +120,7 @@ class Server:
 
             return stop
 
-        self._metrics = await self.node.in_thread(start)
+        self._metrics = await self.node.threads.files(start)
         log.info("metrics", extra={"url": f"http://127.0.0.1:{port}/metrics"})
 
     @property
@@ -183,12 +186,12 @@ class Server:
 
     # -- housekeeping
 
-    def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _every(self, interval_s: float, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         async def loop_forever() -> None:
             while True:
                 await asyncio.sleep(max(interval_s, INTERVAL_MIN_S))
                 try:
-                    await work()
+                    await work(*args)
                 except StorageError as error:
                     log.error("housekeeping failed", extra={"work": work.__name__, "why": error.message})
                 except Exception:
@@ -206,8 +209,8 @@ class Server:
     async def _expire_producers(self) -> None:
         self.node.logs.expire_producers(self.node.clock(), self.node.config.producer_id_expiration_ms)
 
-    async def _flush(self) -> None:
-        await self.node.in_thread(self.node.logs.flush_due, self.node.monotonic_ms())
+    async def _flush(self, directory: Path) -> None:
+        await self.node.threads.disk(directory)(self.node.logs.flush_due, self.node.monotonic_ms(), directory)
 
     def _checkpoint_interval_ms(self) -> int:
         """All checkpoints are written together; only where there are other replicas high watermarks are hard to get."""
@@ -216,12 +219,11 @@ class Server:
             return interval_ms
         return min(interval_ms, self.config.replica_high_watermark_checkpoint_interval_ms)
 
-    async def _checkpoint(self) -> None:
-        await self.node.in_thread(self.node.logs.checkpoint)
+    async def _checkpoint(self, directory: Path) -> None:
+        await self.node.threads.disk(directory)(self.node.logs.checkpoint, directory)
 
-    async def _purge(self) -> None:
-        await self.node.in_thread(self.node.logs.purge_deleted, self.node.monotonic_ms())
-        await self.node.retry_logs()
+    async def _purge(self, directory: Path) -> None:
+        await self.node.threads.disk(directory)(self.node.logs.purge_deleted, self.node.monotonic_ms(), directory)
 
 
 def _outward_address() -> str:

@@ -16,6 +16,7 @@ _held: set[str] = set()
 
 class DirLock:
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._path = directory / LOCK_FILE
         self._key = os.path.realpath(self._path)
         self._fd = -1

@@ -10,9 +10,8 @@ import os
 import re
 import resource
 import shutil
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,8 @@ from moldau.config.storage_keys import DAY_MS
 from moldau.config.topic import TopicConfig
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log import checkpoints
+from moldau.log.closing import Closing
+from moldau.log.dir_checkpoints import DirCheckpoints
 from moldau.log.dir_lock import DirLock
 from moldau.log.files import FilePool, LogDir
 from moldau.log.meta_properties import check_in
@@ -38,7 +39,6 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _NAME_MAX = 255
-_CLOSING_THREADS = 8  # they wait for the disk, which makes one commit of many fsyncs
 
 TopicPartition = tuple[str, int]
 Progress = Callable[[int, int], None]  # logs loaded, logs in all
@@ -85,8 +85,7 @@ class LogManager:
         self._is_open = False
         self._locks: list[DirLock] = []
         self._deleted: list[tuple[int, Path]] = []  # when it is due, what
-        self._checkpoint_lock = threading.Lock()
-        self._checkpointed: set[TopicPartition] = set()  # whom the checkpoint files speak of
+        self._checkpoints = {path: DirCheckpoints(context.log_dir) for path, context in self._contexts.items()}
 
     # -- start and stop
 
@@ -143,16 +142,14 @@ class LogManager:
             logger.info("not stopped cleanly the last time: checked the logs", extra={"partitions": len(jobs)})
         self.was_clean = all_clean
         self._is_open = True
+        for each in self._checkpoints.values():
+            each.are_live = True
 
     def _jobs(
         self, context: LogContext, clean: bool, topic_configs: Callable[[str], TopicConfig]
     ) -> list[Callable[[], PartitionLog | None]]:
         directory = context.log_dir.path
-        recovery_points = _read_offsets(directory / checkpoints.RECOVERY_POINT)
-        start_offsets = _read_offsets(directory / checkpoints.LOG_START_OFFSET)
-        high_watermarks = _read_offsets(directory / checkpoints.REPLICATION_OFFSET)
-        dirty_offsets = _read_offsets(directory / checkpoints.CLEANER_OFFSET)
-        self._checkpointed.update(recovery_points, start_offsets, high_watermarks, dirty_offsets)
+        recovery_points, start_offsets, high_watermarks, dirty_offsets = self._checkpoints[directory].read()
 
         def load(name: str, key: TopicPartition) -> PartitionLog | None:
             try:
@@ -192,39 +189,34 @@ class LogManager:
                     f"{log.name} is in {other.directory} and in {log.directory}: remove the one that is stale"
                 )
 
-    def close(self, broker_epoch: int = -1) -> None:
-        """Everything to disk, then the mark that makes the next start quick; a failed directory gets none."""
-        try:
-            if self._is_open:
-                failed = self._close_logs()
-                for directory, error in self._write_checkpoints().items():
-                    logger.error("%s", error.message)
-                    failed.add(directory)
-                for directory, context in self._contexts.items():
-                    if not context.log_dir.offline and directory not in failed:
-                        checkpoints.write_clean_shutdown(directory, broker_epoch=broker_epoch)
-        except OSError as failure:
-            raise StorageError(f"cannot mark a clean stop: {failure}") from failure
-        finally:
-            with self._checkpoint_lock:
-                self._is_open = False
-                self.logs.clear()
-                self._unlock()
+    def close(self, broker_epoch: int = -1, *, timeout_s: float | None = None) -> None:
+        """Everything to disk, then the mark that makes the next start quick; a failed directory gets none.
 
-    def _close_logs(self) -> set[Path]:
-        """Returns the directories in which a log could not be closed."""
-        failed = set()
-        logs = list(self.logs.values())
-        with ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="close") as executor:
-            for log, error in zip(logs, executor.map(_close, logs), strict=True):
-                if error is not None:
-                    logger.error("%s", error.message)
-                    failed.add(log.log_dir.path)
-        return failed
+        With a timeout, a directory that does not come on for so long is left behind: without the mark, and locked.
+        """
+        closings = []
+        if self._is_open:
+            self._is_open = False
+            closings = [
+                Closing(context.log_dir, self._logs_in(directory), self._checkpoints[directory], broker_epoch)
+                for directory, context in self._contexts.items()
+            ]
+        stuck = {closing.log_dir.path for closing in closings if not closing.wait(timeout_s)}
+        for directory in stuck:
+            logger.error(
+                "a log directory does not answer: it is not closed, and the next start checks its logs",
+                extra={"folder": str(directory), "waited_s": timeout_s},
+            )
+        self.logs.clear()
+        self._unlock(except_for=stuck)
+        for closing in closings:
+            if closing.error is not None:
+                raise closing.error
 
-    def _unlock(self) -> None:
+    def _unlock(self, except_for: Collection[Path] = ()) -> None:
         for lock in self._locks:
-            lock.release()
+            if lock.directory not in except_for:
+                lock.release()
         self._locks.clear()
 
     # -- logs
@@ -261,12 +253,10 @@ class LogManager:
                 f"{topic}-{partition} is in none of the log directories that work, and may be in one that is offline: "
                 f"{', '.join(map(str, self.offline_dirs))}"
             )
-        with self._checkpoint_lock:  # one that is being written may speak of it, too
-            is_checkpointed = (topic, partition) in self._checkpointed
-        if is_checkpointed:
-            # An earlier partition of that name: its offsets on disk would be taken for the new one's.
-            self.checkpoint()
         context = self._contexts[self._emptiest()]
+        if self._checkpoints[context.log_dir.path].speak_of((topic, partition)):
+            # An earlier partition of that name: its offsets on disk would be taken for the new one's.
+            self.checkpoint(context.log_dir.path)
         directory = context.log_dir.path / f"{topic}-{partition}"
         try:
             log = create_log(directory, topic, partition, topic_id, config or self._default_config, context=context)
@@ -310,13 +300,13 @@ class LogManager:
 
     # -- housekeeping
 
-    def purge_deleted(self, now_ms: int) -> None:
+    def purge_deleted(self, now_ms: int, directory: Path | None = None) -> None:
         """Removes the files of deleted partitions and segments whose time has come, on the monotonic clock."""
         for entry in list(self._deleted):
-            if entry[0] <= now_ms:
+            if entry[0] <= now_ms and directory in (None, entry[1].parent):
                 shutil.rmtree(entry[1], ignore_errors=True)
                 self._deleted.remove(entry)  # in place: the owner may be adding to it
-        for log in list(self.logs.values()):
+        for log in self._logs_in(directory):
             if log.deleted_files:
                 try:
                     log.purge_deleted(now_ms)
@@ -339,9 +329,9 @@ class LogManager:
             log.producers.expiration_ms = expiration_ms
             log.producers.remove_expired(now_ms)
 
-    def flush_due(self, now_ms: int) -> None:
+    def flush_due(self, now_ms: int, directory: Path | None = None) -> None:
         """Flushes the logs whose `flush.messages` or `flush.ms` is reached, on the monotonic clock."""
-        for log in list(self.logs.values()):
+        for log in self._logs_in(directory):
             unflushed = log.unflushed_messages
             if unflushed > 0 and (
                 unflushed >= log.config.flush_messages or now_ms - log.last_flush_ms >= log.config.flush_ms
@@ -351,49 +341,27 @@ class LogManager:
                 except StorageError as error:
                     logger.error("%s", error.message)
 
-    def checkpoint(self) -> None:
-        """Writes recovery points, log start, high watermark and first dirty offsets of every directory that works.
+    def checkpoint(self, directory: Path | None = None) -> None:
+        """Writes recovery points, log start, high watermark and first dirty offsets of one or every directory.
 
         StorageError is about the first directory that failed; the others have theirs.
         """
-        for error in self._write_checkpoints().values():
-            raise error
-
-    def _write_checkpoints(self) -> dict[Path, StorageError]:
-        """Returns the directories in which they could not be written."""
-        failed: dict[Path, StorageError] = {}
-        with self._checkpoint_lock:
-            if not self._is_open:
-                return failed  # the logs are not all there yet, or no more
-            by_directory: dict[Path, list[PartitionLog]] = {path: [] for path in self.directories}
-            for log in list(self.logs.values()):
-                by_directory[log.log_dir.path].append(log)
-            named = {(log.topic, log.partition) for logs in by_directory.values() for log in logs}
-            self._checkpointed |= named
-            for directory, logs in by_directory.items():
-                log_dir = self._contexts[directory].log_dir
-                if log_dir.offline:
-                    continue
-                try:
-                    _write_checkpoints(directory, logs)
-                except OSError as error:
-                    failed[directory] = log_dir.storage_error("cannot write checkpoints", error)
-            if not failed:
-                self._checkpointed = named
-        return failed
+        failures = []
+        for path in self.directories if directory is None else [directory]:
+            try:
+                self._checkpoints[path].write(partial(self._logs_in, path))
+            except StorageError as error:
+                failures.append(error)
+        for failure in failures:
+            raise failure
 
     def checkpoint_dirty_offsets(self, directory: Path) -> None:
         """Only the first dirty offsets, after a cleaning: a small part of what `checkpoint` writes."""
-        log_dir = self._contexts[directory].log_dir
-        with self._checkpoint_lock:
-            if not self._is_open or log_dir.offline:
-                return
-            logs = [log for log in list(self.logs.values()) if log.log_dir is log_dir and log.first_dirty_offset]
-            self._checkpointed.update((log.topic, log.partition) for log in logs)
-            try:
-                _write_dirty_offsets(directory, logs)
-            except OSError as error:
-                raise log_dir.storage_error("cannot write checkpoints", error) from error
+        self._checkpoints[directory].write_dirty_offsets(partial(self._logs_in, directory))
+
+    def _logs_in(self, directory: Path | None) -> list[PartitionLog]:
+        """Of one directory, or all; from any thread."""
+        return [log for log in list(self.logs.values()) if directory is None or log.log_dir.path == directory]
 
     @property
     def log_dirs(self) -> list[LogDir]:
@@ -419,53 +387,9 @@ class LogManager:
         return descriptions
 
 
-def _write_checkpoints(directory: Path, logs: list[PartitionLog]) -> None:
-    checkpoints.write_offsets(
-        directory / checkpoints.RECOVERY_POINT,
-        {(log.topic, log.partition): log.recovery_point for log in logs},
-    )
-    checkpoints.write_offsets(
-        directory / checkpoints.LOG_START_OFFSET,
-        {
-            (log.topic, log.partition): log.log_start_offset
-            for log in logs
-            if log.log_start_offset > log.segments[0].base_offset  # else the first file's name says it
-        },
-    )
-    checkpoints.write_offsets(
-        directory / checkpoints.REPLICATION_OFFSET,
-        {(log.topic, log.partition): log.high_watermark for log in logs},
-    )
-    _write_dirty_offsets(directory, logs)
-
-
-def _write_dirty_offsets(directory: Path, logs: list[PartitionLog]) -> None:
-    checkpoints.write_offsets(
-        directory / checkpoints.CLEANER_OFFSET,
-        {(log.topic, log.partition): log.first_dirty_offset for log in logs if log.first_dirty_offset},
-    )
-
-
-def _close(log: PartitionLog) -> StorageError | None:
-    try:
-        log.close()
-    except StorageError as error:
-        return error
-    return None
-
-
 def _subdirectories(directory: Path) -> list[str]:
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries if entry.is_dir()]
-
-
-def _read_offsets(path: Path) -> dict[TopicPartition, int]:
-    try:
-        return checkpoints.read_offsets(path)
-    except checkpoints.CorruptCheckpointError as error:
-        # Lower bounds all of them: starting from zero costs time, nothing else.
-        logger.warning("%s; ignoring it", error)
-        return {}
 
 
 def _default_max_open_files() -> int:

@@ -6,13 +6,13 @@ import asyncio
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import moldau.log.files
 from moldau.broker.group_commit import GroupCommit
+from moldau.broker.threads import Lane
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.errors import StorageError
@@ -73,8 +73,10 @@ def logs(tmp_path: Path) -> Iterator[list[PartitionLog]]:
 
 @pytest.fixture
 async def commit() -> AsyncIterator[GroupCommit]:
-    with ThreadPoolExecutor(4) as executor:
-        yield GroupCommit(asyncio.get_running_loop(), executor)
+    loop = asyncio.get_running_loop()
+    lane = Lane(loop, "disk", 4)
+    yield GroupCommit(loop, lambda _: lane)
+    lane.stop()
 
 
 def append(log: PartitionLog, count: int = 1) -> None:

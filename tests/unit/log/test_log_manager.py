@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -434,10 +435,10 @@ def test_a_checkpoint_beside_a_stop_forgets_nothing(tmp_path: Path, monkeypatch:
     unlock = manager._unlock
     late = threading.Thread(target=manager.checkpoint)
 
-    def unlock_late() -> None:
+    def unlock_late(except_for: Collection[Path]) -> None:
         late.start()
         late.join(0.2)  # it may be done, or have to wait for the end
-        unlock()
+        unlock(except_for)
 
     monkeypatch.setattr(manager, "_unlock", unlock_late)
     manager.close()

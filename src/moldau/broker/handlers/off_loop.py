@@ -26,4 +26,4 @@ async def in_turns(items: Iterable[T], at_once: int) -> AsyncIterator[T]:
 
 async def answer_in_thread(node: BrokerNode, context: RequestContext, build: Callable[[], Any]) -> bytes:
     """The whole frame of the answer that `build` gives; `build` may read only what never changes (images, configs)."""
-    return await node.in_thread(lambda: encode_response(context.correlation_id, build()))
+    return await node.threads.compute(lambda: encode_response(context.correlation_id, build()))

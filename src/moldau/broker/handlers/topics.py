@@ -269,7 +269,14 @@ async def handle_delete_records(node: BrokerNode, context: RequestContext, reque
     unsafe: StorageError | None = None
     try:
         # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
-        await node.in_thread(node.logs.checkpoint)
+        directories = {
+            node.find_partition(name, None, index).log.log_dir.path
+            for name, partitions in deleted
+            for index, outcome in partitions
+            if not isinstance(outcome, KafkaError)
+        }
+        for directory in directories:
+            await node.threads.disk(directory)(node.logs.checkpoint, directory)
     except StorageError as failure:
         log.error("deleted records may come back after a crash", extra={"why": failure.message})
         unsafe = failure

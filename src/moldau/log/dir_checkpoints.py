@@ -1,0 +1,127 @@
+"""The checkpoint files of one log directory: offsets that a start needs and the logs themselves do not tell.
+
+Any thread may write them, one at a time. A disk that hangs holds that thread and whoever writes here next, but nobody
+who only asks which partitions the files speak of.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from moldau.log import checkpoints
+from moldau.log.files import LogDir
+from moldau.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+Offsets = dict[TopicPartition, int]
+
+
+class Checkpointed(NamedTuple):
+    recovery_points: Offsets
+    start_offsets: Offsets
+    high_watermarks: Offsets
+    dirty_offsets: Offsets
+
+
+class DirCheckpoints:
+    def __init__(self, log_dir: LogDir) -> None:
+        self._log_dir = log_dir
+        self._writing = threading.Lock()
+        self._naming = threading.Lock()  # never held while something is written
+        self._named: set[TopicPartition] = set()
+        self.are_live = False
+        """Between the loading of all logs and their end: else the files would tell of too few."""
+
+    def read(self) -> Checkpointed:
+        """What a start finds."""
+        directory = self._log_dir.path
+        found = Checkpointed(
+            _read(directory / checkpoints.RECOVERY_POINT),
+            _read(directory / checkpoints.LOG_START_OFFSET),
+            _read(directory / checkpoints.REPLICATION_OFFSET),
+            _read(directory / checkpoints.CLEANER_OFFSET),
+        )
+        self._named.update(*found)
+        return found
+
+    def speak_of(self, partition: TopicPartition) -> bool:
+        """Whether a file names it, or one that is being written may."""
+        with self._naming:
+            return partition in self._named
+
+    def write(self, find_logs: Callable[[], Sequence[PartitionLog]]) -> None:
+        """Of the logs that are there when it begins; StorageError if the disk says no."""
+        with self._writing:
+            if not self.are_live or self._log_dir.offline:
+                return
+            with self._naming:
+                logs = find_logs()
+                named = {(log.topic, log.partition) for log in logs}
+                self._named |= named
+            try:
+                self._write(logs)
+            except OSError as error:
+                raise self._log_dir.storage_error("cannot write checkpoints", error) from error
+            with self._naming:
+                self._named = named
+
+    def write_last(self, logs: Sequence[PartitionLog]) -> None:
+        """Those of the directory that stops; nothing is written after it."""
+        try:
+            self.write(lambda: logs)
+        finally:
+            self.are_live = False
+
+    def write_dirty_offsets(self, find_logs: Callable[[], Sequence[PartitionLog]]) -> None:
+        """Only the first dirty offsets, after a cleaning: a small part of what `write` writes."""
+        with self._writing:
+            if not self.are_live or self._log_dir.offline:
+                return
+            with self._naming:
+                logs = [log for log in find_logs() if log.first_dirty_offset]
+                self._named.update((log.topic, log.partition) for log in logs)
+            try:
+                self._write_dirty_offsets(logs)
+            except OSError as error:
+                raise self._log_dir.storage_error("cannot write checkpoints", error) from error
+
+    def _write(self, logs: Sequence[PartitionLog]) -> None:
+        directory = self._log_dir.path
+        checkpoints.write_offsets(
+            directory / checkpoints.RECOVERY_POINT,
+            {(log.topic, log.partition): log.recovery_point for log in logs},
+        )
+        checkpoints.write_offsets(
+            directory / checkpoints.LOG_START_OFFSET,
+            {
+                (log.topic, log.partition): log.log_start_offset
+                for log in logs
+                if log.log_start_offset > log.segments[0].base_offset  # else the first file's name says it
+            },
+        )
+        checkpoints.write_offsets(
+            directory / checkpoints.REPLICATION_OFFSET,
+            {(log.topic, log.partition): log.high_watermark for log in logs},
+        )
+        self._write_dirty_offsets(logs)
+
+    def _write_dirty_offsets(self, logs: Sequence[PartitionLog]) -> None:
+        checkpoints.write_offsets(
+            self._log_dir.path / checkpoints.CLEANER_OFFSET,
+            {(log.topic, log.partition): log.first_dirty_offset for log in logs if log.first_dirty_offset},
+        )
+
+
+def _read(path: Path) -> Offsets:
+    try:
+        return checkpoints.read_offsets(path)
+    except checkpoints.CorruptCheckpointError as error:
+        # Lower bounds all of them: starting from zero costs time, nothing else.
+        logger.warning("%s; ignoring it", error)
+        return {}
