@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -351,7 +352,7 @@ async def test_records_that_cannot_be_deleted_stay(offline_broker: OfflineBroker
 async def test_a_full_disk_refuses_deleted_records_and_keeps_the_connection(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full() -> None:
+    def full(directory: Path) -> None:
         raise StorageError("no space left on device")
 
     await offline_broker.create("t")
