@@ -61,6 +61,7 @@ soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20)
 	@$(BIN)/python -m soak --exactly-once $(or $(RECORDS),20000)
 	@$(BIN)/python -m soak --queue $(or $(RECORDS),20000)
 	@$(BIN)/python -m soak --spark $(or $(RECORDS),100000)
+	@$(BIN)/python -m soak --spark $(or $(RECORDS),100000) --foreach-batch
 	@$(BIN)/python -m soak --cluster-jobs
 	@$(BIN)/python -m soak --cluster $(or $(CLUSTER_SECONDS),300)
 

@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="RECORDS",
         help="copied by a Spark query over 20 kills, instead of rounds",
     )
+    parser.add_argument("--foreach-batch", action="store_true", help="the query of --spark writes with batch_sink")
     parser.add_argument(
         "--cluster",
         type=float,
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.queue:
             return _queue(broker, arguments.queue, seed)
         if arguments.spark:
-            return _spark(broker, arguments.spark, seed)
+            return _spark(broker, arguments.spark, seed, "foreachBatch" if arguments.foreach_batch else "stream")
         result = run_rounds(broker, rounds=arguments.rounds, seed=seed, report=_print_round)
         broker.stop()
         output = broker.output()
@@ -100,11 +101,16 @@ def _queue(broker: BrokerProcess, records: int, seed: int) -> int:
     return _verdict(broker, outcome.problems)
 
 
-def _spark(broker: BrokerProcess, records: int, seed: int) -> int:
+def _spark(broker: BrokerProcess, records: int, seed: int, into: str) -> int:
     from soak.spark_copy import run_spark_copy  # needs what the others do not: psutil and Spark
 
     outcome = run_spark_copy(
-        broker, records=records, kills_min=SPARK_KILLS, seed=seed, report=lambda line: print(line, flush=True)
+        broker,
+        records=records,
+        kills_min=SPARK_KILLS,
+        seed=seed,
+        into=into,
+        report=lambda line: print(line, flush=True),
     )
     print(
         f"{outcome.records:,} records read in {outcome.elapsed_s:.0f} s, over kills of {dict(outcome.kills)}; "

@@ -1,6 +1,6 @@
 """A streaming query that copies the source to the target exactly once; a driver of its own, so that it can be killed.
 
-    python -m soak.spark_copier <bootstrap> <checkpoint>
+    python -m soak.spark_copier <bootstrap> <checkpoint> [foreachBatch]
 
 After an error it ends; whoever runs it starts it again.
 """
@@ -16,7 +16,7 @@ BATCH_RECORDS = 1000
 """Small, so that a kill finds the query in every phase of a batch."""
 
 
-def main(bootstrap: str, checkpoint: str) -> None:
+def main(bootstrap: str, checkpoint: str, into: str = "stream") -> None:
     spark = moldau.spark.session(app_name="soak", master="local[2]")
     source = (
         spark.readStream.format("moldau")
@@ -26,17 +26,14 @@ def main(bootstrap: str, checkpoint: str) -> None:
         .option("maxOffsetsPerTrigger", BATCH_RECORDS)
         .load()
     )
-    query = (
-        source.selectExpr("key", "value")
-        .writeStream.format("moldau")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", TARGET)
-        .option("kafka.transaction.timeout.ms", 10_000)
-        .option("checkpointLocation", checkpoint)
-        .start()
-    )
-    query.awaitTermination()
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": TARGET, "kafka.transaction.timeout.ms": 10_000}
+    stream = source.selectExpr("key", "value").writeStream.option("checkpointLocation", checkpoint)
+    if into == "foreachBatch":
+        stream = stream.foreachBatch(moldau.spark.batch_sink(**options))
+    else:
+        stream = moldau.spark.apply_options(stream, options)
+    stream.start().awaitTermination()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

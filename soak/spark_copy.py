@@ -51,6 +51,7 @@ class Driver:
 
     bootstrap: str
     folder: Path
+    into: str = "stream"
     process: subprocess.Popen[bytes] | None = None
 
     def keep_alive(self) -> None:
@@ -59,7 +60,7 @@ class Driver:
         self.kill()  # what a driver that ended by itself may have left
         with (self.folder / "driver.log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "soak.spark_copier", self.bootstrap, str(self.folder / "checkpoint")],
+                [sys.executable, "-m", "soak.spark_copier", self.bootstrap, str(self.folder / "checkpoint"), self.into],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -93,14 +94,18 @@ def run_spark_copy(
     records: int,
     kills_min: int,
     seed: int,
+    into: str = "stream",
     report: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """`broker` is running. After `kills_min` kills the query is left alone until the target is whole."""
+    """`broker` is running; `into` is stream or foreachBatch.
+
+    After `kills_min` kills the query is left alone until the target is whole.
+    """
     rng = random.Random(seed)
     victims = cycle(rng.sample(VICTIMS, len(VICTIMS)))
     expected = fill(broker.bootstrap, records)
     reader = Reader(broker.bootstrap)
-    driver = Driver(broker.bootstrap, broker.folder)
+    driver = Driver(broker.bootstrap, broker.folder, into)
     kills = Counter[str]()
     started = time.monotonic()
     reader.start()
