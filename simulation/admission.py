@@ -52,7 +52,7 @@ class Admission:
             self._answered(None)
             return
         if not self._is_local:
-            self._guard = Guard([self._partition], self._producer.producer_id)
+            self._guard = Guard([self._partition], self._producer)
             self._broker.services.guards[self._guard] = None
         self._ask()
 

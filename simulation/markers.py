@@ -67,7 +67,7 @@ def _write(broker: Broker, where: TopicPartition, request: MarkerRequest) -> Non
         if error.code is not ErrorCode.INVALID_PRODUCER_EPOCH:
             raise
     else:
-        broker.services.marker_written(partition, producer.producer_id, markers.committed)
+        broker.services.marker_written(partition, markers)
 
 
 class MarkerWriter:

@@ -15,7 +15,7 @@ from moldau.broker.partition import Partition
 from moldau.broker.remote_transactions import Guard
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.offsets.commits import Commit, Fetch, commit, fetch
-from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, TransactionShard
+from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, Markers, TransactionShard
 from moldau.coordinators.transactions.transaction import Identity, ProducerIdNeeded
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
@@ -188,11 +188,11 @@ class Services:
     def on_write_markers(self, request: MarkerRequest, answer: Answer) -> None:
         write_markers(self._broker, request, answer)
 
-    def marker_written(self, partition: Partition, producer_id: int, committed: bool) -> None:
+    def marker_written(self, partition: Partition, markers: Markers) -> None:
         for guard in self.guards:
-            guard.break_(partition, producer_id)
+            guard.marker_written(partition, markers.producer, markers.version)
         if partition.topic == GROUPS_TOPIC:
-            self.groups.marker_written(producer_id, committed)
+            self.groups.marker_written(markers.producer.producer_id, markers.committed)
 
     # -- offsets
 
