@@ -37,6 +37,8 @@ TRANSACTION_TIMEOUT_MS = 60_000
 ABORT_PROBABILITY = 0.2
 SEEK_PROBABILITY = 0.02
 READ_MAX = 500
+_ANY = -1
+"""All partitions together, in `AckClock`."""
 
 
 class Place(NamedTuple):
@@ -80,25 +82,39 @@ class Worker(ABC):
 
 
 class AckClock:
-    """When writes were acknowledged: how long none was."""
+    """When writes were acknowledged: how long none was, and how long none of one partition."""
 
-    def __init__(self) -> None:
-        self._last_s = time.monotonic()
-        self._longest_s = 0.0
+    def __init__(self, partitions: int = 0) -> None:
+        self._last_s = dict.fromkeys((_ANY, *range(partitions)), time.monotonic())
+        self._longest_s: dict[int, float] = {}
         self._lock = threading.Lock()
 
-    def tick(self) -> None:
+    def tick(self, partition: int) -> None:
         with self._lock:
             now_s = time.monotonic()
-            self._longest_s = max(self._longest_s, now_s - self._last_s)
-            self._last_s = now_s
+            for each in (_ANY, partition):
+                gap_s = now_s - self._last_s.get(each, now_s)
+                self._longest_s[each] = max(self._longest_s.get(each, 0.0), gap_s)
+                self._last_s[each] = now_s
 
     def lap_s(self) -> float:
         """The longest time without an acknowledgement since the last lap, one that still lasts included."""
+        return self.lap()[0]
+
+    def lap(self) -> tuple[float, float]:
+        """As `lap_s`, and the longest time in which a single partition had none."""
         with self._lock:
-            longest_s = max(self._longest_s, time.monotonic() - self._last_s)
-            self._longest_s = 0.0
-            return longest_s
+            now_s = time.monotonic()
+            gaps_s = {
+                each: max(self._longest_s.get(each, 0.0), now_s - last_s) for each, last_s in self._last_s.items()
+            }
+            self._longest_s.clear()
+            return gaps_s[_ANY], max(gaps_s.values())
+
+    def all_since(self, moment_s: float) -> bool:
+        """Whether every partition had an acknowledgement after that moment."""
+        with self._lock:
+            return all(last_s > moment_s for last_s in self._last_s.values())
 
 
 class Writer(Worker):
@@ -136,7 +152,7 @@ class Writer(Worker):
         def done(error: Any, message: Any) -> None:
             if error is None:
                 write.outcome, write.offset, write.completed_s = Outcome.OK, message.offset(), time.monotonic()
-                self._clock.tick()
+                self._clock.tick(write.partition)
             elif write.transaction is None:
                 self.surprises.append(f"{write.value} was not delivered: {error}")
 

@@ -67,6 +67,9 @@ class ControllerShell:
         self._ticked_ms = 0
         self._stood_aside = False
         self._log_limit = LogLimit()
+        self._began_s = 0.0
+        self._heard_s: dict[int, float] = {}
+        """When a heartbeat of each broker arrived."""
 
     @property
     def is_active(self) -> bool:
@@ -80,6 +83,21 @@ class ControllerShell:
     def followed(self) -> dict[int, int]:
         """The version that each broker has made true, as far as this controller knows."""
         return self.feed.followed
+
+    # -- who hears it
+
+    def heard_from(self, broker_id: int) -> None:
+        self._heard_s[broker_id] = self._node.loop.time()
+
+    @property
+    def backed_s(self) -> float:
+        """When so many brokers were heard that the others are no majority: these cannot have replaced this controller
+        within the time that they would have to wait (`takeover`)."""
+        others = [id_ for id_, one in self.image.brokers.items() if one.is_active and id_ != self._node.node_id]
+        needed = len(others) // 2
+        if needed == 0:
+            return self._node.loop.time()
+        return sorted((self._heard_s.get(id_, self._began_s) for id_ in others), reverse=True)[needed - 1]
 
     # -- being elected
 
@@ -144,6 +162,8 @@ class ControllerShell:
         self.leadership = leadership
         self.image = image
         self._ticked_ms = self._node.monotonic_ms()
+        self._began_s = self._node.loop.time()
+        self._heard_s.clear()
         self.machine = Controller(lambda: self._node.config, image, self._ticked_ms)
         self.feed.begin(leadership.epoch, image)
         self.machine.followed = self.feed.followed
@@ -307,6 +327,11 @@ class ControllerShell:
     async def _stand_again(self, store: MetadataStore) -> None:
         await asyncio.sleep(STAND_ASIDE_S)
         await self._node.threads.metadata(store.stand)
+
+    def silent_since(self, broker_id: int, moment_ms: int) -> None:
+        """Its session began then, if it is not heard any more."""
+        if self.machine is not None and broker_id not in self._heard_s:
+            self.machine.silent_since(broker_id, moment_ms)
 
     async def broker_died(self, broker_id: int) -> None:
         """Its port refuses connections: nobody has to wait for its session's end."""

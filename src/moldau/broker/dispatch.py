@@ -126,6 +126,7 @@ HANDLERS: dict[int, MessageHandler] = {
     ApiKey.ALTER_CLIENT_QUOTAS: unsupported.handle_alter_client_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: unsupported.handle_describe_user_scram_credentials,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: unsupported.handle_alter_user_scram_credentials,
+    ApiKey.VOTE: controller.handle_vote,
     ApiKey.DESCRIBE_QUORUM: controller.handle_describe_quorum,
     ApiKey.ALTER_PARTITION: controller.handle_alter_partition,
     ApiKey.UPDATE_FEATURES: features.handle_update_features,

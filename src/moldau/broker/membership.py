@@ -6,7 +6,7 @@
     first image → logs opened → registered (fenced) → caught up with the own registration → unfenced: clients may come
 
 A connection to the controller that breaks is no proof of its death, a port that refuses is: then its place is taken at
-once. Otherwise the store decides when it has been silent for too long.
+once. Otherwise the brokers decide (`takeover`), or the store, when it has been silent for too long.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.lives import Life
 from moldau.broker.metadata_feed import METADATA_TOPIC_ID, apply_result
 from moldau.broker.peers import CONTROLLER, FORWARDING, Peer, refuses
+from moldau.broker.takeover import Takeover
 from moldau.broker.vigil import Vigil
 from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, ProtocolError
@@ -68,13 +69,14 @@ class Membership:
         self._node = node
         self._store = store
         self._vigil = node.vigil = Vigil(node)
+        self.takeover = Takeover(node, store.usurp)
         self._life: Life | None = None
         self._changed = asyncio.Event()
         """A leadership was told of."""
         self._has_image = asyncio.Event()
         self._waiting: asyncio.Task[Any] | None = None
         self._gave_up = False
-        self._predecessor: int | None = None
+        self._predecessor: Leadership | None = None
         self._wants_shutdown = False
         self._may_shut_down = asyncio.Event()
         self._beat_now = asyncio.Event()
@@ -95,6 +97,7 @@ class Membership:
         node.begin()
         node.spawn(self._beat_forever())
         node.spawn(self._vigil.keep())
+        node.spawn(self.takeover.keep())
         await self._patiently("waiting to be unfenced", self._unfenced)
         for warning in ignored_values(node.image, node.config):
             log.warning(warning)
@@ -153,6 +156,7 @@ class Membership:
         if leadership is None or not self._is_ours(leadership) or controller.is_active:
             controller.deposed()
         controller.leadership = leadership
+        self.takeover.heard(controller.epoch)
         if known is not None:
             # One that only sleeps would keep whoever asks it, heartbeats above all, from asking its successor.
             for purpose in (CONTROLLER, FORWARDING):
@@ -162,24 +166,32 @@ class Membership:
             return
         if self._is_ours(leadership):
             self._node.spawn(self._elected(leadership, self._predecessor))
-        self._predecessor = leadership.node_id
+        self._predecessor = leadership
 
-    async def _elected(self, leadership: Leadership, predecessor: int | None) -> None:
+    async def _elected(self, leadership: Leadership, predecessor: Leadership | None) -> None:
         controller = self._node.controller
         await controller.elected(self._store, leadership)
         if controller.is_active and controller.epoch == leadership.epoch:
             self._has_image.set()
             self._beat_now.set()
-            await self._bury_the_dead()
-            if predecessor is not None and predecessor != self._node.node_id:
-                await self._look_after(predecessor, leadership.epoch)
+            work = [self._bury_the_dead()]
+            if predecessor is not None and predecessor.node_id != self._node.node_id:
+                work.append(self._look_after(predecessor, leadership.epoch))
+            # At once: a machine that vanished refuses nothing, and each look at it takes seconds.
+            await asyncio.gather(*work)
 
-    async def _look_after(self, predecessor: int, epoch: int) -> None:
-        """A controller that lost its place for its silence is silent as a broker, too: it had its session already."""
+    async def _look_after(self, predecessor: Leadership, epoch: int) -> None:
+        """A controller that lost its place for its silence is silent as a broker, too."""
+        controller, won = self._node.controller, self.takeover.won
+        if won is not None and won.epoch == predecessor.epoch:
+            # Its session is not over yet, but began when it was last heard.
+            if won.is_majority_in(controller.image):
+                controller.silent_since(predecessor.node_id, won.silent_since_ms)
+            return
+        # The store waited for the end of its session.
         await asyncio.sleep(PREDECESSOR_GRACE_S)
-        controller = self._node.controller
-        if controller.epoch == epoch and not controller.feed.is_connected(predecessor):
-            await controller.broker_died(predecessor)
+        if controller.epoch == epoch and not controller.feed.is_connected(predecessor.node_id):
+            await controller.broker_died(predecessor.node_id)
 
     async def _bury_the_dead(self) -> None:
         """A new controller does not wait a whole session for brokers that died with the one before."""
@@ -242,6 +254,7 @@ class Membership:
                 ((_, _, (result,)),) = parse_fetch_response(_FETCH_VERSION, frame).topics
                 if result.error_code:
                     raise KafkaError(ErrorCode(result.error_code), "the controller refused a fetch of metadata")
+                self.takeover.heard(leadership.epoch)
                 newer = apply_result(image, result)
                 if newer is not image:
                     if self._has_image.is_set():
@@ -325,12 +338,14 @@ class Membership:
     async def _beat_forever(self) -> None:
         node = self._node
         while True:
-            sent_s = node.loop.time()
+            sent_s, epoch = node.loop.time(), node.controller.epoch
             try:
                 # Its session outlasts one that gets lost.
                 timeout_s = node.config.broker_session_timeout_ms / 2000
                 answer = await node.ask_controller(ApiKey.BROKER_HEARTBEAT, self._heartbeat, timeout_s=timeout_s)
                 code = ErrorCode(answer.error_code)
+                if code is not ErrorCode.NOT_CONTROLLER:
+                    self.takeover.heard(epoch)
                 if code is ErrorCode.NONE:
                     if answer.should_shut_down:
                         self._may_shut_down.set()

@@ -51,6 +51,7 @@ SERVED: dict[int, Api] = {
         ApiKey.ALTER_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.VOTE,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.ALTER_PARTITION,
         ApiKey.UPDATE_FEATURES,
@@ -84,6 +85,7 @@ SERVED: dict[int, Api] = {
 
 FROM_BROKERS_ONLY = frozenset(
     {
+        ApiKey.VOTE,
         ApiKey.ALTER_PARTITION,
         ApiKey.BROKER_REGISTRATION,
         ApiKey.BROKER_HEARTBEAT,
@@ -91,7 +93,7 @@ FROM_BROKERS_ONLY = frozenset(
         ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     }
 )
-"""Questions to the controller: clients are neither told of them nor answered."""
+"""Questions to the controller, and about it: clients are neither told of them nor answered."""
 REFUSED = frozenset(
     {
         ApiKey.SASL_HANDSHAKE,

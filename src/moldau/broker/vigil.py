@@ -6,6 +6,8 @@ others have acknowledged since. So it answers them only while somebody hears it:
 - A process that stood still for most of a session answers no reads until the controller answers a heartbeat sent
   after it woke up. If it is the controller itself, it waits until the store had time to depose it; once it is
   deposed, its own heartbeats to itself count for nothing.
+- The controller hears of itself only as long as it hears so many brokers that the others cannot replace it
+  (`takeover`).
 - A leader that has not heard of the controller for so long goes on as long as an in-sync follower fetches from it:
   then it is the controller that is away, and nobody else can have been elected.
 
@@ -50,8 +52,11 @@ class Vigil:
 
     def heard(self, sent_s: float) -> None:
         """The controller answered what this broker sent at that time."""
-        if self._node.controller.is_active and sent_s < self._woke_s + DEPOSED_WITHIN_S:
-            return
+        controller = self._node.controller
+        if controller.is_active:
+            if sent_s < self._woke_s + DEPOSED_WITHIN_S:
+                return
+            sent_s = min(sent_s, controller.backed_s)
         self._heard_s = max(self._heard_s, sent_s)
 
     def deposed(self) -> None:
@@ -73,7 +78,9 @@ class Vigil:
         """While in doubt: NOT_LEADER_OR_FOLLOWER for a reader, where this broker leads perhaps no more."""
         if not partition.is_leader or len(partition.replicas) == 1:
             return
-        if self._slept or not partition.hears_a_follower(int(self._limit_s * 1000)):
+        # A controller in doubt may have been replaced, and its followers with it: they prove nothing.
+        is_replaced = self._slept or self._node.controller.is_active
+        if is_replaced or not partition.hears_a_follower(int(self._limit_s * 1000)):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} may have another leader: this one heard of nobody"
             )

@@ -145,6 +145,11 @@ class Controller:
         """The controller itself did nothing for so long: that is no silence of the others."""
         self._last_seen_ms = {one: seen_ms + duration_ms for one, seen_ms in self._last_seen_ms.items()}
 
+    def silent_since(self, broker_id: int, moment_ms: int) -> None:
+        """The controller before this one was not heard after that: its session began then."""
+        if broker_id in self._last_seen_ms:
+            self._last_seen_ms[broker_id] = min(moment_ms, self._last_seen_ms[broker_id])
+
     def is_cut_off(self, image: MetadataImage, now_ms: int) -> bool:
         """Most brokers fell silent, without a sign of their death: it may be this one that nobody reaches."""
         me, session_ms = self._config().node_id, self._config().broker_session_timeout_ms

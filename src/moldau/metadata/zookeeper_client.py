@@ -3,18 +3,32 @@
 The client is kazoo, which reconnects by itself. An answer that does not come leaves in doubt whether the request was
 carried out: `LostContactError`, and the caller finds out. A transaction that ZooKeeper refuses did nothing:
 `RefusedError`.
+
+A server whose machine vanished neither answers nor refuses. kazoo alone would wait for a connection as long as a
+session lasts, and two thirds of that for an answer. Here each attempt to connect gets a share of the session, the
+servers are tried in turn, and a server that leaves a request unanswered for a sixth of the session is left for the
+next one. The session itself goes on with whichever server answers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from moldau.errors import ConfigError, StorageError
 
 _TRIES_PER_SESSION = 4
+_CONNECT_MIN_S = 1.2
+"""A lost SYN is sent again after one second."""
+_ANSWERS_PER_SESSION = 6
+_ANSWER_MIN_S = 1.0
+"""However short the session: the disk of a busy server may take so long."""
+_SHUT_BOTH = 2
 # What it takes to end a session that works; one that waits for a silent server must not keep a broker from stopping.
 _STOP_S = 2.0
 # A server that comes back is found within a second, and 100 brokers do not flood it.
@@ -81,20 +95,30 @@ class ZooKeeperClient:
         self._on_state = on_state
         self._client: Any = None
         self._connected: Any = None
+        self._socket: Any = None
 
     def open(self) -> None:
         try:
             # Only clusters across machines need it.
             from kazoo.client import KazooClient
             from kazoo.exceptions import ConfigurationError
+            from kazoo.handlers.threading import SequentialThreadingHandler
         except ImportError:
             raise ConfigError("zookeeper.connect needs a package more: pip install kazoo") from None
+        handler = SequentialThreadingHandler()
+        handler.create_connection = self._connecting(handler.create_connection)
         try:
             # It gives each address an equal share of the session's time-out. A server that starts may accept a
             # connection and never answer: named often, it is asked again before the session ends.
-            hosts = ",".join([self._hosts] * _TRIES_PER_SESSION)
+            hosts = self._hosts.split(",")
+            random.shuffle(hosts)  # once: in turn, a server that does not answer is not asked twice in a row
             client = KazooClient(
-                hosts, timeout=self._session_timeout_s, connection_retry=dict(_RECONNECT), logger=_kazoo_logger()
+                ",".join(hosts * _TRIES_PER_SESSION),
+                timeout=self._session_timeout_s,
+                connection_retry=dict(_RECONNECT),
+                randomize_hosts=False,
+                handler=handler,
+                logger=_kazoo_logger(),
             )
         except (ConfigurationError, ValueError) as error:
             raise ConfigError(
@@ -109,6 +133,17 @@ class ZooKeeperClient:
                 "(zookeeper.connection.timeout.ms): is the ensemble running, and reachable from here?"
             )
         self._client = client
+
+    def _connecting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        """kazoo's way to connect, within a share of the session."""
+        attempts = _TRIES_PER_SESSION * (self._hosts.count(",") + 1)
+        attempt_s = max(_CONNECT_MIN_S, self._session_timeout_s / attempts)
+
+        def within_share(*args: Any, **options: Any) -> Any:
+            self._socket = connect(*args, **{**options, "timeout": attempt_s})
+            return self._socket
+
+        return within_share
 
     def close(self) -> None:
         if self._client is not None:
@@ -188,8 +223,18 @@ class ZooKeeperClient:
         )
         from kazoo.handlers.threading import KazooTimeoutError
 
+        deadline_s = time.monotonic() + self._session_timeout_s
+        answer_s = max(_ANSWER_MIN_S, self._session_timeout_s / _ANSWERS_PER_SESSION)
         try:
-            return asked.get(timeout=self._session_timeout_s)
+            while True:
+                connection = self._socket
+                try:
+                    return asked.get(timeout=answer_s)
+                except KazooTimeoutError:
+                    if time.monotonic() > deadline_s:
+                        raise
+                    if self._client.connected and connection is self._socket:
+                        _hang_up(connection)  # what waits for it ends with ConnectionLoss
         except (ConnectionLoss, ConnectionClosedError, SessionExpiredError, KazooTimeoutError) as error:
             raise LostContactError(f"ZooKeeper ({self.address}) does not answer: {type(error).__name__}") from error
         except NoNodeError as error:
@@ -204,6 +249,12 @@ def _kazoo_logger() -> logging.Logger:
     if not logging.getLogger("moldau").isEnabledFor(logging.DEBUG):
         logger.setLevel(logging.ERROR)
     return logger
+
+
+def _hang_up(connection: Any) -> None:
+    """From another thread than kazoo's, which then finds its socket at its end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(_SHUT_BOTH)
 
 
 def _stop(client: Any) -> None:

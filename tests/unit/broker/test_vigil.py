@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ class Node:
         self.now_s = 1000.0
         self.loop = SimpleNamespace(time=lambda: self.now_s)
         self.config = SimpleNamespace(broker_session_timeout_ms=int(SESSION_S * 1000))
-        self.controller = SimpleNamespace(is_active=False)
+        self.controller = SimpleNamespace(is_active=False, backed_s=math.inf)
 
 
 class Partition:
@@ -108,3 +109,16 @@ def test_a_deposed_controller_answers_nobody_until_its_successor_answers_it(node
     node.now_s += 0.1
     vigil.heard(node.now_s)
     assert is_trusted(vigil)
+
+
+def test_a_controller_that_a_majority_may_have_replaced_answers_no_reads(node: Node, vigil: Vigil) -> None:
+    node.controller = SimpleNamespace(is_active=True, backed_s=node.now_s)
+    pass_time(node, vigil, 6)
+    vigil.heard(node.now_s)
+    assert is_trusted(vigil, hears=False), "the others have to wait for longer than that"
+    pass_time(node, vigil, 2)
+    vigil.heard(node.now_s)
+    assert not is_trusted(vigil), "its own heartbeats prove nothing, nor does a follower that is cut off with it"
+    node.controller.backed_s = node.now_s
+    vigil.heard(node.now_s)
+    assert is_trusted(vigil, hears=False)

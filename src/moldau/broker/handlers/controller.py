@@ -1,6 +1,6 @@
 """What brokers ask of the controller: AlterPartition (56), BrokerRegistration (62), BrokerHeartbeat (63),
 AllocateProducerIds (67) and AssignReplicasToDirs (73); and of it, as users do: DescribeQuorum (55),
-UnregisterBroker (64).
+UnregisterBroker (64). And what brokers ask each other about it: Vote (52), see `moldau.broker.takeover`.
 
 What is allowed is decided in `moldau.cluster`; here requests become its events, and its replies answers.
 """
@@ -111,6 +111,7 @@ async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, req
     code, reply = ErrorCode.NONE, HeartbeatReply(is_caught_up=False, is_fenced=True, should_shut_down=False)
     try:
         _check_broker(context)
+        node.controller.heard_from(beat.broker_id)
         reply = await run(node, lambda machine, image: machine.heartbeat(image, beat, node.monotonic_ms()))
     except KafkaError as refusal:
         code = refusal.code
@@ -130,6 +131,43 @@ async def handle_unregister_broker(node: BrokerNode, context: RequestContext, re
     except KafkaError as refusal:
         code, message = refusal.code, refusal.message
     return context.schema.UnregisterBrokerResponse(throttle_time=ms(0), error_code=error(code), error_message=message)
+
+
+# -- Vote
+
+
+def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    """Only PreVote, which binds nobody: whether this broker, too, no longer hears the controller of an epoch."""
+    schema = context.schema
+    refusal = ErrorCode.NONE
+    if not is_from_broker(context.client_id):
+        refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    elif request.cluster_id not in (None, node.cluster_id):
+        refusal = ErrorCode.INCONSISTENT_CLUSTER_ID
+    leadership, membership = node.controller.leadership, node.membership
+
+    def answer(asked: Any) -> Any:
+        is_granted = (
+            membership is not None
+            and getattr(asked, "pre_vote", False)
+            and membership.takeover.grants(asked.replica_epoch)
+        )
+        return schema.PartitionData(
+            partition_index=asked.partition_index,
+            error_code=error(ErrorCode.NONE),
+            leader_id=leadership.node_id if leadership is not None else -1,
+            leader_epoch=node.controller.epoch,
+            vote_granted=is_granted,
+        )
+
+    topics = () if refusal else request.topics
+    return schema.VoteResponse(
+        error_code=error(refusal),
+        topics=tuple(
+            schema.TopicData(topic_name=topic.topic_name, partitions=tuple(answer(each) for each in topic.partitions))
+            for topic in topics
+        ),
+    )
 
 
 # -- AlterPartition
