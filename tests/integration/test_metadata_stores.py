@@ -465,6 +465,31 @@ class TestZooKeeper:
             assert seconds_until(lambda: leader.leadership is None, "it doubts itself") < 5.8
             leader.store.close()
 
+    def test_a_broker_starts_while_other_servers_do_not_answer(
+        self, zookeeper: ZooKeeper, join: Join, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("random.shuffle", lambda _: None)  # the silent ones come first
+        with swallowing_connections() as vanished, socket.create_server(("127.0.0.1", 0)) as hanging:
+            silent = f"127.0.0.1:{vanished},127.0.0.1:{hanging.getsockname()[1]}"
+            member = join(f"zookeeper:{silent},{zookeeper.connect}/silent", 1, session_timeout_ms=8_000)
+            leader_of([member])
+
+    def test_a_server_that_falls_silent_is_left_for_the_next_one(
+        self, tmp_path: Path, join: Join, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("random.shuffle", lambda _: None)
+        # By its own pings kazoo would notice as well, but only after two thirds of the session.
+        monkeypatch.setattr("kazoo.protocol.connection.ConnectionHandler._send_ping", lambda *_: None)
+        with ZooKeeper(tmp_path, servers=3) as own:
+            member = join(f"zookeeper:{own.connect}/c", 1, session_timeout_ms=10_000)
+            leader = leader_of([member])
+            leader.load()
+            before = leader.leadership
+            own.servers[0].pause()  # the one that it is connected to
+            leader.append("after")
+            assert leader.leadership == before, "in the same session"
+            leader.store.close()
+
     def test_one_of_three_servers_can_die(self, tmp_path: Path, join: Join) -> None:
         with ZooKeeper(tmp_path, servers=3) as own:
             members = [join(f"zookeeper:{own.connect}/c", node_id, session_timeout_ms=8_000) for node_id in (1, 2)]
@@ -482,6 +507,22 @@ class TestZooKeeper:
             assert keys_of(other.load()) == {"before-1", "without-1", "before-2", "without-2"}
             for member in members:
                 member.store.close()
+
+
+@contextlib.contextmanager
+def swallowing_connections() -> Iterator[int]:
+    """A port that neither accepts nor refuses: the queue of those who wait to be accepted is full."""
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = listening.getsockname()
+        while True:
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0.2)
+            try:
+                waiting.connect(address)
+            except TimeoutError:
+                break
+        yield address[1]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,3 +128,29 @@ async def test_brokers_with_data_do_not_take_an_empty_store_for_their_clusters(o
     offline_broker.write("t", 1)
     (other,) = node.controller._cluster_id_for(MetadataImage())
     assert other != formatted
+
+
+async def test_a_controller_is_backed_while_those_it_does_not_hear_are_no_majority(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = offline_broker.node
+    controller = node.controller
+    now_s = 1000.0
+    monkeypatch.setattr(node, "loop", SimpleNamespace(time=lambda: now_s))
+    controller._began_s = 900.0
+
+    def with_brokers(*ids: int) -> None:
+        records = [BrokerRecord(each, each, (), None, fenced=False, incarnation_id="") for each in ids]
+        controller.image = MetadataImage().apply(records)
+
+    for ids in ((1,), (1, 2)):
+        with_brokers(*ids)
+        assert controller.backed_s == now_s, "one other broker outvotes nobody"
+    with_brokers(1, 2, 3)
+    assert controller.backed_s == 900.0, "nobody was heard yet"
+    controller.heard_from(2)
+    assert controller.backed_s == now_s, "broker 3 is alone"
+    with_brokers(1, 2, 3, 4, 5)
+    assert controller.backed_s == 900.0, "3, 4 and 5 are three of five"
+    controller.heard_from(5)
+    assert controller.backed_s == now_s

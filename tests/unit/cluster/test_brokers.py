@@ -257,3 +257,26 @@ class TestACutOffController:
         cluster.now_ms += SESSION_MS
         cluster.beat(1)
         assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+
+
+def test_the_session_of_a_silent_predecessor_began_before_its_successor() -> None:
+    cluster = Controlled()
+    cluster.controller.silent_since(1, cluster.now_ms - SESSION_MS // 2)
+    cluster.now_ms += SESSION_MS // 2 - 1
+    cluster.beat(2)
+    cluster.do(cluster.controller.tick(cluster.image, cluster.now_ms))
+    assert not cluster.broker(1).fenced
+    cluster.now_ms += 1
+    cluster.do(cluster.controller.tick(cluster.image, cluster.now_ms))
+    assert cluster.broker(1).fenced
+    assert not cluster.broker(2).fenced
+    assert not cluster.broker(3).fenced
+
+
+def test_a_predecessor_that_is_heard_again_keeps_its_session() -> None:
+    cluster = Controlled()
+    cluster.controller.silent_since(1, cluster.now_ms - SESSION_MS + 1)
+    cluster.beat(1)
+    cluster.now_ms += SESSION_MS - 1
+    cluster.do(cluster.controller.tick(cluster.image, cluster.now_ms))
+    assert not cluster.broker(1).fenced
