@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(READY): requirements/dev.txt pyproject.toml
+$(READY): requirements/dev.txt pyproject.toml src/moldau/cli/registry.py
 	@[ -n "$(PYTHON)" ] || { echo "moldau: Python 3.11 or newer is missing; install it, or run: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "moldau: Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(VENV) from requirements/dev.txt (once, about a minute)"

@@ -95,16 +95,6 @@ class StateTopic:
             if self._refusals.allows(created.error_message):
                 log.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
             raise self._not_there(created.error_message)
-        if created.error_code == ErrorCode.NONE and 0 < created.replication_factor < self._replication_factor():
-            log.warning(
-                "a state topic has fewer replicas than configured, because there are too few brokers; "
-                "it gets more when brokers join",
-                extra={
-                    "topic": self.name,
-                    "replicas": created.replication_factor,
-                    "configured": self._replication_factor(),
-                },
-            )
         deadline_s = self._node.loop.time() + KNOWN_TIMEOUT_S
         while not self.exists:
             if self._node.loop.time() > deadline_s:

@@ -6,6 +6,13 @@ import json
 import logging
 import sys
 import time
+from pathlib import Path
+
+from moldau.config.properties import parse_properties
+from moldau.errors import ConfigError
+
+FORMATS = ("text", "json")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
 
@@ -52,10 +59,35 @@ def _quoted(value: object) -> str:
     return json.dumps(text) if not text or any(char in text for char in ' "=\n') else text
 
 
-def set_up(log_format: str, level: str, broker_id: int | None = None) -> None:
-    """`broker_id` is named in every line, where several brokers write to one place."""
+def set_up(
+    log_format: str | None, level: str | None, broker_id: int | None = None, *, file: Path | None = None
+) -> None:
+    """What is None is as `file` says, or text at INFO. `broker_id` is named in every line, where several brokers write
+    to one place."""
+    settings = _read(file) if file is not None else {}
+    log_format = log_format or settings.pop("format", "text")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(broker_id) if log_format == "json" else TextFormatter(broker_id))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(level or settings.get("level", "INFO"))
+    for name, value in settings.items():
+        if name.startswith("level."):
+            logging.getLogger(name.removeprefix("level.")).setLevel(value)
+
+
+def _read(file: Path) -> dict[str, str]:
+    """`level`, `format`, and `level.<logger>` of a properties file."""
+    try:
+        settings = parse_properties(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    result = {}
+    for name, value in settings.items():
+        is_level = name == "level" or name.startswith("level.")
+        allowed = LEVELS if is_level else FORMATS if name == "format" else ()
+        result[name] = value.upper() if is_level else value
+        if result[name] not in allowed:
+            what = f"{name}={value}: one of {', '.join(allowed)}" if allowed else f"{name}: no such key"
+            raise ConfigError(f"{file}: {what}; keys are level, format and level.<logger>")
+    return result

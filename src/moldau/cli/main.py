@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from moldau.cli.registry import BY_NAME, COMMANDS
+from moldau.cli.missing import main as missing_main
+from moldau.cli.registry import BY_NAME, COMMANDS, MISSING
 from moldau.config.keys import nearest
 from moldau.version import __version__
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau") -> int:
     name = arguments[0].removeprefix("kafka-").removesuffix(".sh")
     command = BY_NAME.get(name)
     if command is None:
+        missing = next((known for known in (name, f"kafka-{name}") if known in MISSING), None)
+        if missing is not None:
+            return missing_main(prog=missing)
         meant = _MEANT.get(name) or nearest(name, BY_NAME)
         hint = f"did you mean {prog} {meant}?" if meant else f"see {prog} --help"
         print(f"{prog}: no command '{arguments[0]}' ({hint})", file=sys.stderr)

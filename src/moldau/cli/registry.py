@@ -1,4 +1,8 @@
-"""Every command once: its name, where its main function lives, and the Java class Kafka runs for it."""
+"""Every command once: its name, where its main function lives, and the Java class Kafka runs for it.
+
+`scripts` are the names that are installed; `pyproject.toml` takes them from here when the package is built, so this
+module imports nothing but Python's own. Commands of Kafka's that are not here are in `MISSING`, with what to use.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 _SERVER = "moldau.cli.server"  # its commands name themselves in their help
+_ZOOKEEPER = "moldau.cli.zookeeper"
 
 
 class Command(NamedTuple):
@@ -14,6 +19,7 @@ class Command(NamedTuple):
     target: str  # module:function
     summary: str
     java_class: str | None = None  # the last part of the class name, whatever package it lived in
+    script: str | None = ""  # the installed name where it is not `kafka-<name>`; None: `moldau <name>` alone
 
     def run(self, argv: Sequence[str], prog: str) -> int:
         module, function = self.target.split(":")
@@ -22,8 +28,8 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("start", f"{_SERVER}:start_main", "start a broker", "Kafka"),
-    Command("stop", f"{_SERVER}:stop_main", "stop a broker"),
+    Command("start", f"{_SERVER}:start_main", "start a broker", "Kafka", script=None),
+    Command("stop", f"{_SERVER}:stop_main", "stop a broker", script="kafka-server-stop"),
     Command("topics", "moldau.cli.topics:main", "create, list, describe, alter, delete topics", "TopicCommand"),
     Command("configs", "moldau.cli.configs:main", "describe and alter configurations", "ConfigCommand"),
     Command(
@@ -80,7 +86,119 @@ COMMANDS = (
         "BrokerApiVersionsCommand",
     ),
     Command("run-class", "moldau.cli.run_class:main", "run a command by its Java class name"),
+    Command(
+        "config-samples",
+        "moldau.cli.config_samples:main",
+        "write sample files: server, zookeeper, producer, consumer, log",
+        script=None,
+    ),
+    Command(
+        "zookeeper-server-start",
+        f"{_ZOOKEEPER}:start_main",
+        "start a ZooKeeper server",
+        "QuorumPeerMain",
+        script="zookeeper-server-start",
+    ),
+    Command(
+        "zookeeper-server-stop",
+        f"{_ZOOKEEPER}:stop_main",
+        "stop the ZooKeeper servers that were started here",
+        script="zookeeper-server-stop",
+    ),
+    Command(
+        "zookeeper-shell",
+        f"{_ZOOKEEPER}:shell_main",
+        "look into a ZooKeeper",
+        "ZooKeeperMain",
+        script="zookeeper-shell",
+    ),
+    Command("zkServer", f"{_ZOOKEEPER}:zk_server_main", "start, stop, status of a ZooKeeper server", script="zkServer"),
 )
 
 BY_NAME = {command.name: command for command in COMMANDS}
 BY_JAVA_CLASS = {command.java_class: command for command in COMMANDS if command.java_class}
+
+
+class Missing(NamedTuple):
+    """A command of Kafka's that is not here."""
+
+    use: str
+    java_classes: tuple[str, ...] = ()
+
+
+_CONNECT = "run Kafka Connect of Apache Kafka against this broker, or read and write topics from Spark (docs/spark.md)"
+_STREAMS = "Kafka Streams keeps its state on the client's side: use the tool of its own release against this broker"
+_PERF = "use kafka-producer-perf-test and kafka-consumer-perf-test"
+_ZK_OFFSETS = "offsets are in __consumer_offsets, not in ZooKeeper: use kafka-consumer-groups --reset-offsets"
+_AT_OFFSET = "use kafka-console-consumer --topic T --partition N --offset O"
+
+MISSING = {
+    "connect-distributed": Missing(_CONNECT, ("ConnectDistributed",)),
+    "connect-standalone": Missing(_CONNECT, ("ConnectStandalone",)),
+    "connect-mirror-maker": Missing(
+        "run MirrorMaker 2 of Apache Kafka against this broker", ("MirrorMaker", "MirrorMaker2")
+    ),
+    "connect-plugin-path": Missing(_CONNECT, ("ConnectPluginPath",)),
+    "kafka-acls": Missing("the broker has no authorizer: listen on 127.0.0.1 or a network you trust", ("AclCommand",)),
+    "kafka-client-metrics": Missing(
+        "brokers export Prometheus metrics: set moldau.metrics.port", ("ClientMetricsCommand",)
+    ),
+    "kafka-delegation-tokens": Missing("the broker has no authentication", ("DelegationTokenCommand",)),
+    "kafka-e2e-latency": Missing(_PERF, ("EndToEndLatency",)),
+    "kafka-features": Missing(
+        "a cluster has the features of its release; kafka-broker-api-versions lists the APIs", ("FeatureCommand",)
+    ),
+    "kafka-jmx": Missing("brokers export Prometheus metrics: set moldau.metrics.port", ("JmxTool",)),
+    "kafka-metadata-shell": Missing(
+        "use kafka-metadata-quorum describe --status and moldau cluster status", ("MetadataShell",)
+    ),
+    "kafka-mirror-maker": Missing("run MirrorMaker 2 of Apache Kafka against this broker", ()),
+    "kafka-preferred-replica-election": Missing(
+        "use kafka-leader-election --election-type preferred --all-topic-partitions",
+        ("PreferredReplicaLeaderElectionCommand",),
+    ),
+    "kafka-replay-log-producer": Missing(
+        "pipe kafka-console-consumer --from-beginning into kafka-console-producer", ("ReplayLogProducer",)
+    ),
+    "kafka-replica-verification": Missing(
+        "use kafka-topics --describe --under-replicated-partitions", ("ReplicaVerificationTool",)
+    ),
+    "kafka-simple-consumer-shell": Missing(_AT_OFFSET, ("SimpleConsumerShell",)),
+    "kafka-storage": Missing("folders need no formatting: start the broker", ("StorageTool",)),
+    "kafka-streams-application-reset": Missing(_STREAMS, ("StreamsResetter",)),
+    "kafka-streams-groups": Missing("there are no streams groups (KIP-1071)", ("StreamsGroupCommand",)),
+    "kafka-verifiable-consumer": Missing(_PERF, ("VerifiableConsumer",)),
+    "kafka-verifiable-producer": Missing(_PERF, ("VerifiableProducer",)),
+    "kafka-verifiable-share-consumer": Missing(_PERF, ("VerifiableShareConsumer",)),
+    "trogdor": Missing(_PERF, ("Trogdor",)),
+    "zookeeper-security-migration": Missing("nodes in ZooKeeper have no ACLs here", ("ZkSecurityMigrator",)),
+    "zkCli": Missing("use zookeeper-shell localhost:2181", ()),
+}
+_MISSING_CLASSES = {
+    "ConsumerOffsetChecker": "use kafka-consumer-groups --describe --group G",
+    "ExportZkOffsets": _ZK_OFFSETS,
+    "ImportZkOffsets": _ZK_OFFSETS,
+    "UpdateOffsetsInZK": _ZK_OFFSETS,
+    "VerifyConsumerRebalance": "use kafka-consumer-groups --describe --group G --members",
+    "StateChangeLogMerger": "brokers log changes of leaders and in-sync sets themselves",
+    "KafkaMigrationTool": "start the broker on a copy of the data folder: a folder of Apache Kafka can move in",
+    "SimpleConsumerPerformance": _PERF,
+    "TestEndToEndLatency": _PERF,
+}
+MISSING_CLASSES = _MISSING_CLASSES | {
+    java_class: missing.use for missing in MISSING.values() for java_class in missing.java_classes
+}
+
+
+def scripts() -> dict[str, str]:
+    """Installed name → module:function. Kafka's own names exist with and without `.sh`."""
+    names = {
+        "kafka-server-start": f"{_SERVER}:kafka_server_start_main",
+        **{
+            command.script or f"kafka-{command.name}": command.target
+            for command in COMMANDS
+            if command.script is not None
+        },
+        **dict.fromkeys(MISSING, "moldau.cli.missing:main"),
+    }
+    return {"moldau": "moldau.cli.main:main", **names, **{f"{name}.sh": target for name, target in names.items()}}

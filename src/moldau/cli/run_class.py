@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from moldau.cli.registry import BY_JAVA_CLASS
+from moldau.cli.registry import BY_JAVA_CLASS, MISSING_CLASSES
 from moldau.version import __version__
 
 
@@ -21,9 +21,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-run-class") -> in
         print(f"moldau {__version__}")
         return 0
     # The packages moved over the years (kafka.tools, kafka.admin, org.apache.kafka.tools); the names did not.
-    command = BY_JAVA_CLASS.get(arguments[0].rpartition(".")[2])
+    class_name = arguments[0].rpartition(".")[2]
+    command = BY_JAVA_CLASS.get(class_name)
     if command is None:
-        print(f"{prog}: no command for class {arguments[0]} (see {prog} --help)", file=sys.stderr)
+        use = MISSING_CLASSES.get(class_name)
+        hint = f": {use}" if use else f" (see {prog} --help)"
+        print(f"{prog}: no command for class {arguments[0]}{hint}", file=sys.stderr)
         return 2
     return command.run(arguments[1:], f"{prog} {arguments[0]}")
 

@@ -1,4 +1,5 @@
-"""Which brokers of this user run on this machine: one small locked file each, so that `kafka-server-stop` finds them.
+"""Which brokers and ZooKeepers of this user run on this machine: one small locked file each, so that
+`kafka-server-stop` and `zookeeper-server-stop` find them.
 
 A process holds the lock on its file as long as it lives. A file nobody locks is of a process that died; it is removed.
 """
@@ -14,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+BROKER, ZOOKEEPER = "json", "zookeeper"
+"""Kinds of processes: how their files' names end."""
+
 
 def folder() -> Path:
     """Private to the user: another user's file could name any process to be stopped."""
@@ -28,20 +32,31 @@ def folder() -> Path:
 @contextmanager
 def registered(facts: dict[str, Any]) -> Iterator[None]:
     """This process is found by `kafka-server-stop` while it lasts."""
-    path = folder() / f"{os.getpid()}.json"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump({"pid": os.getpid(), **facts}, file)
-        file.flush()
+    with _register(facts, BROKER) as file:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            Path(file.name).unlink(missing_ok=True)
 
 
-def find_running() -> Iterator[dict[str, Any]]:
-    """The facts of each broker that lives."""
-    for path in sorted(folder().glob("*.json")):
+def register_program(facts: dict[str, Any], kind: str) -> IO[str]:
+    """As `registered`, for the program that takes this process over: it inherits the lock and never knows of it."""
+    file = _register(facts, kind)
+    os.set_inheritable(file.fileno(), True)
+    return file
+
+
+def _register(facts: dict[str, Any], kind: str) -> IO[str]:
+    file = (folder() / f"{os.getpid()}.{kind}").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    json.dump({"pid": os.getpid(), **facts}, file)
+    file.flush()
+    return file
+
+
+def find_running(kind: str = BROKER) -> Iterator[dict[str, Any]]:
+    """The facts of each broker, or other process of that kind, that lives."""
+    for path in sorted(folder().glob(f"*.{kind}")):
         try:
             with path.open() as file:
                 if _is_locked(file):
@@ -52,8 +67,8 @@ def find_running() -> Iterator[dict[str, Any]]:
             continue  # it ended, or is just starting, while we looked
 
 
-def is_running(pid: int) -> bool:
-    return any(facts["pid"] == pid for facts in find_running())
+def is_running(pid: int, kind: str = BROKER) -> bool:
+    return any(facts["pid"] == pid for facts in find_running(kind))
 
 
 def _is_locked(file: IO[str]) -> bool:

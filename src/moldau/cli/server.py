@@ -32,27 +32,32 @@ STOP_TIMEOUT_S = 60.0
 FILES_MAX = 65_536
 """Open files to ask for: Kafka's documents recommend 100,000; two of ours make a partition."""
 
+_DAEMON = ("-daemon", "--daemon")
 _START_EXAMPLE = """\
 moldau start
 moldau start --port 19092 --data-dir ./data
 moldau start --brokers 3
 moldau stop --node-id 2 && moldau start --node-id 2    # restart one of them
-kafka-server-start server.properties --override num.partitions=3"""
+kafka-server-start server.properties --override num.partitions=3
+kafka-server-start -daemon server.properties"""
 
 
 def kafka_server_start_main(argv: Sequence[str] | None = None) -> int:
     """As Kafka's own command, it wants a file; `moldau start` does without."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given:
-        print("USAGE: kafka-server-start server.properties [--override property=value]*", file=sys.stderr)
+        print("USAGE: kafka-server-start [-daemon] server.properties [--override property=value]*", file=sys.stderr)
         return EXIT_FAILED
     return start_main(given)
 
 
 def start_main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parse_start(argv)
-    logs.set_up(arguments.log_format, arguments.log_level)
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parse_start(given)
     try:
+        logs.set_up(arguments.log_format, arguments.log_level, file=arguments.log_config)
+        if arguments.daemon:
+            return _start_in_background(arguments, given)
         if arguments.brokers is not None:
             return _supervise(arguments)
         if arguments.node_id is not None:
@@ -88,15 +93,37 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     # How a supervisor starts its brokers: their lines name them, and they stop when their standard input ends.
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--log-format", choices=["text", "json"], default="text")
-    parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"], default="INFO", type=str.upper)
+    parser.add_argument(*_DAEMON, action="store_true", help="run in the background, with a log in $LOG_DIR or ./logs")
+    parser.add_argument(
+        "--log-config", type=Path, metavar="FILE", help="levels and format of the log, as in the sample log.properties"
+    )
+    parser.add_argument("--log-format", choices=logs.FORMATS, help="default: text")
+    parser.add_argument("--log-level", choices=logs.LEVELS, type=str.upper, help="default: INFO")
     return parser.parse_args(argv)
+
+
+def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) -> int:
+    from moldau.cli.daemon import start_in_background
+
+    if arguments.brokers is None:
+        _load_config(arguments)  # what is wrong with it is said here, too
+    return start_in_background(
+        ["start", *(each for each in given if each not in _DAEMON)],
+        name=arguments.properties.stem if arguments.properties is not None else "server",
+        is_ready=running.is_running,
+        stop="kafka-server-stop",
+    )
 
 
 def _supervise(arguments: argparse.Namespace) -> int:
     from moldau.cli.supervisor import supervise  # the client it asks its brokers with is no part of a broker
 
-    options = ["--log-format", arguments.log_format, "--log-level", arguments.log_level]
+    logging_options = {
+        "--log-format": arguments.log_format,
+        "--log-level": arguments.log_level,
+        "--log-config": arguments.log_config and arguments.log_config.absolute(),
+    }
+    options = [part for option, value in logging_options.items() if value for part in (option, str(value))]
     port = 9092 if arguments.port is None else arguments.port
     return supervise(arguments.brokers, port, arguments.data_dir, _load_properties(arguments, {}), options)
 
@@ -117,7 +144,7 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
         short["log.dirs"] = str(arguments.data_dir)
     config, warnings = BrokerConfig.from_properties(_load_properties(arguments, short))
     if arguments.child:
-        logs.set_up(arguments.log_format, arguments.log_level, config.node_id)
+        logs.set_up(arguments.log_format, arguments.log_level, config.node_id, file=arguments.log_config)
     for warning in warnings:
         log.warning(warning)
     return config

@@ -25,6 +25,7 @@ from moldau.config.keys import (
 from moldau.config.known_keys import KNOWN_WITHOUT_EFFECT, UNSAFE_TO_IGNORE, has_no_effect
 from moldau.config.listeners import SERVED_PROTOCOLS, Listener, parse_listeners, parse_protocol_map
 from moldau.config.network_keys import NetworkKeys
+from moldau.config.old_keys import OLD_LISTENER_KEYS, is_read, with_listeners
 from moldau.config.share_keys import ShareKeys, share_key_problem
 from moldau.config.storage_keys import StorageKeys
 from moldau.errors import ConfigError
@@ -66,10 +67,12 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
         if told and strict:
             raise ConfigError("; ".join(told.values()))
         warnings = list(told.values())
-        idle = [name for name in props if name not in told and _is_idle(name)]
+        idle = [name for name in props if name not in told and _is_idle(name) and not is_read(name, props)]
         if idle:
             warnings.append(f"accepted, but with no effect here: {', '.join(idle)}")
-        config = cls._build(dict(props), _NOTHING, _NOTHING)
+        props, old = with_listeners(props)
+        warnings += old
+        config = cls._build(props, _NOTHING, _NOTHING)
         unopened = set(config.controller_listener_names) & {
             entry.partition("://")[0].upper() for entry in props.get("listeners", "").split(",")
         }
@@ -148,13 +151,13 @@ def _is_dynamic(name: str) -> bool:
 def _is_idle(name: str) -> bool:
     """A stock file has a dozen of these: they share one line."""
     declared = BROKER_KEYS.get(name)
-    return declared.later if declared is not None else has_no_effect(name)
+    return declared.later if declared is not None else has_no_effect(name) or name in OLD_LISTENER_KEYS
 
 
 def _warning_about(name: str) -> str | None:
     if name in UNSAFE_TO_IGNORE:
         return f"{name} is accepted but has no effect here: {UNSAFE_TO_IGNORE[name]}"
-    if name in BROKER_KEYS or has_no_effect(name):
+    if name in BROKER_KEYS or has_no_effect(name) or name in OLD_LISTENER_KEYS:
         return None
     meant = nearest(name, [*BROKER_KEYS, *KNOWN_WITHOUT_EFFECT])
     hint = f"; did you mean {meant}?" if meant else ""

@@ -90,19 +90,15 @@ KNOWN_WITHOUT_EFFECT = frozenset(
         "telemetry.max.bytes",
         "transaction.two.phase.commit.enable",
         # Keys of Kafka 3 that Kafka 4 took away: old files still carry them.
-        "advertised.host.name",
-        "advertised.port",
         "auto.include.jmx.reporter",
         "broker.id.generation.enable",
         "control.plane.listener.name",
         "controlled.shutdown.max.retries",
         "controlled.shutdown.retry.backoff.ms",
-        "host.name",
         "inter.broker.protocol.version",
         "log.message.format.version",
         "log.message.timestamp.difference.max.ms",
         "offsets.commit.required.acks",
-        "port",
         "reserved.broker.max.id",
     )
 )

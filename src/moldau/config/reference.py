@@ -81,6 +81,9 @@ def _lines() -> Iterator[str]:
     for declared in _by_name(GROUP_KEYS.values()):
         fallback = f"`{GROUP_SYNONYMS[declared.name]}`" if declared.name in GROUP_SYNONYMS else ""
         yield f"| `{declared.name}` | {_common(declared)} | {fallback} | {_doc(declared)} |"
+    yield "\n## Keys of older files\n"
+    yield "`host.name` and `port` are read as `listeners`, `advertised.host.name` and `advertised.port` as"
+    yield "`advertised.listeners`, where these are not set."
     yield "\n## Accepted without effect\n"
     yield "These keys of Apache Kafka are taken; the same line of the log says that they change nothing here.\n"
     yield ", ".join(f"`{name}`" for name in sorted(KNOWN_WITHOUT_EFFECT)) + ";"

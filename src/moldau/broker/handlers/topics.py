@@ -60,7 +60,22 @@ async def create_topics(node: BrokerNode, wanted: Sequence[NewTopic], *, validat
     except KafkaError as refusal:
         return {topic.name: refusal for topic in wanted}
     planners = {topic.name: partial(_plan_topic, node=node, topic=topic) for topic in wanted}
-    return await change_each(node, planners, validate_only=validate_only)
+    outcomes = await change_each(node, planners, validate_only=validate_only)
+    if not validate_only:
+        for name, outcome in outcomes.items():
+            _warn_if_short(name, outcome)
+    return outcomes
+
+
+def _warn_if_short(name: str, outcome: list[Record] | KafkaError) -> None:
+    records = () if isinstance(outcome, KafkaError) else outcome
+    short = next((one for one in records if isinstance(one, PartitionRecord) and one.target_factor), None)
+    if short is not None:
+        log.warning(
+            "a state topic has fewer replicas than configured, because there are too few brokers; "
+            "it gets more when brokers join",
+            extra={"topic": name, "replicas": len(short.replicas), "configured": short.target_factor},
+        )
 
 
 def _partition_count(node: BrokerNode, topic: NewTopic) -> int:
