@@ -120,7 +120,7 @@ async def test_a_silent_machine_does_not_keep_a_new_controller_from_fencing_its_
     await second.start()
     try:
         assert first.node.membership is not None
-        await first.node.in_thread(first.node.membership.close)  # to the store it is dead, and it hears of nobody
+        await first.node.threads.metadata(first.node.membership.close)  # dead, to the store
         await until(lambda: second.node.controller.is_active, "the other one is the controller")
         await until(lambda: second.node.controller.image.brokers[1].fenced, "the one before is fenced")
     finally:

@@ -112,7 +112,7 @@ class Takeover:
                 extra={"controller": controller_id, "epoch": epoch, "voters": sorted(voters)},
             )
         self.won = Won(epoch, voters, node.monotonic_ms() - int(self._silent_s * 1000))
-        await node.in_thread(self._take, epoch)
+        await node.threads.metadata(self._take, epoch)
 
     async def _ask(self, broker_id: int, epoch: int) -> bool:
         node = self._node
