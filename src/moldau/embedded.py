@@ -133,7 +133,6 @@ class Broker(Startable):
         server = Server(config)
         try:
             await server.start()
-            await server.serve_metrics()
             self._server = server
             ready.set()
             await self._stop.wait()

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau.broker.metadata_feed import MetadataFeed
 from moldau.cluster.controller import Controller
+from moldau.cluster.moves import IsrMove, LeaderMove, moves
+from moldau.cluster.partition_changes import NO_LEADER
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.meta_properties import read_cluster_id
 from moldau.log_limits import LogLimit
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 STEPS_MAX = 1000
 """Steps that share one write: enough for a storm of them, few enough to be answered soon."""
+MOVES_LOGGED_AT_ONCE = 50
+"""Lines of the log before others get their turn: a millisecond or so."""
 EVERYWHERE_TIMEOUT_S = 1.0
 """How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
 TICK_INTERVAL_S = 0.1
@@ -247,9 +251,24 @@ class ControllerShell:
                 self.image = after
                 self.feed.publish(records, before.version)
                 self._node.follow(after)
+                self._tell_moves(before, after, records)
         for answer, reply in replies:
             if not answer.done():
                 answer.set_result(reply)
+
+    def _tell_moves(self, before: MetadataImage, after: MetadataImage, records: Sequence[Record]) -> None:
+        """Counts them now and logs them in turns: a broker that dies may have led thousands."""
+        moved = list(moves(before, after, records))
+        metrics = self._node.metrics
+        for move in moved:
+            if isinstance(move, IsrMove):
+                metrics.isr_shrinks += move.is_shrink
+                metrics.isr_expands += not move.is_shrink
+            else:
+                metrics.leader_elections += 1
+                metrics.unclean_leader_elections += move.is_unclean
+        if moved:
+            self._node.spawn(_log_moves(moved))
 
     def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
@@ -343,6 +362,22 @@ class ControllerShell:
             await self.run(lambda image: (machine.broker_died(image, broker_id, broker.broker_epoch), None))
         except KafkaError as error:
             log.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
+
+
+async def _log_moves(moved: Sequence[LeaderMove | IsrMove]) -> None:
+    for number, move in enumerate(moved, start=1):
+        message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
+        level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
+        told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
+        log.log(level, message, extra=told)
+        if number % MOVES_LOGGED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+def _shown(brokers: int | tuple[int, ...]) -> str:
+    """A leader, or an in-sync set: 1,2,3."""
+    known = [str(one) for one in ((brokers,) if isinstance(brokers, int) else sorted(brokers)) if one != NO_LEADER]
+    return ",".join(known) or "none"
 
 
 def _not_controller() -> KafkaError:

@@ -9,13 +9,15 @@ What goes wrong stays small: a malformed frame or an unexpected exception closes
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from moldau.broker.connection import Answer, Buffers, ClientConnection
+from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.forwarding import forward, is_from_broker, should_forward
 from moldau.broker.handlers import (
     acls,
@@ -43,6 +45,7 @@ from moldau.broker.handlers import (
 )
 from moldau.broker.handlers.fetch import handle_fetch
 from moldau.broker.handlers.produce import handle_produce
+from moldau.broker.metrics import Histogram
 from moldau.broker.old_clients import OldClients
 from moldau.broker.request import RequestContext
 from moldau.broker.served import REFUSED, SERVED
@@ -74,6 +77,9 @@ _MAX_BYTES: dict[int, int] = {
     ApiKey.API_VERSIONS: FETCH_MAX_BYTES,
 }
 
+
+_AT_ONCE = frozenset({bytes, list, type(None)})
+"""Types of answers that are there when the handler returns."""
 
 RawHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, memoryview], Answer]"
 MessageHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, Any], Any]"
@@ -175,6 +181,7 @@ class Dispatcher:
         self._node.disconnected(connection)
 
     def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:
+        began_s = perf_counter()
         header = parse_request_header(frame)
         key = header.api_key
         version = header.api_version
@@ -191,11 +198,38 @@ class Dispatcher:
         metrics = self._node.metrics
         metrics.requests[key] += 1
         metrics.bytes_in += len(frame)
+        answer = self._answer(context, frame[header.body_offset :])
+        if type(answer) in _AT_ONCE:
+            metrics.latencies[key].observe(perf_counter() - began_s)
+            return answer
+        return self._measured(answer, metrics.latencies[key], began_s)
+
+    @staticmethod
+    def _measured(answer: Any, latency: Histogram, began_s: float) -> Answer:
+        """For answers that come later."""
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                latency.observe(perf_counter() - began_s)
+
+        async def measured() -> Buffers | None:
+            buffers: Buffers | None = await answer
+            latency.observe(perf_counter() - began_s)
+            return buffers
+
+        future = answer.future if isinstance(answer, Pipelined) else answer
+        if not isinstance(future, asyncio.Future):
+            return measured()
+        future.add_done_callback(done)
+        return cast(Answer, answer)
+
+    def _answer(self, context: RequestContext, view: memoryview) -> Answer:
+        key, version = context.key, context.version
         try:
             raw = RAW_HANDLERS.get(key)
             if raw is not None:
-                return raw(self._node, context, frame[header.body_offset :])
-            body = bytes(frame[header.body_offset :])
+                return raw(self._node, context, view)
+            body = bytes(view)
             if should_forward(self._node, context):
                 return self._forward(context, body)
             if len(body) > DECODE_INLINE_MAX_BYTES:

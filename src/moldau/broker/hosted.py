@@ -35,6 +35,10 @@ class HostedPartitions:
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._by_name.values())
 
+    def all(self) -> list[Partition]:
+        """From any thread."""
+        return list(self._by_name.values())
+
     def find(self, topic: str | None, topic_id: bytes | None, index: int) -> Partition:
         """By id where the request has one, else by name; Kafka's error for what is not here."""
         if topic_id is not None:

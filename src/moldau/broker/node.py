@@ -107,6 +107,7 @@ class BrokerNode:
         self._following = asyncio.Lock()
         self._newest = self.image
         self._is_open = False
+        self.is_closing = False
         self._applied = asyncio.Condition()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.logs = LogManager(
@@ -299,6 +300,11 @@ class BrokerNode:
         self.image = image
         if image.version >= self._newest.version:
             self._newest = image
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the logs are loaded, and recovered where that was needed."""
+        return self._is_open
 
     @property
     def newest_image(self) -> MetadataImage:

@@ -456,7 +456,7 @@ class Partition:
         change = leadership.shrink(self.log.log_end_offset, now_ms) if leadership is not None else None
         if change is not None:
             assert leadership is not None
-            log.info(
+            log.debug(
                 "followers are behind for too long",
                 extra={"partition": self.name, "isr": sorted(leadership.isr), "proposed": list(change.broker_ids)},
             )

@@ -45,6 +45,7 @@ class Server:
 
     async def start(self) -> None:
         """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
+        serving_metrics = asyncio.ensure_future(self._serve_metrics())  # from the first moment: a start can take long
         try:
             if self.config.is_clustered:
                 await self._join()
@@ -53,7 +54,9 @@ class Server:
                 self.node.begin()
                 await self._listen_all()
                 await self.node.register_alone()
+            await serving_metrics
         except BaseException:
+            await asyncio.gather(serving_metrics, return_exceptions=True)
             await self.stop()
             raise
         self._every(SWEEP_INTERVAL_S, self._sweep)
@@ -90,7 +93,7 @@ class Server:
     async def stop(self) -> None:
         if self._stopped:
             return
-        self._stopped = True
+        self._stopped = self.node.is_closing = True
         if self.node.membership is not None:
             await self.node.membership.leave()
         for listener in self._listeners:
@@ -102,26 +105,19 @@ class Server:
         if self._metrics is not None:
             self._metrics()
 
-    async def serve_metrics(self) -> None:
-        """Opens `moldau.metrics.port`, if one is set; apart from `start`, so that no client waits for it."""
-        port = self.config.moldau_metrics_port
-        if port <= 0 or self._stopped:
+    async def _serve_metrics(self) -> None:
+        """Opens `moldau.metrics.port`, if one is set."""
+        host, port = self.config.moldau_metrics_host, self.config.moldau_metrics_port
+        if port <= 0:
             return
 
-        def start() -> Callable[[], None]:
+        def start() -> None:
             from moldau.broker.metrics_endpoint import serve_metrics  # 50 ms of imports, in a thread
 
-            http, thread = serve_metrics(self.node, "127.0.0.1", port)
+            self._metrics = serve_metrics(self.node, host, port)
 
-            def stop() -> None:
-                http.shutdown()
-                http.server_close()
-                thread.join()
-
-            return stop
-
-        self._metrics = await self.node.threads.files(start)
-        log.info("metrics", extra={"url": f"http://127.0.0.1:{port}/metrics"})
+        await self.node.threads.compute(start)
+        log.info("metrics", extra={"url": f"http://{host}:{port}/metrics"})
 
     @property
     def bound(self) -> dict[str, tuple[str, int]]:

@@ -203,7 +203,6 @@ async def _serve(config: BrokerConfig, *, is_child: bool) -> None:
         if not await _started(server, stop):
             log.info("stopped before it was ready")
             return
-        await server.serve_metrics()
         with running.registered(
             {
                 "node.id": config.node_id,

@@ -203,6 +203,12 @@ class NetworkKeys(Configuration):
         "moldau.metrics.port",
         Kind.INT,
         0,
-        "Port of the Prometheus endpoint; 0 or -1 turns it off.",
+        "Port of `/metrics` (Prometheus), `/health` and `/ready`; 0 or -1 turns it off.",
         AtLeast(-1),
+    )
+    moldau_metrics_host: str = key(
+        "moldau.metrics.host",
+        Kind.STRING,
+        "127.0.0.1",
+        "Address that `moldau.metrics.port` listens on; 0.0.0.0 is every address of this machine, for everybody.",
     )

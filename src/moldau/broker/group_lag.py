@@ -1,0 +1,126 @@
+"""How far groups are behind: measured now and then by the broker that coordinates them, for its metrics.
+
+The end of a partition is known where a replica of it is; for others its leader is asked, one request to each broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from moldau.errors import KafkaError
+from moldau.wire.apis import ApiKey
+from moldau.wire.constants import LATEST
+from moldau.wire.messages import Schema, ms
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 15.0
+"""As often as Prometheus asks, usually."""
+SERIES_MAX = 1_000
+"""Groups times topics that are told, the largest lags first: group names come from clients, and each one is a time
+series that Prometheus keeps. `moldau_group_lag_left_off` counts the others."""
+OFFSETS_AT_ONCE = 500
+"""Looked at before others get their turn."""
+ASK_TIMEOUT_S = 5.0
+
+TopicPartition = tuple[str, int]
+
+
+class GroupTopicLag(NamedTuple):
+    lag: int
+    group: str
+    topic: str
+
+
+class GroupLag:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self.series: list[GroupTopicLag] = []
+        self.left_off = 0
+
+    async def measure_forever(self) -> None:
+        while True:
+            try:
+                await self.measure()
+            except Exception:
+                log.exception("cannot measure the lag of groups")
+            await asyncio.sleep(INTERVAL_S)
+
+    async def measure(self) -> None:
+        committed: list[tuple[str, TopicPartition, int]] = []
+        paused_at = 0
+        for _, shard in self._node.groups.shards():
+            for group_id in shard.offsets.groups():
+                offsets = shard.offsets.of_group(group_id)
+                committed += [(group_id, partition, value.offset) for partition, value in offsets]
+                if len(committed) >= paused_at + OFFSETS_AT_ONCE:
+                    paused_at = len(committed)
+                    await asyncio.sleep(0)
+        ends = await self._ends({partition for _, partition, _ in committed})
+        lags: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for number, (group_id, partition, offset) in enumerate(committed):
+            end = ends.get(partition)
+            if end is not None and offset >= 0:
+                lags[group_id, partition[0]] += max(0, end - offset)
+            if number % OFFSETS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        told = heapq.nlargest(SERIES_MAX, (GroupTopicLag(lag, *key) for key, lag in lags.items()))
+        self.series, self.left_off = told, len(lags) - len(told)
+
+    async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        ends: dict[TopicPartition, int] = {}
+        remote: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        image = self._node.image
+        for number, (name, index) in enumerate(partitions):
+            found = self._node.logs.get(name, index)
+            topic = image.topics.get(name)
+            partition = topic.partition(index) if topic is not None else None
+            if found is not None:
+                ends[name, index] = found.high_watermark
+            elif partition is not None and partition.leader >= 0:
+                remote[partition.leader].append((name, index))
+            if number % OFFSETS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for leader, wanted in remote.items():
+            try:
+                ends |= await self._ask(leader, wanted)
+            except KafkaError as error:
+                log.debug("the ends of some partitions are not known", extra={"broker": leader, "why": error.message})
+        return ends
+
+    async def _ask(self, leader: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        by_topic: defaultdict[str, list[int]] = defaultdict(list)
+        for name, index in partitions:
+            by_topic[name].append(index)
+
+        def build(schema: Schema) -> Any:
+            return schema.ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=tuple(
+                    schema.ListOffsetsTopic(
+                        name=name,
+                        partitions=tuple(
+                            schema.ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in indexes
+                        ),
+                    )
+                    for name, indexes in by_topic.items()
+                ),
+                timeout=ms(int(ASK_TIMEOUT_S * 1000)),
+            )
+
+        answer = await self._node.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
+        return {
+            (topic.name, one.partition_index): one.offset
+            for topic in answer.topics
+            for one in topic.partitions
+            if not one.error_code
+        }
