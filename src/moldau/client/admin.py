@@ -20,6 +20,7 @@ from moldau.wire.constants import MAX_TIMESTAMP, IsolationLevel, ResourceType
 from moldau.wire.messages import Schema, ms
 from moldau.wire.uuids import ZERO_UUID
 
+_EPOCH_ENDS_FROM = 3  # earlier versions are for brokers alone
 _DESCRIBE_PARTITIONS_MAX = 2000  # per answer; Kafka's default, the broker may cut lower
 
 
@@ -322,6 +323,39 @@ def list_offsets(
         }
 
     return cluster.at_leaders(timestamps, call)
+
+
+def epoch_end_offsets(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+    """Where each partition's log has the end of what was written up to a leader epoch; -1 where nobody knows."""
+
+    def call(connection: Connection, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+        if (connection.version_of(ApiKey.OFFSET_FOR_LEADER_EPOCH) or 0) < _EPOCH_ENDS_FROM:
+            return dict.fromkeys(part, -1)
+        answer = connection.send(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            lambda schema: schema.OffsetForLeaderEpochRequest(
+                replica_id=-1,
+                topics=tuple(
+                    schema.OffsetForLeaderTopic(
+                        topic=topic,
+                        partitions=tuple(
+                            schema.OffsetForLeaderPartition(
+                                partition=index, current_leader_epoch=-1, leader_epoch=epoch
+                            )
+                            for index, epoch in partitions
+                        ),
+                    )
+                    for topic, partitions in by_topic(part)
+                ),
+            ),
+        )
+        return {
+            (topic.topic, p.partition): to_error(p.error_code) if p.error_code else p.end_offset
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    return cluster.at_leaders(epochs, call)
 
 
 def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:

@@ -14,6 +14,7 @@ from moldau.spark.pushdown import Pruning
 from moldau.spark.read_options import ReadOptions
 from moldau.spark.read_plan import OffsetRange
 from moldau.wire.constants import LATEST
+from moldau.wire.uuids import ZERO_UUID
 
 
 class TopicReader(DataSourceReader):
@@ -39,8 +40,12 @@ class TopicReader(DataSourceReader):
         topics.refuse_missing(now)
         starts = topics.resolve(options.start, now, options.latest_without_match)
         ends = now if options.end.time == LATEST else topics.resolve(options.end, now, latest_without_match=True)
-        ranges = [OffsetRange(*tp, start, ends[tp]) for tp, start in starts.items() if tp in ends]
-        for topic, index, start, end in ranges:
+        ranges = [
+            OffsetRange(*tp, start, ends[tp], topics.topic_ids.get(tp[0], ZERO_UUID))
+            for tp, start in starts.items()
+            if tp in ends
+        ]
+        for topic, index, start, end, _ in ranges:
             if start > end:
                 raise ConfigError(
                     f"{topic}-{index} would start at offset {start} and end at {end}:"

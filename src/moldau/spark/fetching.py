@@ -126,7 +126,7 @@ class _Source:
         self._plan = plan
         self._wanted = wanted
         self._leader: int | None = None
-        self._topic_id = ZERO_UUID
+        self._topic_id = wanted.topic_id
         self._bytes_per_offset: float | None = None
         # One answer is decoded while the next is received; both buffers serve for the whole range.
         self._buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
@@ -228,7 +228,7 @@ class _Source:
         topic = self._cluster.metadata([self._wanted.topic]).topics[self._wanted.topic]
         raise_error(topic.error)
         if self._topic_id not in (ZERO_UUID, topic.topic_id):
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, "the topic was deleted and made again")
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, "it was deleted and created again")
         self._topic_id = topic.topic_id
         for partition in topic.partitions:
             if partition.partition == self._wanted.partition:

@@ -1,32 +1,43 @@
 """Positions in topics: as JSON in options and checkpoints, and how far one trigger may go.
 
 The JSON is that of Spark's Kafka source, `{"topic": {"0": 123}}`: the next offset to read of each partition. Spark
-writes only the end of a micro-batch to its offset log and takes the end of the one before as the start. A
-partition that joins has no such start: asked for again when a batch is replayed, `latest` or a moved log start
-would be another offset, and the batch another batch. So the end of a batch that a partition joins in also tells
-where that partition starts, under a key no topic can have:
+writes only the end of a micro-batch to its offset log and takes the end of the one before as the start. So whatever
+else a batch depends on has to be in that JSON as well, and Spark's source has to be able to read it: either source can
+continue from the other's checkpoint. To that source every key is a topic, and a topic without partitions is nothing.
+So we write down what we need in keys that no topic can have, each with an empty object:
 
-    {"topic": {"0": 123}, "(startingOffsets)": {"topic": {"0": 100}}}
+    {"orders": {"0": 123},
+     "(starts of orders) 0:100": {},             where partitions start that joined in this batch
+     "(id of orders) q1Sh-9_8TzGnp0JdLzjp6g": {},  a topic deleted and created again has another one
+     "(leader epochs of orders) 0:3": {}}        a log cut below 123 since has another history behind epoch 3
 
-A query starts with no partitions, `{}`: there, all of them join. Batches that none joins in look as those of Spark's
-source do, so that either can go on with the other's checkpoint.
+A partition that joins has no end of a batch before: asked for again when a batch is replayed, `latest` or a moved log
+start would be another offset, and the batch another batch. A query starts with no partitions, `{}`: there, all of them
+join. How ids and epochs are used is in `data_loss`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from moldau.client.cluster import TopicPartition, by_topic
 from moldau.errors import ConfigError
 from moldau.wire.constants import EARLIEST, LATEST
+from moldau.wire.uuids import uuid_from_text, uuid_to_text
 
 Offsets = Mapping[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int]]
 
-JOINED = "(startingOffsets)"
+STARTS, ID, EPOCHS = "starts", "id", "leader epochs"
+_NO_PARTITIONS = "(no partitions)"
+_STARTS_BEFORE = "(startingOffsets)"  # how starts were written once; Spark's source could not read it
+_NOTE = re.compile(r"\((\w[\w ]*) of ([\w.-]+)\) (.*)", re.ASCII)
 
 _MALFORMED = (ValueError, TypeError, AttributeError)
 _OFFSET_MAX = 2**63 - 1
@@ -34,23 +45,58 @@ _PARTITION_MAX = 2**31 - 1
 
 
 class StreamOffset(NamedTuple):
-    """What Spark keeps of a stream: the end of a batch, and the starts of the partitions that joined in it."""
+    """What Spark keeps of a stream: the end of a batch, and what tells it from the same offsets of other logs."""
 
     positions: Offsets
-    joined: Offsets
+    joined: Offsets  # the starts of the partitions that joined in this batch
+    topic_ids: Mapping[str, UUID] = MappingProxyType({})
+    leader_epochs: Mapping[TopicPartition, int] = MappingProxyType({})  # of the leaders that told the ends
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        positions = {topic: offsets for topic, offsets in value.items() if topic != JOINED}
+        notes: dict[str, dict[str, str]] = {STARTS: {}, ID: {}, EPOCHS: {}}
+        for key in value:
+            match = _NOTE.fullmatch(key)
+            if match is not None:
+                notes.setdefault(match[1], {})[match[2]] = match[3]
         try:
-            return cls(_offsets(positions), _offsets(value.get(JOINED, {})))
+            return cls(
+                _offsets({topic: offsets for topic, offsets in value.items() if not topic.startswith("(")}),
+                _offsets(value.get(_STARTS_BEFORE, {})) | _numbers(notes[STARTS]),
+                {topic: uuid_from_text(text) for topic, text in notes[ID].items()},
+                _numbers(notes[EPOCHS]),
+            )
         except _MALFORMED as error:
             raise ConfigError(f"the checkpoint has no offsets of topics ({value}): use another one") from error
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = to_json(self.positions)
-        # Also when nothing joined at the start of a query: `{}` would start it again.
-        return value | {JOINED: to_json(self.joined)} if self.joined or not value else value
+        """Without partitions there still is a key: `{}` would start the query again."""
+        notes = (
+            *_number_notes(STARTS, self.joined),
+            *(_note(ID, topic, uuid_to_text(topic_id)) for topic, topic_id in sorted(self.topic_ids.items())),
+            *_number_notes(EPOCHS, self.leader_epochs),
+        )
+        return to_json(self.positions) | {note: {} for note in notes} or {_NO_PARTITIONS: {}}
+
+
+def _note(name: str, topic: str, text: str) -> str:
+    return f"({name} of {topic}) {text}"
+
+
+def _number_notes(name: str, numbers: Offsets) -> list[str]:
+    return [
+        _note(name, topic, " ".join(f"{index}:{number}" for index, number in parts))
+        for topic, parts in by_topic(numbers)
+    ]
+
+
+def _numbers(texts: Mapping[str, str]) -> dict[TopicPartition, int]:
+    """`0:100 1:0` of each topic."""
+    return {
+        (topic, _index(int(index))): int(number)
+        for topic, text in texts.items()
+        for index, _, number in (pair.partition(":") for pair in text.split(" "))
+    }
 
 
 def to_json(offsets: Offsets) -> OffsetsJson:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from moldau.client.admin import list_offsets
+from moldau.client.admin import OffsetInfo, epoch_end_offsets, list_offsets
 from moldau.client.cluster import Cluster, TopicPartition
 from moldau.client.connection import to_error
 from moldau.errors import ConfigError, ErrorCode, KafkaError
@@ -41,8 +41,9 @@ class TopicOffsets:
         self._options = options
         self._reached = False
         self._missing: set[str | TopicPartition] = set()  # topics and partitions that were waited for in vain
-        self._ids: dict[str, UUID] = {}
-        self.recreated: set[str] = set()  # topics that are not the ones they were
+        # As of the last look at the ends; brokers that are older than these have none.
+        self.topic_ids: dict[str, UUID] = {}
+        self.leader_epochs: dict[TopicPartition, int] = {}
 
     def ends_now(self, known: Offsets = MappingProxyType({})) -> dict[TopicPartition, int]:
         """The partitions to read and where their records end: with read_committed, the last stable offsets.
@@ -54,7 +55,9 @@ class TopicOffsets:
         named: set[str | TopicPartition] = {*subscription.topics, *subscription.partitions, *known}
         for pause_ms in (0, *_ASKED_AGAIN_AFTER_MS):
             time.sleep(pause_ms / 1000)
-            ends = self.settled(self.at(dict.fromkeys(self.ask(self._partitions), LATEST)), known)
+            found = self._look_up(dict.fromkeys(self.ask(self._partitions), LATEST), self._options.isolation)
+            self.leader_epochs = {tp: info.leader_epoch for tp, info in found.items() if info.leader_epoch >= 0}
+            ends = self.settled({tp: info.offset for tp, info in found.items()}, known)
             missing = named - ends.keys() - {topic for topic, _ in ends}
             if missing <= self._missing and all(ends.get(tp, offset) >= offset for tp, offset in known.items()):
                 break
@@ -96,11 +99,7 @@ class TopicOffsets:
         for topic in topics:
             if topic.error and topic.error not in _PASSING:
                 raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {to_error(topic.error).message}")
-            if not topic.partitions or topic.topic_id == ZERO_UUID:  # the broker is older than topic ids
-                continue
-            if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
-                self._ids[topic.name] = topic.topic_id
-                self.recreated.add(topic.name)
+        self.topic_ids = {t.name: t.topic_id for t in topics if t.partitions and t.topic_id != ZERO_UUID}
         found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
         return found.intersection(subscription.partitions) if subscription.partitions else found
 
@@ -130,17 +129,23 @@ class TopicOffsets:
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel | None = None
     ) -> dict[TopicPartition, int]:
         """The first offsets at or after these times, -1 where there is none. A partition that is gone is left out."""
+        level = self._options.isolation if isolation is None else isolation
+        return {tp: info.offset for tp, info in self._look_up(timestamps, level).items()}
+
+    def cuts(self, positions: Offsets, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where logs were cut below a position since these leader epochs. Asked only where there is a new epoch."""
+        moved = {tp: epoch for tp, epoch in epochs.items() if self.leader_epochs.get(tp, epoch) != epoch}
+        if not moved:
+            return {}
+        ends = _answered(self.ask(lambda cluster: epoch_end_offsets(cluster, moved)), "epochs")
+        return {tp: end for tp, end in ends.items() if 0 <= end < positions.get(tp, 0)}
+
+    def _look_up(
+        self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetInfo]:
         if not timestamps:
             return {}
-        level = self._options.isolation if isolation is None else isolation
-        offsets: dict[TopicPartition, int] = {}
-        answers = self.ask(lambda cluster: list_offsets(cluster, timestamps, level))
-        for (topic, index), answer in answers.items():
-            if not isinstance(answer, KafkaError):
-                offsets[topic, index] = answer.offset
-            elif answer.code not in _GONE:
-                raise KafkaError(answer.code, f"offsets of {topic}-{index} cannot be had: {answer.message}")
-        return offsets
+        return _answered(self.ask(lambda cluster: list_offsets(cluster, timestamps, isolation)), "offsets")
 
     def ask(self, call: Callable[[Cluster], R]) -> R:
         answer = ask_patiently(self._options.client, call, reached=self._reached)
@@ -177,6 +182,17 @@ def _pieces(part: OffsetRange, count: int) -> list[OffsetRange]:
     count = min(count, _size(part))
     bounds = [part.start + _size(part) * i // count for i in range(count + 1)]
     return [part._replace(start=start, end=end) for start, end in pairwise(bounds)]
+
+
+def _answered(answers: Mapping[TopicPartition, R | KafkaError], what: str) -> dict[TopicPartition, R]:
+    """Without the partitions that are gone."""
+    found: dict[TopicPartition, R] = {}
+    for (topic, index), answer in answers.items():
+        if not isinstance(answer, KafkaError):
+            found[topic, index] = answer
+        elif answer.code not in _GONE:
+            raise KafkaError(answer.code, f"{what} of {topic}-{index} cannot be had: {answer.message}")
+    return found
 
 
 def _other_partitions(boundary: Boundary, given: Iterable[TopicPartition], there: Iterable[TopicPartition]) -> str:

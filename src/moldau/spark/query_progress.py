@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from moldau.spark.offsets import JOINED
+from moldau.errors import ConfigError
+from moldau.spark.offsets import StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -89,11 +90,19 @@ def _partitions(source: Mapping[str, Any]) -> Iterable[PartitionProgress]:
     end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     started, ended = _offset_text(source.get("startOffset")), _offset_text(source.get("endOffset"))
     # A batch without news ends where the last one did, and says again which partitions joined that one.
-    joined = {} if ended == started else ended.get(JOINED, {})
-    start = _offsets(started) | _offsets(joined)
+    joined = {} if ended == started else _joined(ended)
+    start = {**_offsets(started), **joined}
     for topic, partition in sorted(end):
         key = (topic, partition)
         yield PartitionProgress(topic, partition, start.get(key), end[key], latest.get(key))
+
+
+def _joined(ended: dict[str, Any]) -> Mapping[tuple[str, int], int]:
+    """Nothing of a source that is not ours."""
+    try:
+        return StreamOffset.from_json(ended).joined
+    except ConfigError:
+        return {}
 
 
 def _offsets(value: object) -> dict[tuple[str, int], int]:
@@ -101,7 +110,7 @@ def _offsets(value: object) -> dict[tuple[str, int], int]:
     return {
         (topic, int(partition)): offset
         for topic, offsets in topics.items()
-        if topic != JOINED and isinstance(offsets, dict)
+        if isinstance(offsets, dict)
         for partition, offset in offsets.items()
         if partition.isdigit() and isinstance(offset, int)
     }

@@ -4,9 +4,11 @@ compiled kernels take a second, and each step of Spark's planning is a Python pr
 from __future__ import annotations
 
 from typing import NamedTuple
+from uuid import UUID
 
 from moldau.client.config import ClientConfig
 from moldau.wire.constants import IsolationLevel
+from moldau.wire.uuids import ZERO_UUID
 
 RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
@@ -22,6 +24,7 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     end: int
+    topic_id: UUID = ZERO_UUID  # a topic with another one is not read; zero: any
 
 
 class ReadPlan(NamedTuple):

@@ -5,10 +5,9 @@ Spark asks for the `latestOffset` from where the last batch ended, writes it to 
 two offsets (`moldau.spark.offsets`), and `initialOffset` resolves nothing: `startingOffsets` are looked up once in
 a query's life, for the end of its first batch.
 
-Lost records (a topic deleted, or created again behind the query's back) fail the query, or with
-failOnDataLoss=false are a warning, and what is there now is read from its start; a log that an unclean election cut
-short, from its end. Records that retention took are
-found by the task that misses them.
+Lost records (`data_loss`) fail the query, or with failOnDataLoss=false are a warning: what is there now is read, a
+topic created again from its start, a log that was cut from there. Records that retention took are found by the task
+that misses them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -32,14 +32,17 @@ from moldau.client.cluster import TopicPartition
 from moldau.client.groups import commit_offsets
 from moldau.errors import ConfigError, DataLossError, MoldauError
 from moldau.spark.connections import borrowed, close_idle
+from moldau.spark.data_loss import Logs, Loss, find_losses
 from moldau.spark.offsets import Offsets, StreamOffset, limited, to_json
 from moldau.spark.planning import TopicOffsets, split
 from moldau.spark.projection import RowReader
 from moldau.spark.read_options import ReadOptions
 from moldau.spark.read_plan import OffsetRange
+from moldau.wire.uuids import ZERO_UUID
 
 # A group that shows a query's positions must not hold the query up.
 _COMMIT_TIMEOUT_MS = 5_000
+_GO_ON = "Records may have been lost. To go on with what is there, set option failOnDataLoss to false"
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +53,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = rows
         self._topics = TopicOffsets(options)
         self._ends: Offsets = {}  # as last seen
+        self._first_ids: dict[str, UUID] = {}  # of topics, for checkpoints that have none
+        self._planned: dict[str, Any] = {}  # the end that Spark was last told
         self._is_frozen = False  # availableNow: nothing that comes later is read
         self._last_trigger = float("-inf")
         self._committed: Offsets = {}
@@ -69,16 +74,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_frozen = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        positions = StreamOffset.from_json(start).positions
+        read = StreamOffset.from_json(start)
+        positions = read.positions
         if self._is_frozen:
-            seen: Offsets = {}
             self._ends = self._topics.settled(self._ends, positions)
         else:
-            seen, self._ends = self._ends, self._topics.ends_now(positions)
+            self._ends = self._topics.ends_now(positions)
         # The batch that ended there is done; Spark says so only when there is a next one. A broker that was away has
         # come back by now.
         self.commit(start)
-        joined = self._joining(positions, seen) if start else self._starting()
+        joined = self._joining(read) if start else self._starting()
+        self._first_ids = {**self._topics.topic_ids, **self._first_ids}
         begins = {**positions, **joined}
         ends = {tp: end for tp, end in self._ends.items() if tp in begins}
         # Which partitions there are is written down at once: it would be forgotten, or told again and again.
@@ -89,9 +95,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(begins, ends, limit.max_rows)
         if start and not joined and ends == positions:
             return start
-        offset = StreamOffset(ends, joined).to_json()
-        # A topic created again may look as it did. Spark makes no batch of equal offsets: first one without its rows.
-        return StreamOffset({**ends, **joined}, joined).to_json() if offset == start else offset
+        topics = {topic for topic, _ in ends}
+        ids = {topic: topic_id for topic, topic_id in self._topics.topic_ids.items() if topic in topics}
+        epochs = {tp: epoch for tp, epoch in self._topics.leader_epochs.items() if tp in ends}
+        self._planned = StreamOffset(ends, joined, ids, epochs).to_json()
+        return self._planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -101,8 +109,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "the first batch in this checkpoint is another source's, which alone knows where it starts:"
                 " finish it there, or use another checkpoint"
             )
+        ends = until.positions if end == self._planned else self._still_there(until)
         # Spark's Kafka source says of a partition that joins only where it ends, and reads it from its first offset.
-        ranges = [OffsetRange(*tp, begins.get(tp, 0), offset) for tp, offset in until.positions.items()]
+        ranges = [
+            OffsetRange(*tp, begins.get(tp, 0), offset, until.topic_ids.get(tp[0], ZERO_UUID))
+            for tp, offset in ends.items()
+        ]
         tasks = split(ranges, self._options.partitions_min, self._options.partition_rows_max)
         return [InputPartition(part) for part in tasks]
 
@@ -147,31 +159,29 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What was the latest offset when the ends were asked for may be less than it is now.
         return {tp: min(offset, self._ends[tp]) for tp, offset in starts.items()}
 
-    def _joining(self, positions: Offsets, seen: Offsets) -> Offsets:
-        """Where partitions start that the query did not know, or has to start again with.
-
-        A log that is shorter than it was when it was last `seen` was cut: from its start, all would come twice.
-        """
-        lost = {tp: offset for tp, offset in positions.items() if self._is_lost(tp, offset)}
-        if lost:
-            self._report_loss(lost)
-        cut = {tp: self._ends[tp] for tp in lost if tp in seen and tp in self._ends and not self._is_recreated(tp)}
-        again = [tp for tp in self._ends if tp not in positions or (tp in lost and tp not in cut)]
-        self._topics.recreated.clear()
+    def _joining(self, read: StreamOffset) -> Offsets:
+        """Where partitions start that the query did not know, or has to start again with."""
+        losses = self._losses(read, self._ends)
+        again = [tp for tp in self._ends if tp not in read.positions or (tp in losses and losses[tp].resume is None)]
+        cut = {tp: loss.resume for tp, loss in losses.items() if loss.resume is not None}
         return {**self._topics.earliest(again), **cut}
 
-    def _is_lost(self, tp: TopicPartition, offset: int) -> bool:
-        return tp not in self._ends or self._ends[tp] < offset or self._is_recreated(tp)
+    def _still_there(self, planned: StreamOffset) -> Offsets:
+        """The ends of a batch that was planned before a restart, as far as its records are still there."""
+        losses = self._losses(planned, self._topics.ends_now(planned.positions))
+        resumes = {tp: loss.resume for tp, loss in losses.items()}
+        return {tp: min(end, resumes.get(tp, end) or 0) for tp, end in planned.positions.items()}
 
-    def _is_recreated(self, tp: TopicPartition) -> bool:
-        return tp[0] in self._topics.recreated
-
-    def _report_loss(self, lost: Offsets) -> None:
-        gone = ", ".join(f"{topic}-{index} (read up to offset {offset})" for (topic, index), offset in lost.items())
-        message = f"deleted, cut short, created again or no longer subscribed to: {gone}; records may have been lost"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{message}. To go on with what is there, set option failOnDataLoss to false")
-        _logger.warning("%s", message)
+    def _losses(self, read: StreamOffset, ends: Offsets) -> dict[TopicPartition, Loss]:
+        """Reported here: with failOnDataLoss, none are returned."""
+        cuts = self._topics.cuts(read.positions, read.leader_epochs)
+        losses = find_losses(read, self._first_ids, Logs(ends, self._topics.topic_ids, cuts))
+        if losses:
+            what = "; ".join(loss.what for loss in losses.values())
+            if self._options.fail_on_data_loss:
+                raise DataLossError(f"{what}. {_GO_ON}")
+            _logger.warning("%s. Going on with what is there (failOnDataLoss=false)", what)
+        return losses
 
     def _should_wait(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> bool:
         """Whether to let more records come, up to minOffsetsPerTrigger or maxTriggerDelay."""

@@ -8,12 +8,14 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from moldau import Broker
 from moldau.client.admin import create_partitions, create_topic, delete_records, delete_topics
 from moldau.errors import DataLossError
+from moldau.wire.uuids import uuid_to_text
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
 from tests.integration.spark.test_spark_stream import numbers, ranges, reader_of, through_json
 from tests.integration.spark.topics import FLUSH_S, Copy, last_line, numbered, produce, stream
@@ -75,7 +77,7 @@ def test_a_topic_deleted_under_a_query_fails_it_unless_told_not_to(
         with cluster_at(bootstrap) as cluster:
             delete_topics(cluster, [gone])
         if fails:
-            with pytest.raises(Exception, match="records may have been lost") as raised:
+            with pytest.raises(Exception, match="Records may have been lost") as raised:
                 query.awaitTermination(STREAM_S)
             line = last_line(raised.value)
             assert f"{gone}-0 (read up to offset 5)" in line
@@ -93,15 +95,75 @@ def test_a_topic_created_again_is_read_from_its_start(bootstrap: str, new_topic:
     produce(bootstrap, topic, numbered(0, 5))
     start = lenient.latestOffset({}, ALL)
     assert strict.latestOffset({}, ALL) == start
-    with cluster_at(bootstrap) as cluster:
-        delete_topics(cluster, [topic])
-        create_topic(cluster, topic, partitions=1)
+    create_again(bootstrap, topic)
     produce(bootstrap, topic, numbered(0, 7))  # more than before: offsets alone do not tell
     with pytest.raises(DataLossError, match="created again"):
         strict.latestOffset(start, ALL)
     end = lenient.latestOffset(start, ALL)
     assert ranges(lenient, start, end) == [(0, 0, 7)]
     assert lenient.latestOffset(through_json(end), ALL) == end
+
+
+def id_of(bootstrap: str, topic: str) -> str:
+    with cluster_at(bootstrap) as cluster:
+        return uuid_to_text(cluster.metadata([topic]).topics[topic].topic_id)
+
+
+def create_again(bootstrap: str, topic: str) -> None:
+    with cluster_at(bootstrap) as cluster:
+        delete_topics(cluster, [topic])
+        create_topic(cluster, topic, partitions=1)
+
+
+def test_a_topic_created_again_while_the_query_was_down_is_noticed(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, copy: Copy
+) -> None:
+    topic = new_topic()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    produce(bootstrap, topic, numbered(0, 5))
+    copy.run(stream(spark, bootstrap, **options))
+    old_id = id_of(bootstrap, topic)
+    create_again(bootstrap, topic)
+    produce(bootstrap, topic, numbered(100, 107))  # more than before: offsets alone do not tell
+    with pytest.raises(StreamingQueryException) as raised:
+        copy.run(stream(spark, bootstrap, **options))
+    assert f"its id was {old_id} and is {id_of(bootstrap, topic)}" in last_line(raised.value)
+    assert last_line(raised.value).endswith("set option failOnDataLoss to false")
+    copy.run(stream(spark, bootstrap, **options, failOnDataLoss="false"))
+    assert copy.batches == {0: numbers(5), 1: numbers(107, start=100)}
+    produce(bootstrap, topic, numbered(107, 110))
+    copy.run(stream(spark, bootstrap, **options))
+    assert copy.batches[2] == numbers(110, start=107)
+
+
+def test_a_batch_that_a_restart_finds_unfinished_is_not_read_from_another_topic(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    produce(bootstrap, topic, numbered(0, 5))
+    end = through_json(reader_of(bootstrap, **options).latestOffset({}, ALL))
+    assert ranges(reader_of(bootstrap, **options), {}, end) == [(0, 0, 5)]
+    create_again(bootstrap, topic)
+    produce(bootstrap, topic, numbered(0, 7))
+    with pytest.raises(DataLossError, match="created again"):
+        reader_of(bootstrap, **options).partitions({}, end)
+    lenient = reader_of(bootstrap, **options, failOnDataLoss="false")
+    assert ranges(lenient, {}, end) == []
+    assert ranges(lenient, end, lenient.latestOffset(end, ALL)) == [(0, 0, 7)]
+
+
+def test_a_task_does_not_read_a_topic_that_was_created_again_since_it_was_planned(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    produce(bootstrap, topic, numbered(0, 5))
+    reader = reader_of(bootstrap, subscribe=topic, startingOffsets="earliest")
+    (task,) = reader.partitions({}, reader.latestOffset({}, ALL))
+    create_again(bootstrap, topic)
+    produce(bootstrap, topic, numbered(100, 107))
+    with pytest.raises(DataLossError, match="offsets 0 to 4 are lost: the topic is gone"):
+        list(reader.read(task))
 
 
 def test_a_topic_created_again_is_read_from_its_start_by_a_query_that_waits_for_more(
@@ -114,9 +176,7 @@ def test_a_topic_created_again_is_read_from_its_start_by_a_query_that_waits_for_
     produce(bootstrap, topic, numbered(0, 5))
     start = through_json(reader.latestOffset({}, limit))
     assert reader.latestOffset(start, limit) == start  # the delay begins
-    with cluster_at(bootstrap) as cluster:
-        delete_topics(cluster, [topic])
-        create_topic(cluster, topic, partitions=1)
+    create_again(bootstrap, topic)
     produce(bootstrap, topic, numbered(0, 7))
     assert ranges(reader, start, reader.latestOffset(start, limit)) == [(0, 0, 7)]
 
@@ -126,14 +186,12 @@ def test_a_topic_created_again_with_as_many_records_is_read_again(bootstrap: str
     reader = reader_of(bootstrap, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
     produce(bootstrap, topic, numbered(0, 5))
     start = through_json(reader.latestOffset({}, ALL))
-    with cluster_at(bootstrap) as cluster:
-        delete_topics(cluster, [topic])
-        create_topic(cluster, topic, partitions=1)
+    create_again(bootstrap, topic)
     produce(bootstrap, topic, numbered(0, 5))
-    changed = reader.latestOffset(start, ALL)
-    assert changed != start  # Spark makes no batch of equal offsets
-    end = reader.latestOffset(through_json(changed), ALL)
-    assert ranges(reader, start, changed) + ranges(reader, changed, end) == [(0, 0, 5)]
+    end = through_json(reader.latestOffset(start, ALL))
+    assert end != start  # Spark makes no batch of equal offsets
+    assert ranges(reader, start, end) == [(0, 0, 5)]
+    assert reader.latestOffset(end, ALL) == end
 
 
 def test_a_log_cut_short_is_gone_on_with_at_its_end(bootstrap: str, new_topic: NewTopic) -> None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from moldau import Cluster
-from tests.integration.conftest import make_topic
+from moldau.client.admin import create_topic
+from moldau.errors import DataLossError
+from moldau.spark.connections import close_idle
+from tests.integration.conftest import cluster_at, make_topic
+from tests.integration.spark.test_spark_stream import ALL, ranges, reader_of, through_json
+from tests.integration.spark.topics import numbered
+from tests.integration.spark.topics import produce as produce_values
 from tests.integration.waiting import eventually
 
 ROWS = 6_000
@@ -63,3 +70,37 @@ def test_a_query_writes_each_row_once_while_leaders_die(
         query.stop()
     eventually(lambda: len(read_committed(kafka_cluster, target)) >= ROWS, "all rows are committed")
     assert sorted(read_committed(kafka_cluster, target)) == list(range(ROWS))
+
+
+def test_a_log_that_an_unclean_election_cut_while_the_query_was_down_is_read_from_the_cut(tmp_path: Path) -> None:
+    """It is longer by now than what was read: offsets alone do not tell."""
+    quick = {"broker.session.timeout.ms": 1_500, "broker.heartbeat.interval.ms": 300, "replica.lag.time.max.ms": 1_500}
+    with Cluster(2, quick, data_dir=tmp_path) as cluster:
+        bootstrap, topic = cluster.bootstrap_servers, "cut"
+        with cluster_at(bootstrap) as admin:
+            configs = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+            create_topic(admin, topic, partitions=1, replication_factor=2, configs=configs)
+        produce_values(bootstrap, topic, numbered(0, 50))
+        leader = cluster.leader_of(topic, 0)
+        (behind,) = (broker for broker in cluster.brokers if broker is not leader)
+        behind.kill()
+        produce_values(bootstrap, topic, numbered(50, 90))  # acknowledged when the leader is alone in sync
+        options = {"subscribe": topic, "startingOffsets": "earliest"}
+        end = through_json(reader_of(bootstrap, **options).latestOffset({}, ALL))
+        assert end[topic] == {"0": 90}
+
+        leader.kill()
+        behind.start()
+        eventually(lambda: cluster.leader_of(topic, 0) is behind, "the one that missed records leads", within_s=30)
+        produce_values(bootstrap, topic, numbered(100, 160))
+        strict = reader_of(bootstrap, **options)
+        with pytest.raises(DataLossError, match=r"cut-0 .read up to offset 90. was cut short at offset 50"):
+            strict.latestOffset(end, ALL)
+        with pytest.raises(DataLossError, match="was cut short at offset 50"):
+            strict.partitions({}, end)
+        lenient = reader_of(bootstrap, **options, failOnDataLoss="false")
+        assert ranges(lenient, {}, end) == [(0, 0, 50)]  # a batch that was not finished
+        following = through_json(lenient.latestOffset(end, ALL))
+        assert ranges(lenient, end, following) == [(0, 50, 110)]
+        assert lenient.latestOffset(following, ALL) == following
+        close_idle()

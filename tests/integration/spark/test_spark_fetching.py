@@ -359,7 +359,7 @@ def test_a_topic_made_again_is_not_taken_for_the_one_that_was_planned(
         delete_topics(cluster, [topic])
     new_topic(name=topic)
     produce(bootstrap, topic, batches)
-    with pytest.raises(DataLossError, match="the topic was deleted and made again"):
+    with pytest.raises(DataLossError, match=r"the topic is gone .it was deleted and created again"):
         list(reading)
 
 

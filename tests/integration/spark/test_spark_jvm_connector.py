@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -60,6 +61,29 @@ print(theirs.count(), theirs.exceptAll(ours).count(), ours.exceptAll(theirs).cou
 """
 
 
+# Three runs of one query, from one checkpoint.
+TAKING_TURNS = """
+import json, sys
+import confluent_kafka
+from moldau.spark import session
+
+bootstrap, jars, topic, checkpoint = sys.argv[1:]
+spark = session(master="local[2]", short_job=True, config={"spark.jars": jars})
+kafka = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+found = []
+for turn, source in enumerate(("moldau", "kafka", "moldau")):
+    for number in range(10 * turn, 10 * turn + 10):
+        producer.produce(topic, b"%d" % number, partition=number % 2)
+    producer.flush()
+    rows = spark.readStream.format(source).options(**kafka).load().selectExpr("int(string(value)) AS number")
+    keep = lambda frame, _: found.append(sorted(row.number for row in frame.collect()))
+    query = rows.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.start().awaitTermination()
+print(json.dumps(found))
+"""
+
+
 def consume(bootstrap: str, topic: str, records: int, within_s: float = 60) -> set[bytes]:
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
@@ -81,6 +105,14 @@ def test_what_our_sink_wrote_is_the_same_to_sparks_own_connector(
     topics = [new_topic(3, name=f"both-read-{codec}") for codec in ("none", "gzip", "snappy", "lz4", "zstd")]
     output, _ = run_script(BOTH_READ, tmp_path, bootstrap, ",".join(jar_paths()), *topics)
     assert output.split() == ["5000", "0", "0"]
+
+
+def test_either_connector_continues_from_the_others_checkpoint(
+    bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    arguments = (bootstrap, ",".join(jar_paths()), new_topic(2), str(tmp_path / "checkpoint"))
+    output, _ = run_script(TAKING_TURNS, tmp_path, *arguments)
+    assert json.loads(output) == [list(range(start, start + 10)) for start in (0, 10, 20)]
 
 
 def test_real_time_mode_runs_on_our_broker(bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:

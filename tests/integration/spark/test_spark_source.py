@@ -15,7 +15,6 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 import moldau.spark
 from moldau import Broker
 from moldau.errors import ConfigError
-from moldau.spark.read_plan import OffsetRange
 from tests.integration.conftest import NewTopic, make_topic
 from tests.integration.spark.topics import FLUSH_S, frame, last_line, numbered, produce, source, values
 from tests.integration.waiting import eventually
@@ -163,7 +162,7 @@ def test_filters_leave_ranges_of_what_has_to_be_fetched(bootstrap: str, topic: s
     at = datetime.fromtimestamp(AT_MS / 1000 + 0.150, UTC)
     filters = [EqualTo(("partition",), 1), LessThan(("offset",), 80), GreaterThanOrEqual(("timestamp",), at)]
     assert reader.pushFilters(filters) == filters[2:]
-    assert [part.value for part in reader.partitions()] == [OffsetRange(topic, 1, 50, 80)]
+    assert [part.value[:4] for part in reader.partitions()] == [(topic, 1, 50, 80)]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -62,7 +62,9 @@ def test_a_query_goes_on_where_it_stopped(spark: SparkSession, bootstrap: str, n
     positions = moldau.spark.progress(query)
     assert [(p.partition, p.start, p.end, p.latest, p.lag) for p in positions.partitions] == [(0, 80, 90, 90, 0)]
     assert re.search(rf"batch 2, 10 rows in .* lag 0\n.*\n{topic} +0 +80 +90 +90 +0$", str(positions))
-    assert (copy.checkpoint / "offsets" / "2").read_text().endswith(json.dumps({topic: {"0": 90}}))
+    kept = json.loads((copy.checkpoint / "offsets" / "2").read_text().splitlines()[-1])
+    assert kept.pop(topic) == {"0": 90}
+    assert set(map(str, kept.values())) == {"{}"}  # nothing to Spark's own source
 
     produce(bootstrap, topic, numbered(90, 100))
     copy.run(stream(spark, bootstrap, subscribe=topic))  # startingOffsets are of no effect any more
@@ -120,15 +122,16 @@ def test_starts_are_looked_up_once_and_kept_with_the_batch(bootstrap: str, new_t
     again = reader_of(bootstrap, **options)  # a restart: the first batch is not finished
     assert ranges(again, again.initialOffset(), end) == ranges(first, {}, end) == [(0, 20, 40)]
     following = again.latestOffset(through_json(end), ALL)
-    assert following == {topic: {"0": 40, "1": 15}}
+    assert following[topic] == {"0": 40, "1": 15}
     assert ranges(again, end, following) == [(1, 10, 15)]
     assert again.latestOffset(through_json(following), ALL) == following
-    assert again.reportLatestOffset() == following
+    assert again.reportLatestOffset() == {topic: following[topic]}
     again.stop()
 
 
 def test_a_checkpoint_of_sparks_kafka_source_is_gone_on_with(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(2)
+    produce(bootstrap, topic, numbered(0, 7) + numbered(0, 3, partition=1))
     reader = reader_of(bootstrap, subscribe=topic)
     assert ranges(reader, {topic: {"0": 5}}, {topic: {"0": 7, "1": 3}}) == [(0, 5, 7), (1, 0, 3)]
     with pytest.raises(ConfigError, match="finish it there, or use another checkpoint"):
@@ -144,7 +147,7 @@ def test_a_trigger_takes_its_share_of_each_partition(bootstrap: str, new_topic: 
     end = reader.latestOffset({}, limit)
     assert end[topic] == {"0": 18, "1": 2}
     assert ranges(reader, {}, end) == [(0, 0, 9), (0, 9, 18), (1, 0, 2)]
-    assert reader.latestOffset(end, ALL) == {topic: {"0": 90, "1": 10}}  # Trigger.Once
+    assert reader.latestOffset(end, ALL)[topic] == {"0": 90, "1": 10}  # Trigger.Once
 
 
 def test_a_trigger_waits_for_enough_records_or_long_enough(bootstrap: str, new_topic: NewTopic) -> None:
@@ -159,9 +162,9 @@ def test_a_trigger_waits_for_enough_records_or_long_enough(bootstrap: str, new_t
     assert patient.latestOffset(start, limit)[topic] == {"0": 5}  # the first one does not wait, as in Spark
     produce(bootstrap, topic, numbered(5, 10))
     assert patient.latestOffset({topic: {"0": 5}}, limit) == {topic: {"0": 5}}
-    assert hasty.latestOffset({topic: {"0": 5}}, limit) == {topic: {"0": 10}}
+    assert hasty.latestOffset({topic: {"0": 5}}, limit)[topic] == {"0": 10}
     produce(bootstrap, topic, numbered(10, 15))
-    assert patient.latestOffset({topic: {"0": 5}}, limit) == {topic: {"0": 15}}
+    assert patient.latestOffset({topic: {"0": 5}}, limit)[topic] == {"0": 15}
 
 
 def test_available_now_ends_where_the_records_ended_when_it_began(bootstrap: str, new_topic: NewTopic) -> None:

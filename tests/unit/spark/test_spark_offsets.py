@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.errors import ConfigError
-from moldau.spark.offsets import StreamOffset, limited, to_json
+from moldau.spark.offsets import StreamOffset, limited
 from moldau.spark.query_progress import Progress, progress_of
 
-PARTITIONS = st.tuples(st.sampled_from(["a", "b.c", "d-e_f"]), st.integers(0, 20))
+TOPICS = ["a", "b.c", "d-e_f"]
+PARTITIONS = st.tuples(st.sampled_from(TOPICS), st.integers(0, 20))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**63 - 1))
 
 
@@ -22,19 +24,46 @@ def test_positions_are_written_as_sparks_kafka_source_writes_them() -> None:
     assert json.dumps(offset.to_json()) == '{"a": {"0": 1}, "b": {"9": 4, "10": 5}}'
 
 
-@given(positions=OFFSETS, joined=OFFSETS)
+@given(
+    positions=OFFSETS,
+    joined=OFFSETS,
+    topic_ids=st.dictionaries(st.sampled_from(TOPICS), st.uuids()),
+    epochs=st.dictionaries(PARTITIONS, st.integers(0, 2**31 - 1)),
+)
 def test_positions_survive_the_checkpoint(
-    positions: dict[tuple[str, int], int], joined: dict[tuple[str, int], int]
+    positions: dict[tuple[str, int], int],
+    joined: dict[tuple[str, int], int],
+    topic_ids: dict[str, UUID],
+    epochs: dict[tuple[str, int], int],
 ) -> None:
-    offset = StreamOffset(positions, joined)
+    offset = StreamOffset(positions, joined, topic_ids, epochs)
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_what_is_kept_beside_the_positions_is_nothing_to_sparks_kafka_source() -> None:
+    """It takes every key for a topic and every value for the offsets of its partitions."""
+    topic_id = UUID(int=7)
+    offset = StreamOffset({("a", 0): 9}, {("a", 0): 5}, {"a": topic_id}, {("a", 0): 3, ("a", 1): 4})
+    assert offset.to_json() == {
+        "a": {"0": 9},
+        "(starts of a) 0:5": {},
+        "(id of a) AAAAAAAAAAAAAAAAAAAABw": {},
+        "(leader epochs of a) 0:3 1:4": {},
+    }
+
+
+def test_starts_are_read_as_they_were_once_written() -> None:
+    written = {"a": {"0": 9}, "(startingOffsets)": {"a": {"0": 5}}}
+    assert StreamOffset.from_json(written) == StreamOffset({("a", 0): 9}, {("a", 0): 5})
 
 
 def test_a_query_that_started_without_partitions_is_not_one_that_did_not_start() -> None:
     assert StreamOffset({}, {}).to_json() != {}
 
 
-@pytest.mark.parametrize("value", [{"0": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"-1": 5}}, {"t": [5]}])
+@pytest.mark.parametrize(
+    "value", [{"0": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"-1": 5}}, {"t": [5]}, {"(id of t) x": {}}]
+)
 def test_a_checkpoint_of_another_source_is_told(value: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="the checkpoint has no offsets of topics"):
         StreamOffset.from_json(value)
@@ -73,7 +102,9 @@ def test_progress_has_numbers_per_partition_and_prints_as_a_table() -> None:
                 {
                     "startOffset": '{"page-views": {"0": 1000}}',
                     "endOffset": json.dumps(
-                        {"page-views": {"0": 2000, "1": 500}, "(startingOffsets)": to_json({("page-views", 1): 0})}
+                        StreamOffset(
+                            {("page-views", 0): 2000, ("page-views", 1): 500}, {("page-views", 1): 0}
+                        ).to_json()
                     ),
                     "latestOffset": '{"page-views": {"0": 2500, "1": 500}}',
                 },
@@ -99,7 +130,7 @@ def test_progress_before_the_first_batch_says_so() -> None:
 
 
 def test_progress_of_a_batch_without_news_starts_where_the_last_one_ended() -> None:
-    ended = json.dumps({"orders": {"0": 3}, "(startingOffsets)": to_json({("orders", 0): 0})})
+    ended = json.dumps(StreamOffset({("orders", 0): 3}, {("orders", 0): 0}).to_json())
     progress = progress_of(
         "orders",
         {

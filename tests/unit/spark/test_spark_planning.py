@@ -71,7 +71,7 @@ def test_tasks_cover_their_ranges_once_whatever_order_these_come_in(
 ) -> None:
     tasks = split(ranges, partitions_min, rows_max)
     assert tasks == split(reversed(ranges), partitions_min, rows_max)
-    for topic, partition, start, end in ranges:
+    for topic, partition, start, end, _ in ranges:
         parts = [task for task in tasks if (task.topic, task.partition) == (topic, partition)]
         assert [part.end for part in parts[:-1]] == [part.start for part in parts[1:]]
         assert not parts or (parts[0].start, parts[-1].end) == (start, end)
@@ -83,7 +83,7 @@ def pruned(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filt
     pruning = Pruning()
     kept = pruning.take(filters)
     ranges = [OffsetRange(topic, partition, 10, 100) for topic in ("a", "b") for partition in (0, 1)]
-    return [tuple(part) for part in map(pruning.cut, ranges) if part.start < part.end], kept
+    return [part[:4] for part in map(pruning.cut, ranges) if part.start < part.end], kept
 
 
 OFFSET, PARTITION, TOPIC, TIMESTAMP = ("offset",), ("partition",), ("topic",), ("timestamp",)
