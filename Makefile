@@ -55,7 +55,7 @@ fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60
 simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=1000 of each of 7 scenarios; two to three minutes)
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 
-soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300)
+soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300), hosts that vanish
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
 	@$(BIN)/python -m soak --exactly-once $(or $(RECORDS),20000)
@@ -64,6 +64,7 @@ soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20)
 	@$(BIN)/python -m soak --spark $(or $(RECORDS),100000) --foreach-batch
 	@$(BIN)/python -m soak --cluster-jobs
 	@$(BIN)/python -m soak --cluster $(or $(CLUSTER_SECONDS),300)
+	@$(BIN)/python -m soak --hosts
 
 docs: $(READY) ## Write docs/configuration.md from the typed keys, docs/monitoring.md from the table of metrics
 	@$(BIN)/python -m moldau.config.reference > docs/configuration.md

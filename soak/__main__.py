@@ -49,6 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cluster-jobs", nargs="*", metavar="JOB", help="one fault of three brokers after the other, instead of rounds"
     )
+    parser.add_argument(
+        "--hosts",
+        nargs="*",
+        metavar="FAULT",
+        help="of three hosts that vanish (network namespaces), instead of rounds; default: all",
+    )
+    parser.add_argument("--apache", action="store_true", help="--hosts on Apache Kafka, to compare")
     arguments = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}")
@@ -59,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _cluster_jobs(arguments.cluster_jobs)
     if arguments.cluster:
         return _cluster(seed, arguments)
+    if arguments.hosts is not None:
+        return _hosts(arguments.hosts, seed, is_apache=arguments.apache)
     with (
         tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
@@ -161,6 +170,26 @@ def _cluster_jobs(names: Sequence[str]) -> int:
                 print(f"  {problem}")
             failed += bool(outcome.problems)
     return 1 if failed else 0
+
+
+def _hosts(names: Sequence[str], seed: int, *, is_apache: bool) -> int:
+    from soak.hosts import obstacle
+    from soak.hosts_run import FAULTS, run_faults, running
+
+    if why := obstacle():
+        print(f"hosts that vanish: left out, {why}")
+        return 0
+    with running(apache=is_apache) as cluster:
+        print(f"{cluster.name} on three hosts; seconds in which nothing was acknowledged:")
+        _, problems = run_faults(
+            cluster, names or tuple(FAULTS), seed=seed, report=lambda line: print(line, flush=True)
+        )
+        print(f"{len(problems)} problems")
+        for problem in problems[:50]:
+            print(f"  {problem}")
+        if problems:
+            raise SystemExit(1)
+    return 0
 
 
 def _verdict(broker: BrokerProcess, problems: Sequence[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -11,10 +10,9 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from moldau.client.cluster import Cluster as Client
 from moldau.client.cluster_admin import describe_quorum
@@ -45,9 +43,6 @@ ZOOKEEPER: Mapping[str, object] = {
     "maxSessionTimeout": 40_000,
     "maxClientCnxns": 0,
 }
-_ZOOKEEPER_JARS = ("zookeeper", "netty-", "slf4j-api", "metrics-core", "snappy-java", "commons-io")
-
-T = TypeVar("T")
 
 
 class Node:
@@ -131,13 +126,13 @@ class HostCluster(ABC):
 
         return self.broker(self._ask(leader, f"the leader of {topic}-{partition}"))
 
-    def _ask(self, ask: object, what: str) -> int:
+    def _ask(self, ask: Callable[[Client], int], what: str) -> int:
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             for node in self.brokers:
                 config = ClientConfig(((node.host, BROKER_PORT),), request_timeout_ms=3_000, api_timeout_ms=3_000)
                 with suppress(KafkaError, KeyError, IndexError, OSError), Client(config) as client:
-                    found: int = ask(client)  # type: ignore[operator]
+                    found = ask(client)
                     if found > 0:
                         return found
             time.sleep(0.1)
@@ -183,7 +178,6 @@ class MoldauHosts(HostCluster):
 
     def _start_zookeepers(self) -> None:
         members = [f"server.{node.node_id}={node.host}:2888:3888" for node in self.brokers]
-        self.zookeepers = {}
         for node in self.brokers:
             folder = self.data_dir / f"zookeeper-{node.node_id}"
             folder.mkdir(parents=True)
@@ -191,24 +185,24 @@ class MoldauHosts(HostCluster):
             settings = {**ZOOKEEPER, "dataDir": folder, "clientPort": ZOOKEEPER_PORT}
             lines = [*(f"{key}={value}" for key, value in settings.items()), *members]
             (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
-            command = [*_zookeeper_command(), str(folder / "zoo.cfg")]
+            command = [sys.executable, "-m", "moldau", "zookeeper-server-start", str(folder / "zoo.cfg")]
             with (folder / "server.log").open("ab") as output:
-                self.zookeepers[node.node_id] = self.hosts.spawn(node.node_id, command, output=output)
+                environment = {"XDG_RUNTIME_DIR": str(folder)}
+                self.hosts.spawn(node.node_id, command, output=output, environment=environment)
         deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while not all(self.zookeeper_mode(node.node_id) for node in self.brokers):
+        while not all(self._zookeeper_serves(node) for node in self.brokers):
             if time.monotonic() > deadline_s:
-                raise TimeoutError("the ZooKeepers do not form an ensemble")
+                logs = ", ".join(
+                    str(self.data_dir / f"zookeeper-{node.node_id}" / "server.log") for node in self.brokers
+                )
+                raise TimeoutError(f"the ZooKeepers do not form an ensemble: see {logs}")
             time.sleep(0.1)
 
-    def zookeeper_mode(self, number: int) -> str:
-        """`leader`, `follower`, or nothing where it does not serve."""
-        with suppress(OSError), socket.create_connection((self.hosts.address(number), ZOOKEEPER_PORT), 1) as connection:
+    def _zookeeper_serves(self, node: Node) -> bool:
+        with suppress(OSError), socket.create_connection((node.host, ZOOKEEPER_PORT), 1) as connection:
             connection.sendall(b"srvr")
-            answer = b""
-            while data := connection.recv(4096):
-                answer += data
-            return next((line[6:].decode() for line in answer.splitlines() if line.startswith(b"Mode: ")), "")
-        return ""
+            return b"Mode: " in connection.recv(4096)
+        return False
 
 
 class ApacheHosts(HostCluster):
@@ -242,17 +236,5 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        raise HostsError("ZooKeeper and Apache Kafka need Java")
+        raise HostsError("Apache Kafka needs Java")
     return java
-
-
-def _zookeeper_command() -> list[str]:
-    spark = importlib.util.find_spec("pyspark")
-    if spark is None or spark.origin is None:
-        raise HostsError("ZooKeeper's jars are those of pyspark, which is not installed")
-    jars = sorted((Path(spark.origin).parent / "jars").glob("*.jar"))
-    class_path = ":".join(str(jar) for jar in jars if jar.name.startswith(_ZOOKEEPER_JARS))
-    flags = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    options = ["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.4lw.commands.whitelist=srvr"]
-    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-    return [_java(), *flags, *options, "-cp", class_path, main]

@@ -4,7 +4,7 @@
     python -m soak --hosts "controller cut"
     python -m soak --hosts --apache               # the same on Apache Kafka, to compare
 
-Each fault lasts until every partition is written to again, or for `FAULT_MAX_S`.
+Each fault lasts until every partition is written to again: `FAULT_MIN_S` at least, `FAULT_MAX_S` at most.
 """
 
 from __future__ import annotations
@@ -66,12 +66,23 @@ def _controller_killed(cluster: HostCluster) -> str:
 
 
 def _two_killed(cluster: HostCluster) -> str:
-    killed = [cluster.controller(), next(each for each in cluster.brokers if each is not cluster.controller())]
+    controller = cluster.controller()
+    killed = [controller, next(each for each in cluster.brokers if each is not controller)]
     for node in killed:
         node.kill()
     for node in killed:
         node.start()
     return ", ".join(str(node.node_id) for node in killed)
+
+
+def _restarted_beside_a_cut_host(cluster: HostCluster) -> str:
+    """It starts while one of three ZooKeepers does not answer."""
+    controller = cluster.controller().node_id
+    cut, restarted = (each for each in cluster.hosts.numbers if each != controller)
+    cluster.hosts.cut(cut)
+    cluster.broker(restarted).kill()
+    cluster.broker(restarted).start()
+    return f"{restarted}, {cut} is cut off"
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -81,6 +92,7 @@ FAULTS: Mapping[str, Fault] = {
     "link cut": _link_cut,
     "controller killed": _controller_killed,
     "two killed": _two_killed,
+    "restarted beside a cut": _restarted_beside_a_cut_host,
 }
 
 
@@ -94,7 +106,7 @@ class Gaps:
     worst_s: float
 
     def __str__(self) -> str:
-        return f"{self.fault:>18} ({self.whom}): all {self.all_s:5.1f} s, worst {self.worst_s:5.1f} s"
+        return f"{self.fault:>22} ({self.whom}): all {self.all_s:5.1f} s, worst {self.worst_s:5.1f} s"
 
 
 @contextmanager
@@ -113,7 +125,12 @@ def running(*, apache: bool = False, properties: Mapping[str, object] | None = N
 
 
 def run_faults(
-    cluster: HostCluster, faults: Sequence[str], *, seed: int, report: Callable[[str], None] = lambda _: None
+    cluster: HostCluster,
+    faults: Sequence[str],
+    *,
+    seed: int,
+    fault_min_s: float = FAULT_MIN_S,
+    report: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Gaps], list[str]]:
     """What each fault cost, and what was wrong at the end."""
     make_topic(cluster.bootstrap_servers, TOPIC, PARTITIONS)
@@ -125,7 +142,7 @@ def run_faults(
         worker.start()
     try:
         for name in faults:
-            found.append(_one(cluster, name, clock, problems))
+            found.append(_one(cluster, name, clock, fault_min_s, problems))
             report(str(found[-1]))
     finally:
         cluster.hosts.heal()
@@ -138,7 +155,7 @@ def run_faults(
     return found, problems
 
 
-def _one(cluster: HostCluster, name: str, clock: AckClock, problems: list[str]) -> Gaps:
+def _one(cluster: HostCluster, name: str, clock: AckClock, fault_min_s: float, problems: list[str]) -> Gaps:
     began_s = time.monotonic()
     if not until(lambda: clock.all_since(began_s)):
         problems.append(f"before {name}: not every partition is written to")
@@ -146,18 +163,15 @@ def _one(cluster: HostCluster, name: str, clock: AckClock, problems: list[str]) 
     clock.lap()
     cut_s = time.monotonic()
     whom = FAULTS[name](cluster)
-    is_mode = isinstance(cluster, MoldauHosts) and "cut" in name
     injected_s = time.monotonic()
-    if not until(lambda: clock.all_since(max(injected_s, cut_s + FAULT_MIN_S)), FAULT_MAX_S):
+    if not until(lambda: clock.all_since(max(injected_s, cut_s + fault_min_s)), FAULT_MAX_S):
         problems.append(f"{name}: after {FAULT_MAX_S:.0f} s not every partition is written to")
     all_s, worst_s = clock.lap()
-    if is_mode:
-        others = [number for number in cluster.hosts.numbers if str(number) != whom]
-        leads = any(cluster.zookeeper_mode(number) == "leader" for number in others)  # type: ignore[attr-defined]
-        whom += ", a ZooKeeper leads elsewhere" if leads else ""
     cluster.hosts.heal()
     for node in cluster.brokers:
         if node.exit_code is not None:
+            if node.exit_code > 0:
+                problems.append(f"{name}: broker {node.node_id} ended with {node.exit_code}")
             node.start()
     cluster.wait_until_ready()
     if not in_sync(cluster, TOPIC):
