@@ -153,7 +153,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
         if self._held is not None:
-            self._held.cancel()
+            # Not at once: a request that came right before the client hung up has yet to begin.
+            self._loop.call_soon(self._held.cancel)
         self._answers.clear()
         self._buffer = bytearray(0)
         self._view = memoryview(self._buffer)

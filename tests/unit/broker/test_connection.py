@@ -319,6 +319,25 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind() -> No
             await asyncio.sleep(0)
 
 
+async def test_a_request_begins_although_its_client_hangs_up_at_once() -> None:
+    begun = asyncio.Event()
+
+    async def begin(payload: bytes) -> bytes:
+        begun.set()
+        return frame(payload)
+
+    def hang_up_and_begin(payload: bytes) -> Answer:
+        """What the loop does next is to hear of the end of the connection; then the request would begin."""
+        asyncio.get_running_loop().call_soon(dispatch.connections[0].connection_lost, None)
+        return begin(payload)
+
+    dispatch = Steered(hang_up_and_begin)
+    async with served(dispatch) as [(_, writer)]:
+        writer.write(frame(b"commit"))
+        await asyncio.wait_for(dispatch.gone.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 10)
+
+
 async def test_an_unexpected_failure_of_an_answer_closes_its_connection() -> None:
     loop = asyncio.get_running_loop()
     held: asyncio.Future[bytes | list[bytes | memoryview] | None] = loop.create_future()

@@ -56,6 +56,6 @@ async def test_what_is_too_new_or_unknown_is_called_that(offline_broker: Offline
     assert "too new for this broker: it asks for Heartbeat v99, and v4" in await ask(
         offline_broker, ApiKey.HEARTBEAT, 99
     )
-    assert "asks for SaslHandshake v0, which this broker does not have" in await ask(
-        offline_broker, ApiKey.SASL_HANDSHAKE, 0
+    assert "asks for PushTelemetry v0, which this broker does not have" in await ask(
+        offline_broker, ApiKey.PUSH_TELEMETRY, 0
     )

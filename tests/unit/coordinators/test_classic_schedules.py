@@ -238,5 +238,5 @@ class Schedule(RuleBasedStateMachine):
             assert self.lab.state is State.EMPTY, "silent members are all out"
 
 
-Schedule.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+Schedule.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestSchedules = Schedule.TestCase

@@ -332,7 +332,7 @@ def test_a_batch_that_compaction_emptied_has_no_rows() -> None:
 
 
 @given(data=st.data(), parts=record_batches.filter(len))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_mutated_batches_decode_or_are_refused_and_nothing_outside_is_read(
     fence: Fence, data: st.DataObject, parts: list[Any]
 ) -> None:
@@ -343,7 +343,7 @@ def test_mutated_batches_decode_or_are_refused_and_nothing_outside_is_read(
 
 
 @given(data=st.data(), parts=record_batches.filter(len))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_mutated_records_under_a_right_crc_decode_or_are_refused(
     fence: Fence, data: st.DataObject, parts: list[Any]
 ) -> None:

@@ -133,9 +133,14 @@ def test_workers_draw_different_random_numbers() -> None:
     assert len(set(drawn.split())) == 3
 
 
-@pytest.fixture
-def python(tmp_path: Path) -> Iterator[str]:
-    warm = start_warm_python(tmp_path)
+@pytest.fixture(scope="module")
+def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("warm")
+
+
+@pytest.fixture(scope="module")
+def python(warm_folder: Path) -> Iterator[str]:
+    warm = start_warm_python(warm_folder)
     yield warm.script
     assert warm.process.stdin is not None
     warm.process.stdin.close()
@@ -188,12 +193,12 @@ def test_other_commands_are_run_by_the_real_python(python: str) -> None:
     assert done.stdout.strip() == sys.executable
 
 
-def test_without_the_warm_process_the_real_python_is_the_daemon(python: str, tmp_path: Path) -> None:
+def test_without_the_warm_process_the_real_python_is_the_daemon(python: str, warm_folder: Path) -> None:
     deadline = time.monotonic() + 20
-    while not (tmp_path / "socket").exists():
+    while not (warm_folder / "socket").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    (tmp_path / "socket").unlink()
+    (warm_folder / "socket").unlink()
     process = subprocess.run(
         [python, "-m", "pyspark.daemon", "pyspark.worker"],
         check=False,

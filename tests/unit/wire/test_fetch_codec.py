@@ -38,7 +38,7 @@ from moldau.wire.messages import (
 from moldau.wire.primitives import NodeEndpoint
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
-QUICK = settings(max_examples=30, deadline=None)
+QUICK = settings(max_examples=20, deadline=None)
 
 int8 = st.integers(-(2**7), 2**7 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
