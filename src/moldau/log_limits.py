@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -33,14 +32,3 @@ class LogLimit:
     def reset(self, key: Hashable = None) -> bool:
         """The trouble is over: the next message is due at once. True when one was logged since the last reset."""
         return self._logged_s.pop(key, None) is not None
-
-
-class LimitedMessages(logging.Filter):
-    """For loggers of other libraries: lets each of their messages, whatever its arguments, through once a minute."""
-
-    def __init__(self, limit: LogLimit | None = None) -> None:
-        super().__init__()
-        self._limit = limit or LogLimit()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self._limit.allows((record.name, record.msg))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
-
-from moldau.log_limits import KEYS_MAX, LimitedMessages, LogLimit
+from moldau.log_limits import KEYS_MAX, LogLimit
 
 
 def test_each_key_is_due_once_in_the_interval_and_at_once_after_a_reset() -> None:
@@ -26,16 +22,3 @@ def test_keys_from_outside_do_not_fill_the_memory() -> None:
     limit = LogLimit()
     assert all(limit.allows(number) for number in range(10 * KEYS_MAX))
     assert len(limit._logged_s) == KEYS_MAX
-
-
-def test_messages_of_a_library_pass_once_whatever_their_arguments(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("tests.chatty")
-    limited = LimitedMessages()
-    logger.addFilter(limited)
-    try:
-        for number in range(5):
-            logger.warning("lost %d", number)
-        logger.warning("found")
-    finally:
-        logger.removeFilter(limited)
-    assert caplog.messages == ["lost 0", "found"]

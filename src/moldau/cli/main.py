@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from moldau.cli.missing import main as missing_main
 from moldau.cli.registry import BY_NAME, COMMANDS, MISSING
-from moldau.config.keys import nearest
 from moldau.version import __version__
 
 # What people type for commands that have another name here; `status` must never suggest `stop`.
@@ -32,15 +30,20 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau") -> int:
         return 0
     name = arguments[0].removeprefix("kafka-").removesuffix(".sh")
     command = BY_NAME.get(name)
-    if command is None:
-        missing = next((known for known in (name, f"kafka-{name}") if known in MISSING), None)
-        if missing is not None:
-            return missing_main(prog=missing)
-        meant = _MEANT.get(name) or nearest(name, BY_NAME)
-        hint = f"did you mean {prog} {meant}?" if meant else f"see {prog} --help"
-        print(f"{prog}: no command '{arguments[0]}' ({hint})", file=sys.stderr)
-        return 2
-    return command.run(arguments[1:], f"{prog} {name}")
+    return _unknown(arguments[0], name, prog) if command is None else command.run(arguments[1:], f"{prog} {name}")
+
+
+def _unknown(given: str, name: str, prog: str) -> int:
+    from moldau.cli import missing
+    from moldau.config.keys import nearest  # only when something is wrong: keeps start-up short
+
+    kafkas = next((known for known in (name, f"kafka-{name}") if known in MISSING), None)
+    if kafkas is not None:
+        return missing.main(prog=kafkas)
+    meant = _MEANT.get(name) or nearest(name, BY_NAME)
+    hint = f"did you mean {prog} {meant}?" if meant else f"see {prog} --help"
+    print(f"{prog}: no command '{given}' ({hint})", file=sys.stderr)
+    return 2
 
 
 def _help(prog: str) -> str:

@@ -22,9 +22,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from moldau.config.properties import as_property
-from moldau.errors import ConfigError, KafkaError
-
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
 
@@ -46,6 +43,7 @@ def kafka_broker_config() -> dict[str, object]:
 def kafka_broker(kafka_broker_config: dict[str, object]) -> Iterator[Broker]:
     """A real broker on a free port, for the whole session."""
     from moldau.embedded import Broker
+    from moldau.errors import ConfigError
 
     broker = Broker(kafka_broker_config)
     try:
@@ -80,6 +78,7 @@ def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterato
     from moldau.client.admin import create_topic, delete_topics
     from moldau.client.cluster import Cluster as Client
     from moldau.client.config import ClientConfig
+    from moldau.errors import KafkaError
 
     partitions, config = _topic_options(request.node)
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
@@ -95,6 +94,8 @@ def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterato
 
 def _topic_options(test: pytest.Item) -> tuple[int, dict[str, str]]:
     """Of the marker nearest to the test: on itself, its class or its module."""
+    from moldau.config.properties import as_property
+
     marker = test.get_closest_marker("kafka_topic")
     options = {"partitions": 1, "config": {}, **(marker.kwargs if marker else {})}
     unknown = options.keys() - {"partitions", "config"}

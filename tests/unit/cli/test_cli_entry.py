@@ -242,6 +242,20 @@ def test_help_of_the_record_commands_is_light_too(name: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+@pytest.mark.parametrize(
+    ("module", "rooms"),
+    [
+        ("moldau.cli.main", ["cli", "cli.main", "cli.registry"]),
+        ("moldau.testing.plugin", ["testing", "testing.plugin"]),
+    ],
+)
+def test_what_every_command_or_every_pytest_loads_is_small(module: str, rooms: list[str]) -> None:
+    """pytest loads the plugin in every project of an environment that has Moldau."""
+    script = f"import sys, {module}\nprint(*sorted(name for name in sys.modules if name.startswith('moldau')))"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True)
+    assert loaded.stdout.split() == ["moldau", *(f"moldau.{room}" for room in rooms), "moldau.version"]
+
+
 def test_a_reader_that_stops_early_is_no_error() -> None:
     script = (
         "import sys\n"

@@ -50,8 +50,6 @@ class Lab:
     def __init__(self, **config: Any) -> None:
         self.config = BrokerConfig(**config)
         self.now_ms = 1_000_000
-        self.wall_offset_ms = 1_700_000_000_000
-        """What the wall clock is ahead of the monotonic one; somebody may set it."""
         self.records: list[tuple[Any, Any]] = []
         self.replies: dict[int, Any] = {}
         self.asked: dict[int, str] = {}
@@ -64,7 +62,8 @@ class Lab:
         return GroupShard(lambda: self.config, Nothing(), wall_clock=self.wall_clock)
 
     def wall_clock(self) -> int:
-        return self.now_ms + self.wall_offset_ms
+        """Another one than the `now_ms` of steps."""
+        return 1_700_000_000_000 + self.now_ms
 
     # -- the shell
 

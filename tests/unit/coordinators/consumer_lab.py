@@ -62,8 +62,6 @@ class Lab:
         )
         self.topics = topics or LabTopics(t=4)
         self.now_ms = 1_000_000
-        self.wall_offset_ms = 1_700_000_000_000
-        """What the wall clock is ahead of the monotonic one; somebody may set it."""
         self.records: list[tuple[bytes, bytes | None]] = []
         self.replies: dict[Any, Any] = {}
         self._wakes: list[tuple[int, int, Any]] = []
@@ -71,7 +69,8 @@ class Lab:
         self.shard = GroupShard(lambda: self.config, self.topics, wall_clock=self.wall_clock)
 
     def wall_clock(self) -> int:
-        return self.now_ms + self.wall_offset_ms
+        """Another one than the `now_ms` of steps."""
+        return 1_700_000_000_000 + self.now_ms
 
     @property
     def group(self) -> ConsumerGroup:

@@ -42,14 +42,13 @@ class OffsetLog:
         self.config, _ = BrokerConfig.from_properties({"node.id": "1", **properties})
         self.topics = FewTopics(*topics)
         self.now_ms = 1_000_000
-        self.wall_offset_ms = 1_700_000_000_000
-        """What the wall clock is ahead of the monotonic one; somebody may set it."""
         self.log: list[tuple[bytes, bytes | None, int] | tuple[int, bool]] = []
         self.wakes: list[tuple[int, Any]] = []
         self.shard = self.reload()
 
     def wall_clock(self) -> int:
-        return self.now_ms + self.wall_offset_ms
+        """Another one than the `now_ms` of steps."""
+        return 1_700_000_000_000 + self.now_ms
 
     def reload(self) -> GroupShard:
         self.shard = GroupShard(lambda: self.config, self.topics, wall_clock=self.wall_clock)
