@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from moldau.errors import ConfigError
+from moldau.spark.plain_errors import plain_errors
 from moldau.spark.planning import TopicOffsets, split
 from moldau.spark.projection import RowReader
 from moldau.spark.pushdown import Pruning
@@ -23,6 +24,7 @@ class TopicReader(DataSourceReader):
         self._rows = rows
         self._pruning = Pruning()
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         topics = TopicOffsets(self._options)
         ranges = self._pruned(topics, self._ranges(topics))

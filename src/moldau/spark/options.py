@@ -6,16 +6,21 @@ conversion with an error that says what to do, and the `kafka.*` properties of t
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from moldau.client.config import ClientConfig
+from moldau.client.property_names import CLIENT_PROPERTIES, OPEN_ENDED
 from moldau.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
 QUERY_ID = "sql.streaming.queryId"  # where Spark tells a query's tasks, and its foreachBatch, whose they are
 CONNECTORS = ("moldau", "jvm")
+
+# One wrong letter in five; what Spark passes on of its own is further from any of ours.
+_ALIKE = 0.8
 
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _NUMBER_MAX = 2**63 - 1  # what Spark and Kafka count in
@@ -37,6 +42,9 @@ FORMAT_OPTIONS = (
 def option_text(value: object) -> str:
     """A value as Spark writes it: its flags are in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Options:
@@ -108,6 +116,15 @@ class Options:
         for given in self._values:
             if given in names or given.startswith(KAFKA_PREFIX):
                 continue
-            close = get_close_matches(given, names, n=1, cutoff=0.85)
+            close = get_close_matches(given, names, n=1, cutoff=_ALIKE)
             if close:
                 raise ConfigError(f"unknown option '{given}': did you mean '{names[close[0]]}'?")
+
+    def warn_of_unknown_properties(self) -> None:
+        """Not an error: Kafka's own clients ignore such properties, too, and a plug-in of theirs may have some."""
+        for name in self.kafka_properties():
+            if name in CLIENT_PROPERTIES or name.startswith(OPEN_ENDED):
+                continue
+            close = get_close_matches(name, CLIENT_PROPERTIES, n=1, cutoff=_ALIKE)
+            meant = f": did you mean '{KAFKA_PREFIX}{close[0]}'?" if close else ""
+            _logger.warning("option '%s%s' is unknown and has no effect%s", KAFKA_PREFIX, name, meant)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
@@ -75,9 +76,11 @@ class TopicOffsets:
         subscription = self._options.subscription
         topics = {*subscription.topics, *(topic for topic, _ in subscription.partitions)} - {topic for topic, _ in ends}
         if topics:
+            close = get_close_matches(min(topics), self.ask(lambda cluster: cluster.metadata(None).topics), n=1)
+            check = f"did you mean '{close[0]}'? If not," if close else "check the name, or"
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"no such topic: {', '.join(sorted(topics))}; check the name, or create it with"
+                f"no such topic: {', '.join(sorted(topics))}; {check} create it with"
                 f" kafka-topics --create --topic {min(topics)}",
             )
         partitions = set(subscription.partitions) - ends.keys()

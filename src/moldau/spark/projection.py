@@ -26,6 +26,7 @@ from moldau.errors import ConfigError
 from moldau.spark.formats import TypedFields, typed_fields
 from moldau.spark.formats.ddl import nullable
 from moldau.spark.options import Options
+from moldau.spark.plain_errors import plain_errors
 from moldau.spark.planning import TopicOffsets
 from moldau.spark.read_options import ReadOptions
 from moldau.spark.read_plan import OffsetRange, ReadPlan
@@ -69,6 +70,10 @@ class RowReader(NamedTuple):
     def read(self, wanted: OffsetRange | None) -> Iterator[pa.RecordBatch]:
         if wanted is None:  # Spark's only task where there is nothing to read
             return
+        with plain_errors():
+            yield from self._batches(wanted)
+
+    def _batches(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         from moldau.spark.fetching import read_range  # it loads compiled kernels, which only tasks should wait for
 
         batches = read_range(self.plan, wanted)

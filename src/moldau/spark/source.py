@@ -19,16 +19,23 @@ from pyspark.sql.types import StructType
 from moldau.errors import ConfigError, MoldauError
 from moldau.spark.hang_ups import ignore_hang_ups
 from moldau.spark.options import Options
+from moldau.spark.plain_errors import plain_errors
 
 # Here, since every Python process of Spark that plans or reads with this source imports it.
 ignore_hang_ups()
 
 
 class MoldauDataSource(DataSource):
+    def __init__(self, options: dict[str, str]) -> None:
+        """Once for each `load()` and `save()`: all other processes get a copy."""
+        super().__init__(options)
+        Options(options).warn_of_unknown_properties()
+
     @classmethod
     def name(cls) -> str:
         return "moldau"
 
+    @plain_errors()
     def schema(self) -> StructType:
         from moldau.spark.projection import source_schema
         from moldau.spark.read_options import ReadOptions
@@ -36,6 +43,7 @@ class MoldauDataSource(DataSource):
         options = Options(self.options)
         return source_schema(options, ReadOptions.for_either(options))
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         from moldau.spark.batch_reader import PruningTopicReader, TopicReader
         from moldau.spark.projection import RowReader
@@ -46,6 +54,7 @@ class MoldauDataSource(DataSource):
         reader = PruningTopicReader if read.push_down_predicate else TopicReader
         return reader(read, RowReader.of(options, read, schema))
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from moldau.spark.projection import RowReader
         from moldau.spark.read_options import ReadOptions
@@ -58,6 +67,7 @@ class MoldauDataSource(DataSource):
         except MoldauError as error:
             return RefusedStreamReader(error)
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from moldau.client.cluster import Cluster
         from moldau.spark.connections import ask_patiently
@@ -69,6 +79,7 @@ class MoldauDataSource(DataSource):
         ask_patiently(writer.client, Cluster.any_broker)  # tasks would try for longer, each of them
         return writer
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from moldau.spark.writers import StreamWriter
 

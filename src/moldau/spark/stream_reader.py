@@ -34,6 +34,7 @@ from moldau.errors import ConfigError, DataLossError, MoldauError
 from moldau.spark.connections import borrowed, close_idle
 from moldau.spark.data_loss import Logs, Loss, find_losses
 from moldau.spark.offsets import Offsets, StreamOffset, limited, to_json
+from moldau.spark.plain_errors import plain_errors
 from moldau.spark.planning import TopicOffsets, split
 from moldau.spark.projection import RowReader
 from moldau.spark.read_options import ReadOptions
@@ -69,10 +70,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.trigger_rows_min)
         return ReadAllAvailable()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._ends = self._topics.ends_now()
         self._is_frozen = True
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         read = StreamOffset.from_json(start)
         positions = read.positions
@@ -101,6 +104,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = StreamOffset(ends, joined, ids, epochs).to_json()
         return self._planned
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         begins = {**begin.positions, **until.joined}
@@ -207,8 +211,10 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._reason = reason
 
     @property
+    @plain_errors()
     def latestOffset(self) -> NoReturn:  # noqa: N802
         raise self._reason
 
+    @plain_errors()
     def read(self, partition: InputPartition) -> NoReturn:
         raise self._reason

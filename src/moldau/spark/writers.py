@@ -21,6 +21,7 @@ from moldau.spark.connections import borrowed
 from moldau.spark.exactly_once import Job, TaskMessage, abort_tasks, abort_unfinished, commit_tasks, write_task
 from moldau.spark.hang_ups import ignore_hang_ups
 from moldau.spark.options import QUERY_ID, TYPED_COLUMNS, Options
+from moldau.spark.plain_errors import plain_errors
 from moldau.spark.sink_columns import check_columns
 from moldau.spark.write_options import WriteOptions
 
@@ -74,9 +75,11 @@ class BatchWriter(DataSourceArrowWriter):
     def client(self) -> ClientConfig:
         return self._sink.options.client
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(self._job, _context(), iterator)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._sink.options.exactly_once:
             with borrowed(self._sink.options.client) as cluster:
@@ -97,6 +100,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._sink.options.app_id is not None:
             raise ConfigError("options txnAppId and txnVersion are for batch writes: a stream has its query and batch")
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _context()
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(_BATCH_ID)
@@ -105,6 +109,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job = Job.of_query(self._sink.options, query_id, int(batch_id))
         return self._sink.write(job, context, iterator)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if self._sink.options.exactly_once:
             with borrowed(self._sink.options.client) as cluster:

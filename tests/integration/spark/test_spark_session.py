@@ -56,6 +56,21 @@ rows.show(2)
 print(len(rows.limit(3).collect()), len(rows.head(4)))
 """
 
+MISTAKES = """
+import sys, tempfile
+import moldau.spark
+
+spark = moldau.spark.session("mistakes", "local[1]", short_job=True)
+kafka = {"kafka.bootstrap.servers": sys.argv[1]}
+source = kafka | {"subscribe": sys.argv[2], "kafka.max.poll.recordz": "5"}
+counts = spark.readStream.format("moldau").options(**source).load().groupBy("value").count().select("value")
+sink = kafka | {"topic": sys.argv[2], "checkpointLocation": tempfile.mkdtemp(dir=".")}
+try:
+    counts.writeStream.format("moldau").outputMode("update").options(**sink).start().awaitTermination()
+except Exception as error:
+    print(type(error).__name__)
+"""
+
 WAITS = """
 import os, time
 import moldau.spark
@@ -115,6 +130,15 @@ def test_the_first_rows_leave_no_traceback_in_a_plain_session(bootstrap: str, fi
     assert output.splitlines()[-1] == "3 4"
     for word in ("Traceback", "BrokenPipe", "ConnectionReset", "DeprecationWarning"):
         assert word not in complaints
+
+
+def test_mistakes_that_spark_lets_through_or_tells_in_its_own_words_are_explained_on_the_screen(
+    bootstrap: str, filled: str, tmp_path: Path
+) -> None:
+    output, complaints = run_script(MISTAKES, tmp_path, bootstrap, filled)
+    assert output.strip() == "StreamingQueryException"
+    assert complaints.count("is unknown and has no effect: did you mean 'kafka.max.poll.records'?") == 1
+    assert "moldau does not support Update mode: use .foreachBatch(moldau.spark.batch_sink(" in complaints
 
 
 def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import moldau.spark
 from moldau.client.transactions import list_transactions
 from tests.integration.conftest import NewTopic, cluster_at
 from tests.integration.spark.sinks import READ_S, options, read, values
-from tests.integration.spark.topics import last_line
+from tests.integration.spark.topics import sentence
 
 AT_MS = 1_700_000_000_000
 STREAM_S = 60
@@ -126,7 +126,7 @@ def test_rows_that_cannot_be_written_are_told_with_what_to_do(
     df = registered.range(0, 2, 1, 1).selectExpr("id", "CAST(id AS STRING) AS value").selectExpr(*columns)
     with pytest.raises(PySparkException) as failure:
         write(df, bootstrap, where, **{name: value for name, value in given.items() if name != "topic"})
-    assert words in last_line(failure.value)
+    assert words in sentence(failure.value)
 
 
 def test_a_stream_writes_each_batch_once_however_often_it_is_replayed(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from socketserver import BaseRequestHandler, TCPServer
+from threading import Thread
 from typing import Any
 
 import confluent_kafka
@@ -16,7 +18,7 @@ import moldau.spark
 from moldau import Broker
 from moldau.errors import ConfigError
 from tests.integration.conftest import NewTopic, make_topic
-from tests.integration.spark.topics import FLUSH_S, frame, last_line, numbered, produce, source, values
+from tests.integration.spark.topics import FLUSH_S, frame, numbered, produce, sentence, source, values
 from tests.integration.waiting import eventually
 
 AT_MS = 1_700_000_000_000
@@ -218,6 +220,23 @@ def test_what_compaction_took_is_no_loss(registered: SparkSession, eager_broker:
     assert {row[0]: row[1] for row in newest} == {b"%d" % (number % 10): number for number in range(2990, 3000)}
 
 
+class WebServer(BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(1024)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_a_port_that_is_not_kafkas_is_told_on_the_first_line(registered: SparkSession, topic: str) -> None:
+    with TCPServer(("127.0.0.1", 0), WebServer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(PySparkException) as raised:
+                frame(registered, f"127.0.0.1:{server.server_address[1]}", subscribe=topic).count()
+        finally:
+            server.shutdown()
+    assert "is an HTTP server, not a Kafka broker: check the port" in sentence(raised.value)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -232,12 +251,12 @@ def test_what_compaction_took_is_no_loss(registered: SparkSession, eager_broker:
     ],
     ids=["option", "schema", "topic", "sample", "address"],
 )
-def test_the_last_line_of_an_error_in_spark_says_what_to_do(
+def test_an_error_in_spark_begins_with_what_to_do(
     registered: SparkSession, bootstrap: str, topic: str, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(PySparkException) as raised:
         frame(registered, **({"bootstrap": bootstrap, "subscribe": topic} | given)).count()
-    assert words in last_line(raised.value)
+    assert words in sentence(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def values(df: DataFrame) -> list[bytes]:
     return sorted(bytes(row.value) for row in df.select("value").collect())
 
 
-def last_line(error: BaseException) -> str:
-    """Of the Python error inside Spark's."""
-    return next(line for line in reversed(str(error).splitlines()) if "moldau.errors." in line)
+def sentence(error: BaseException) -> str:
+    """Ours in Spark's error: on the first line, or behind Spark's own first one."""
+    return next(line for line in str(error).splitlines()[:2] if "moldau.errors." in line)
 
 
 class Copy:

@@ -12,6 +12,7 @@ from moldau.errors import ConfigError
 from moldau.spark.options import Options
 from moldau.spark.projection import RowReader, source_schema
 from moldau.spark.read_options import ReadOptions, Subscription
+from moldau.spark.source import MoldauDataSource
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -137,6 +138,28 @@ def test_a_stream_has_no_end(name: str) -> None:
 def test_a_misspelt_option_is_told_what_was_meant(given: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
         stream(**{given: "1"})
+
+
+@pytest.mark.parametrize("name", ["path", "checkpointLocation", "queryName", "mergeSchema", "header", "mode"])
+def test_an_option_of_sparks_own_is_let_through(name: str) -> None:
+    stream(**{name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ("kafka.max.poll.recordz", "did you mean 'kafka.max.poll.records'?"),
+        ("kafka.Fetch.Min.Bites", "did you mean 'kafka.fetch.min.bytes'?"),
+        ("kafka.of.my.own", "option 'kafka.of.my.own' is unknown and has no effect"),
+        ("kafka.max.poll.records", None),
+        ("kafka.sasl.oauthbearer.of.a.plugin", None),
+    ],
+)
+def test_a_property_that_kafkas_clients_do_not_have_is_a_warning(
+    given: str, warning: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    MoldauDataSource(SERVERS | {"subscribe": "t", given: "5"})
+    assert [record.getMessage().endswith(warning or "") for record in caplog.records] == [True] * bool(warning)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_batches_stay_below_the_largest_request() -> None:
         ({"txnAppId": "app"}, "come together"),
         ({"txnAppId": "a", "txnVersion": "1", "processing__guarantee": "at_least_once"}, "need processing.guarantee"),
         ({"txnAppid": "a", "txnVersoin": "1"}, "did you mean 'txnVersion'"),
+        ({"topik": "t"}, "did you mean 'topic'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(given: dict[str, str], words: str) -> None:

@@ -1,0 +1,34 @@
+"""Errors that begin with what the user has to know.
+
+PySpark sends an error to the JVM as a traceback, and Spark puts words of its own before it: the sentence that says what
+is wrong would be the last of thirty lines. PySpark leaves the traceback out where its environment asks for that (as
+Spark's setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled` makes it), and looks there when it has an error
+to report. Our errors say what happened and what to do, so the process that has raised one asks for it; it ends with
+the report. All other errors keep their tracebacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moldau.errors import MoldauError
+
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+_OF_A_WORKER = "PYTHON_WORKER_FACTORY_"  # how the variables begin that Spark gives to its Python processes alone
+
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Around what Spark calls, as a `with` or a decorator. Changes nothing outside of Spark's Python processes."""
+    try:
+        yield
+    except MoldauError:
+        if any(name.startswith(_OF_A_WORKER) for name in os.environ):
+            _logger.debug("an error is sent to Spark", exc_info=True)
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise
