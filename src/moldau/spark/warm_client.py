@@ -24,11 +24,14 @@ def main(python: str, address: str, *arguments: str) -> None:
             _follow(connection, arguments[2])
             return
         except OSError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             connection.close()
     os.execv(python, [python, *arguments])
 
 
 def _follow(connection: socket.socket, worker_module: str) -> None:
+    # A signal that comes before the process is known waits: the process would never hear of it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     variables = [name + b"=" + value for name, value in os.environb.items()]
     socket.send_fds(connection, [b"\0"], [0, 1, 2])
     connection.sendall(b"\0".join([os.fsencode(worker_module), os.fsencode(os.getcwd()), *variables]))
@@ -37,6 +40,7 @@ def _follow(connection: socket.socket, worker_module: str) -> None:
     if not pid:
         raise OSError("no process was forked")
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.close(0)
     os.close(1)
     connection.recv(1)

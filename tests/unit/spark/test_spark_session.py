@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.spark import class_data, daemon, spark_session
+from moldau.spark import class_data, daemon, spark_session, warm_client
 from moldau.spark.java import Java
 from moldau.spark.jvm_connector import apply_options
 from moldau.spark.warm_python import start_warm_python
@@ -185,6 +186,30 @@ def test_a_warm_python_that_is_told_to_end_ends_its_daemon(python: str) -> None:
         process.kill()
         process.stdin.close()
         process.stdout.close()
+
+
+def test_a_signal_before_the_daemon_is_known_is_passed_on(tmp_path: Path) -> None:
+    """The daemon may be up, and Spark be told of it, before the process that Spark watches knows its number."""
+    address = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        client = subprocess.Popen(
+            [sys.executable, str(warm_client.__file__), sys.executable, address, "-m", "pyspark.daemon", "worker"]
+        )
+        daemon_process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        try:
+            connection, _ = listener.accept()
+            with connection:
+                while connection.recv(65536):
+                    pass
+                client.send_signal(signal.SIGTERM)
+                connection.sendall(daemon_process.pid.to_bytes(warm_client.PID_BYTES, "big"))
+                assert daemon_process.wait(20) == -signal.SIGTERM
+            assert client.wait(20) == 0
+        finally:
+            client.kill()
+            daemon_process.kill()
 
 
 def test_other_commands_are_run_by_the_real_python(python: str) -> None:
