@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -330,3 +331,45 @@ def test_a_queue_is_kept_on_another_broker_than_its_records_and_outlives_both(cl
     finally:
         consumer.close()
     assert len(taken) == 20, "what was acknowledged is not delivered again"
+
+
+def test_a_copier_goes_on_when_the_coordinator_of_its_group_dies(cluster: moldau.Cluster) -> None:
+    """librdkafka drops a broker that it is not told of any more, and then waits for it (its issue 5511)."""
+    source, target = (make_topic(cluster.bootstrap_servers) for _ in range(2))
+    group = f"group-{uuid.uuid4()}"
+    coordinator = coordinator_of(cluster, group, GROUP)
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "transactional.id": name_elsewhere(cluster, TRANSACTION, coordinator),
+            "log_level": 0,
+        }
+    )
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(source, 0, 0)])
+    producer.init_transactions(30)
+
+    def copy(value: str) -> None:
+        write(cluster.bootstrap_servers, source, value)
+        eventually(lambda: consumer.poll(0.1) is not None, "it reads")
+        producer.begin_transaction()
+        producer.produce(target, value)
+        sending = threading.Thread(
+            target=producer.send_offsets_to_transaction,
+            args=(consumer.position(consumer.assignment()), consumer.consumer_group_metadata()),
+            daemon=True,
+        )
+        sending.start()
+        eventually(lambda: not sending.is_alive(), "the offsets are in the transaction")
+        producer.commit_transaction(30)
+
+    copy("before")
+    coordinator.kill()
+    eventually(lambda: coordinator_of(cluster, group, GROUP) is not coordinator, "another broker coordinates")
+    producer.list_topics(timeout=30)  # the brokers as they are told of now
+    copy("after")
+    with RawClient(cluster.leader_of(target).address) as client:
+        eventually(lambda: committed_values(client, target) == [b"before", b"after"], "both are there")
+    consumer.close()

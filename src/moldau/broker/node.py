@@ -27,6 +27,7 @@ from moldau.broker.fetch_sessions import FetchSessions
 from moldau.broker.forwarding import FORWARDED
 from moldau.broker.group_commit import GroupCommit
 from moldau.broker.hosted import HostedPartitions
+from moldau.broker.lost_brokers import LostBrokers
 from moldau.broker.membership import Membership
 from moldau.broker.metrics import Metrics
 from moldau.broker.packed_metadata import PackedMetadata
@@ -87,6 +88,7 @@ class BrokerNode:
         self.connections = Connections(config)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
         self.producer_ids = ProducerIds(self)
+        self.lost_brokers = LostBrokers(self)
         self.packed_metadata = PackedMetadata(self)
         self.image = MetadataImage()
         self.controller = ControllerShell(self)
@@ -298,6 +300,7 @@ class BrokerNode:
     def begin_with(self, image: MetadataImage) -> None:
         """The first image; `open_logs` makes it true."""
         self.image = image
+        self.lost_brokers.begin(image)
         if image.version >= self._newest.version:
             self._newest = image
 
@@ -347,6 +350,7 @@ class BrokerNode:
             await self.threads.files(self.hosted.prepare, replaced, MetadataImage(), after)
             self.replication.follow(self.hosted.match(replaced))
         if after.brokers is not before.brokers:
+            self.lost_brokers.follow(before, after)
             self.peers.follow(before, after)
         if changed or len(after.topics) != len(before.topics):
             self.coordinators.follow()

@@ -6,7 +6,7 @@ Every client asks again every few minutes, and all of them at once when somethin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.errors import ErrorCode
@@ -34,6 +34,7 @@ class PackedMetadata:
         self._image: MetadataImage | None = None
         self._controller_id = -1
         self._alive: frozenset[int] = frozenset()
+        self._lost: frozenset[int] = frozenset()
         self._topics: dict[tuple[str, int, int], tuple[TopicImage, bytes]] = {}
         self._answers: dict[tuple[str, int, int, int], bytes] = {}
 
@@ -66,7 +67,7 @@ class PackedMetadata:
         node = self._node
         return pack_metadata_response(
             version,
-            brokers=endpoints(node, listener),
+            brokers=endpoints(node, listener, also=node.lost_brokers.listed),
             cluster_id=node.cluster_id,
             controller_id=controller_id(node),
             topics=topics,
@@ -75,9 +76,10 @@ class PackedMetadata:
 
     def _follow_image(self) -> None:
         image, controller = self._node.image, controller_id(self._node)
-        if self._image is image and self._controller_id == controller:
+        lost = self._node.lost_brokers.listed
+        if self._image is image and self._controller_id == controller and self._lost == lost:
             return
-        self._image, self._controller_id = image, controller
+        self._image, self._controller_id, self._lost = image, controller, lost
         self._answers.clear()
         alive = self._node.live_brokers
         if self._alive != alive:  # each partition is told with those of its replicas that are away
@@ -87,12 +89,14 @@ class PackedMetadata:
         self._topics = {key: known for key, known in self._topics.items() if image.topics.get(key[0]) is known[0]}
 
 
-def endpoints(node: BrokerNode, listener: str, *, fenced: bool = False) -> list[NodeEndpoint]:
-    """The brokers that live (or, those that are `fenced`), as a client of this listener reaches them."""
+def endpoints(
+    node: BrokerNode, listener: str, *, fenced: bool = False, also: Container[int] = ()
+) -> list[NodeEndpoint]:
+    """The brokers that live (or, those that are `fenced`), as a client of this listener reaches them; others `also`."""
     found = [
         (broker.broker_id, host, port, broker.rack)
         for broker in node.image.brokers.values()
-        if broker.fenced is fenced
+        if broker.fenced is fenced or broker.broker_id in also
         for name, host, port, _ in broker.endpoints
         if name == listener
     ]

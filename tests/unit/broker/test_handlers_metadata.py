@@ -11,7 +11,7 @@ from offline import ADVERTISED, OfflineBroker, StartOffline
 
 from moldau.broker.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from moldau.errors import ErrorCode
-from moldau.metadata.records import PartitionRecord, TopicRecord
+from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
 
@@ -332,3 +332,37 @@ async def test_a_broker_that_knows_only_fenced_ones_tells_of_itself(offline_brok
     await node.change_metadata(lambda _: [replace(me, fenced=True)])
     answer = await ask(offline_broker, ())
     assert [broker.node_id for broker in answer.brokers] == [node.node_id]
+
+
+async def test_a_lost_broker_is_listed_for_one_session_more_and_one_that_was_shut_down_is_not(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = offline_broker.node
+    address = (("PLAINTEXT", "elsewhere", 9092, "PLAINTEXT"),)
+
+    async def listed() -> list[int]:
+        return sorted(each.node_id for each in (await ask(offline_broker, None)).brokers)
+
+    async def brokers_are(**states: bool) -> None:
+        for broker_id in (8, 9):
+            record = BrokerRecord(broker_id, 1, address, None, incarnation_id="", **{"fenced": False, **states})
+            await node.change_metadata(lambda _, record=record: [record])
+
+    me = node.node_id
+    await brokers_are()
+    assert await listed() == [me, 8, 9]
+    await brokers_are(in_controlled_shutdown=True)
+    await brokers_are(fenced=True)
+    assert await listed() == [me]
+    await brokers_are()
+    await brokers_are(fenced=True)
+    assert await listed() == [me, 8, 9], "as in Apache Kafka, where fencing takes that long"
+    described = await offline_broker.ask(
+        ApiKey.DESCRIBE_CLUSTER,
+        0,
+        lambda schema: schema.DescribeClusterRequest(include_cluster_authorized_operations=False),
+    )
+    assert [each.broker_id for each in described.brokers] == [me]
+    session_s = node.config.broker_session_timeout_ms / 1000
+    monkeypatch.setattr(node.lost_brokers, "_until_s", {8: node.loop.time(), 9: node.loop.time() + session_s})
+    assert await listed() == [me, 9]

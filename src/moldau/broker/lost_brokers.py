@@ -1,0 +1,49 @@
+"""Brokers that were lost a moment ago, and that clients are still told of.
+
+Here a broker whose port refuses connections is fenced within milliseconds; Apache Kafka takes a session for that. A
+client that is no longer told of a broker drops it: librdkafka 2.10 and later ends its connection for good and, where
+that broker coordinated the group of an open transaction, waits for it in `send_offsets_to_transaction` long after it
+is back. So Metadata goes on listing a lost broker for one session, as Kafka's clients are used to; it leads nothing
+meanwhile. A broker that was shut down in order is not listed any more, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.metadata.image import MetadataImage
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+
+class LostBrokers:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._until_s: dict[int, float] = {}
+
+    def begin(self, image: MetadataImage) -> None:
+        """Nobody knows for how long those of the first image have been gone: the clients of a broker that was
+        killed together with another one ask whoever is back first."""
+        for broker_id, broker in image.brokers.items():
+            if broker.fenced:
+                self._lost(broker_id)
+
+    def follow(self, before: MetadataImage, after: MetadataImage) -> None:
+        for broker_id, broker in after.brokers.items():
+            was = before.brokers.get(broker_id)
+            if not broker.fenced:
+                self._until_s.pop(broker_id, None)
+            elif was is not None and not was.fenced and not was.in_controlled_shutdown:
+                self._lost(broker_id)
+
+    def _lost(self, broker_id: int) -> None:
+        self._until_s[broker_id] = self._node.loop.time() + self._node.config.broker_session_timeout_ms / 1000
+
+    @property
+    def listed(self) -> frozenset[int]:
+        if not self._until_s:
+            return frozenset()
+        now_s, brokers = self._node.loop.time(), self._node.image.brokers
+        self._until_s = {id_: until_s for id_, until_s in self._until_s.items() if until_s > now_s and id_ in brokers}
+        return frozenset(self._until_s)
