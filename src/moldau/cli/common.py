@@ -11,17 +11,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 from moldau.version import __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from moldau.client.cluster import Cluster
+    from moldau.client.config import ClientConfig
 
 EXIT_FAILED = 1
 DEFAULT_SERVER = "localhost:9092"
+DAEMON_FLAGS = ("-daemon", "--daemon")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -44,6 +48,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def add_flag(self, name: str, text: str) -> None:
         self.add_argument(name, action="store_true", help=text)
+
+    def add_daemon_flag(self) -> None:
+        self.add_argument(
+            *DAEMON_FLAGS, action="store_true", help="run in the background, with a log in $LOG_DIR or ./logs"
+        )
 
     def add_connection(self, *, old_name: str | None = None) -> None:
         """`old_name` is what books and scripts of earlier Kafkas write, like --broker-list."""
@@ -164,6 +173,20 @@ def load_properties(path: str | None) -> dict[str, str]:
     return parse_properties(load_text(path))
 
 
+def load_server_properties(path: Path) -> dict[str, str]:
+    """In UTF-8, or Latin-1, which such files of servers were in for twenty years."""
+    from moldau.config.properties import parse_properties
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return parse_properties(data.decode())
+    except UnicodeDecodeError:
+        return parse_properties(data.decode("latin-1"))
+
+
 def load_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
@@ -188,10 +211,8 @@ def parse_key_values(pairs: Iterable[str]) -> dict[str, str]:
 def connect(args: argparse.Namespace) -> Cluster:
     """The cluster of --bootstrap-server and --command-config; a --timeout bounds all tries of a call together."""
     from moldau.client.cluster import Cluster
-    from moldau.client.config import ClientConfig
 
-    properties = {"bootstrap.servers": DEFAULT_SERVER, **load_properties(args.command_config)}
-    config = ClientConfig.from_properties(args.bootstrap_server or "", properties)
+    config = cluster_config(args, load_properties(args.command_config))
     timeout_ms = getattr(args, "timeout", None)
     if timeout_ms is not None:
         timeout_ms = max(1, timeout_ms)
@@ -201,6 +222,15 @@ def connect(args: argparse.Namespace) -> Cluster:
             connection_timeout_ms=min(timeout_ms, config.connection_timeout_ms),
         )
     return Cluster(config)
+
+
+def cluster_config(args: argparse.Namespace, properties: Mapping[str, str]) -> ClientConfig:
+    """With the servers of the arguments, else of the properties, else the default."""
+    from moldau.client.config import ClientConfig
+
+    return ClientConfig.from_properties(
+        args.bootstrap_server or "", {"bootstrap.servers": DEFAULT_SERVER, **properties}
+    )
 
 
 def run_with_cluster(

@@ -17,8 +17,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau config-samples")
         "consumer.properties and log.properties.",
         "{prog} config",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="made where it does not exist")
-    parser.add_flag("--force", "replace files that are there")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="created if it does not exist")
+    parser.add_flag("--force", "replace existing files")
     arguments = parser.parse_args(argv)
     return run(prog, lambda: _write(arguments.folder, force=arguments.force))
 
@@ -28,7 +28,7 @@ def _write(folder: Path, *, force: bool) -> int:
     there = sorted(each.name for each in samples if (folder / each.name).exists())
     if there and not force:
         raise ConfigError(
-            f"{folder} has {', '.join(there)} already: choose another folder, or replace them with --force"
+            f"{folder} already has {', '.join(there)}: choose another folder, or replace them with --force"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for sample in sorted(samples, key=lambda each: each.name):

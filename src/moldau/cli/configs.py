@@ -14,11 +14,10 @@ from moldau.cli.common import (
     CommandParser,
     at_terminal,
     bold,
-    connect,
     load_properties,
     print_json,
     print_table,
-    run,
+    run_with_cluster,
 )
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
@@ -43,15 +42,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-configs") -> int:
     args = parser.parse_args(argv)
     entity_type, entity_name = _check(parser, args)
 
-    def work() -> int:
-        with connect(args) as cluster:
-            if args.alter:
-                _alter(cluster, args, entity_type, entity_name or "")
-            else:
-                _describe(cluster, args, entity_type, entity_name)
-        return 0
+    def work(cluster: Cluster, args: argparse.Namespace) -> None:
+        if args.alter:
+            _alter(cluster, args, entity_type, entity_name or "")
+        else:
+            _describe(cluster, args, entity_type, entity_name)
 
-    return run(prog, work, prefix="Error while executing config command : ")
+    return run_with_cluster(prog, args, work, prefix="Error while executing config command : ")
 
 
 def _parser(prog: str) -> CommandParser:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.cli.assignment import Assignment, Subscription
 from moldau.cli.common import (
-    DEFAULT_SERVER,
     CommandParser,
+    cluster_config,
     load_properties,
     parse_key_values,
     run_client,
@@ -330,11 +330,8 @@ def explained(args: argparse.Namespace, props: Mapping[str, str], wanted: str) -
 def _group_type(args: argparse.Namespace, props: Mapping[str, str]) -> str | None:
     from moldau.client import groups
     from moldau.client.cluster import Cluster
-    from moldau.client.config import ClientConfig
 
-    config = ClientConfig.from_properties(
-        args.bootstrap_server or "", {"bootstrap.servers": DEFAULT_SERVER, **props}
-    )._replace(api_timeout_ms=_GROUP_TYPE_TIMEOUT_MS)
+    config = cluster_config(args, props)._replace(api_timeout_ms=_GROUP_TYPE_TIMEOUT_MS)
     try:
         with Cluster(config) as cluster:
             types = {listing.group: listing.type for listing in groups.list_groups(cluster)}

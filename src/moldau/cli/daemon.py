@@ -39,7 +39,7 @@ def start_in_background(argv: Sequence[str], *, name: str, is_ready: Callable[[i
             print(f"moldau: {name} did not start; its log is {path}", file=sys.stderr)
             return process.returncode or 1
         if time.monotonic() > deadline_s:
-            print(f"{name} still starts (process {process.pid}); its log is {path}")
+            print(f"{name} is still starting (process {process.pid}); its log is {path}")
             return 0
         time.sleep(_POLL_S)
     print(f"{name} runs in the background (process {process.pid}); its log is {path}; stop it with {stop}")

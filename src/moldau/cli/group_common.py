@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, bold, connect, print_json, run, warn
+from moldau.cli.common import CommandParser, bold, print_json, run_with_cluster, warn
 from moldau.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
@@ -126,12 +126,7 @@ def run_action(
 ) -> int:
     """Does what the one option of `actions` that is there asks for."""
     (action,) = given(args, actions)
-
-    def work() -> int:
-        with connect(args) as cluster:
-            return actions[action](cluster, args)
-
-    return run(prog, work, prefix=prefix)
+    return run_with_cluster(prog, args, actions[action], prefix=prefix)
 
 
 def parse_names(text: str, valid: Sequence[str], what: str) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.common import CommandParser, connect, load_text, run
+from moldau.cli.common import CommandParser, load_text, run_with_cluster
 from moldau.cli.reassignment_json import TopicPartition, names, parse_partitions
 from moldau.errors import ErrorCode, KafkaError
 
@@ -37,12 +37,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-leader-election")
     )
     args = parser.parse_args(argv)
     _check(parser, args)
-
-    def work() -> int:
-        with connect(args) as cluster:
-            return _elect(cluster, args)
-
-    return run(prog, work)
+    return run_with_cluster(prog, args, _elect)
 
 
 def _check(parser: CommandParser, args: argparse.Namespace) -> None:

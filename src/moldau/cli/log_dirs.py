@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, connect, print_json, run
+from moldau.cli.common import CommandParser, print_json, run_with_cluster
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -29,13 +29,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-log-dirs") -> int
     parser.require_connection(args)
     if not args.describe:
         parser.error("Missing required argument --describe")
-
-    def work() -> int:
-        with connect(args) as cluster:
-            _print(cluster, args)
-        return 0
-
-    return run(prog, work)
+    return run_with_cluster(prog, args, _print)
 
 
 def _print(cluster: Cluster, args: argparse.Namespace) -> None:

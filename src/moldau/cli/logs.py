@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from moldau.config.properties import parse_properties
+from moldau.cli.common import load_server_properties
 from moldau.errors import ConfigError
 
 FORMATS = ("text", "json")
@@ -78,12 +78,8 @@ def set_up(
 
 def _read(file: Path) -> dict[str, str]:
     """`level`, `format`, and `level.<logger>` of a properties file."""
-    try:
-        settings = parse_properties(file.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     result = {}
-    for name, value in settings.items():
+    for name, value in load_server_properties(file).items():
         is_level = name == "level" or name.startswith("level.")
         allowed = LEVELS if is_level else FORMATS if name == "format" else ()
         result[name] = value.upper() if is_level else value

@@ -108,7 +108,7 @@ COMMANDS = (
     Command(
         "zookeeper-shell",
         f"{_ZOOKEEPER}:shell_main",
-        "look into a ZooKeeper",
+        "run a command of ZooKeeper's shell",
         "ZooKeeperMain",
         script="zookeeper-shell",
     ),

@@ -9,12 +9,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+_POLL_S = 0.05
 BROKER, ZOOKEEPER = "json", "zookeeper"
 """Kinds of processes: how their files' names end."""
 
@@ -69,6 +72,18 @@ def find_running(kind: str = BROKER) -> Iterator[dict[str, Any]]:
 
 def is_running(pid: int, kind: str = BROKER) -> bool:
     return any(facts["pid"] == pid for facts in find_running(kind))
+
+
+def wait_until_ended(pids: Iterable[int], timeout_s: float, kind: str = BROKER) -> bool:
+    """False, with a word about it on standard error, when one of these processes still runs then."""
+    deadline_s = time.monotonic() + timeout_s
+    for pid in pids:
+        while is_running(pid, kind):
+            if time.monotonic() > deadline_s:
+                print(f"moldau: process {pid} still runs after {timeout_s:.0f} s", file=sys.stderr)
+                return False
+            time.sleep(_POLL_S)
+    return True
 
 
 def _is_locked(file: IO[str]) -> bool:

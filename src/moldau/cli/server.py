@@ -10,13 +10,12 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.cli import logs, running
-from moldau.cli.common import CommandParser
+from moldau.cli.common import DAEMON_FLAGS, CommandParser, load_server_properties
 from moldau.errors import ConfigError, MoldauError
 from moldau.version import __version__
 
@@ -32,7 +31,6 @@ STOP_TIMEOUT_S = 60.0
 FILES_MAX = 65_536
 """Open files to ask for: Kafka's documents recommend 100,000; two of ours make a partition."""
 
-_DAEMON = ("-daemon", "--daemon")
 _START_EXAMPLE = """\
 moldau start
 moldau start --port 19092 --data-dir ./data
@@ -93,7 +91,7 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     # How a supervisor starts its brokers: their lines name them, and they stop when their standard input ends.
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(*_DAEMON, action="store_true", help="run in the background, with a log in $LOG_DIR or ./logs")
+    parser.add_daemon_flag()
     parser.add_argument(
         "--log-config", type=Path, metavar="FILE", help="levels and format of the log, as in the sample log.properties"
     )
@@ -108,7 +106,7 @@ def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) ->
     if arguments.brokers is None:
         _load_config(arguments)  # what is wrong with it is said here, too
     return start_in_background(
-        ["start", *(each for each in given if each not in _DAEMON)],
+        ["start", *(each for each in given if each not in DAEMON_FLAGS)],
         name=arguments.properties.stem if arguments.properties is not None else "server",
         is_ready=running.is_running,
         stop="kafka-server-stop",
@@ -152,14 +150,7 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
 
 def _load_properties(arguments: argparse.Namespace, short: Mapping[str, str]) -> dict[str, str]:
     """The file's, over them what has a `short` option, over them the overrides."""
-    from moldau.config.properties import parse_properties
-
-    properties: dict[str, str] = {}
-    if arguments.properties is not None:
-        try:
-            properties.update(parse_properties(_decoded(arguments.properties.read_bytes())))
-        except OSError as error:
-            raise ConfigError(f"cannot read {arguments.properties}: {error.strerror}") from error
+    properties = {} if arguments.properties is None else load_server_properties(arguments.properties)
     properties.update(short)
     for override in arguments.override:
         key, equals, value = override.partition("=")
@@ -167,14 +158,6 @@ def _load_properties(arguments: argparse.Namespace, short: Mapping[str, str]) ->
             raise ConfigError(f"--override {override}: expected key=value, for example --override num.partitions=3")
         properties[key.strip()] = value.strip()
     return properties
-
-
-def _decoded(data: bytes) -> str:
-    """UTF-8, or what Java's properties files were for twenty years."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
 
 
 def _run(config: BrokerConfig, *, is_child: bool) -> int:
@@ -306,15 +289,4 @@ def stop_main(argv: Sequence[str] | None = None) -> int:
         who = "the brokers" if facts["node.id"] is None else f"broker {facts['node.id']}"
         print(f"stopping {who} on {', '.join(facts['listeners'])} (process {facts['pid']})")
         os.kill(facts["pid"], signal.SIGTERM)
-    return _wait_for_the_end([facts["pid"] for facts in found])
-
-
-def _wait_for_the_end(pids: Sequence[int]) -> int:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    for pid in pids:
-        while running.is_running(pid):
-            if time.monotonic() > deadline:
-                print(f"moldau: process {pid} still runs after {STOP_TIMEOUT_S:.0f} s", file=sys.stderr)
-                return EXIT_FAILED
-            time.sleep(0.05)
-    return 0
+    return 0 if running.wait_until_ended([facts["pid"] for facts in found], STOP_TIMEOUT_S) else EXIT_FAILED

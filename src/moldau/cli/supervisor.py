@@ -154,10 +154,12 @@ def _running_cluster(data_dir: Path | None) -> dict[str, Any]:
     if data_dir is not None:
         found = [facts for facts in found if facts["log.dirs"] == [str(data_dir.absolute())]]
     if not found:
-        raise ConfigError("--node-id starts one broker of a cluster that runs, and none does: moldau start --brokers 3")
+        raise ConfigError(
+            "--node-id starts one broker of a running cluster, and none is running: moldau start --brokers 3"
+        )
     if len(found) > 1:
         folders = ", ".join(facts["log.dirs"][0] for facts in found)
-        raise ConfigError(f"--node-id: several clusters run; choose one with --data-dir: {folders}")
+        raise ConfigError(f"--node-id: several clusters are running; choose one with --data-dir: {folders}")
     return found[0]
 
 

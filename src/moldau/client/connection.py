@@ -215,8 +215,8 @@ class Connection:
             raise self._not_kafka(_HTTP)
 
     def _not_kafka(self, size: int) -> ProtocolError:
-        what = "an HTTP server" if size == _HTTP else "something else"
-        return ProtocolError(f"{self.address} is {what}, not a Kafka broker: check the port")
+        what = "an HTTP server, " if size == _HTTP else ""
+        return ProtocolError(f"{self.address} is {what}not a Kafka broker: check the port")
 
     def _silence(self, api_key: int) -> str:
         if self.versions:

@@ -88,7 +88,7 @@ def test_a_silent_broker_is_given_up_after_the_request_timeout(fake_broker: Make
     ("said", "kind", "why"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "is an HTTP server, not a Kafka broker"),
-        (b"-ERR unknown command\r\n", ProtocolError, "is something else, not a Kafka broker"),
+        (b"-ERR unknown command\r\n", ProtocolError, r":\d+ is not a Kafka broker: check the port"),
         (b"\x15\x03\x03\x00\x02\x02\x50", ConfigError, r"speaks TLS: set security\.protocol=SSL"),
         (b"", KafkaError, r"check that this is a Kafka port, and if it speaks TLS, set security\.protocol=SSL"),
     ],
