@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.partition import Partition
 from moldau.broker.request import RequestContext
-from moldau.cluster.brokers import check_life
+from moldau.cluster.brokers import check_life, is_registered
 from moldau.cluster.follower import divergence
 from moldau.cluster.replica import LONG_AGO_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
 from moldau.errors import ErrorCode, KafkaError
@@ -402,11 +402,6 @@ class FollowerSession:
             waiting.answer.settle(self._encode(waiting.context, results))
 
 
-def _is_registered(node: BrokerNode, broker_id: int, broker_epoch: int) -> bool:
-    broker = node.image.brokers.get(broker_id)
-    return broker is not None and broker.broker_epoch == broker_epoch
-
-
 class FollowerSessions:
     """One for each follower: what arrives late on a connection that it gave up is about another state."""
 
@@ -426,7 +421,7 @@ class FollowerSessions:
 
     def _begin(self, request: FetchRequest, connection: ClientConnection) -> FollowerSession:
         replica_id = request.replica_id
-        may_replace = _is_registered(self._node, replica_id, request.replica_epoch)  # and not any client
+        may_replace = is_registered(self._node.image, replica_id, request.replica_epoch)  # and not any client
         for old in list(self._sessions.values()):
             if old.connection is connection or (may_replace and old.replica_id == replica_id):
                 self._close(old)

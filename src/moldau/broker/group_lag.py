@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 15.0
 """As often as Prometheus asks, usually."""
 SERIES_MAX = 1_000
-"""Groups times topics that are told, the largest lags first: group names come from clients, and each one is a time
+"""Groups times topics that are reported, the largest lags first: group names come from clients, and each one is a time
 series that Prometheus keeps. `moldau_group_lag_left_off` counts the others."""
 OFFSETS_AT_ONCE = 500
 """Looked at before others get their turn."""
@@ -93,7 +93,9 @@ class GroupLag:
             try:
                 ends |= await self._ask(leader, wanted)
             except KafkaError as error:
-                log.debug("the ends of some partitions are not known", extra={"broker": leader, "why": error.message})
+                log.debug(
+                    "cannot get the end offsets of some partitions", extra={"broker": leader, "why": error.message}
+                )
         return ends
 
     async def _ask(self, leader: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

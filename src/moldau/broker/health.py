@@ -1,9 +1,9 @@
-"""Is this broker well, and is it ready? Asked on the loop, so that an answer alone says something.
+"""Is this broker healthy, and is it ready? Asked on the loop: an answer alone says that the loop turns.
 
-    well    the loop turns and there is a disk to write to: if not, a restart may help
-    ready   clients find all of it: logs recovered, registered, unfenced, up to date with the metadata
+    healthy   the loop turns and there is a disk to write to: if not, a restart may help
+    ready     clients can be served: logs recovered, registered, not fenced, up to date with the metadata
 
-A broker that starts, or waits for its cluster, is well and not ready.
+A broker that starts, or waits for its cluster, is healthy and not ready.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PROBE_INTERVAL_S = 0.1
 BEHIND_MAX_S = 5.0
-"""Metadata that is being applied for longer means trouble; until then it is the usual course of things."""
+"""Metadata is always applied a little later than it is known; for longer than this, something is wrong."""
 
 
 class Health:
@@ -37,8 +37,8 @@ class Health:
             elif self._behind_since_s is None:
                 self._behind_since_s = now_s
 
-    def why_unwell(self) -> list[str]:
-        """Empty: it is well. On the loop."""
+    def why_unhealthy(self) -> list[str]:
+        """Empty: it is healthy. On the loop."""
         logs = self._node.logs
         if len(logs.offline_dirs) == len(logs.directories):
             return ["every log directory is offline"]
@@ -47,7 +47,7 @@ class Health:
     def why_not_ready(self) -> list[str]:
         """Empty: it is ready. On the loop."""
         node = self._node
-        reasons = self.why_unwell()
+        reasons = self.why_unhealthy()
         if node.is_closing:
             reasons.append("the broker is stopping")
         if not node.is_open:

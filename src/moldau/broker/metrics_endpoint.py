@@ -50,18 +50,18 @@ class Monitor:
         self._node.spawn(self._group_lag.measure_forever())
 
     def collect(self) -> Iterator[Family]:
-        scrape = Scrape(self._node, self._group_lag, is_ready=not self._ask(self._health.why_not_ready))
+        scrape = Scrape(self._node, self._group_lag, is_ready=not self.why_not_ready())
         yield from (_histogram(metric, scrape) for metric in HISTOGRAMS)
         yield from (_family(metric, scrape) for metric in METRICS)
 
-    def is_well(self) -> list[str]:
-        return self._ask(self._health.why_unwell)
+    def why_unhealthy(self) -> list[str]:
+        return self._ask(self._health.why_unhealthy)
 
-    def is_ready(self) -> list[str]:
+    def why_not_ready(self) -> list[str]:
         return self._ask(self._health.why_not_ready)
 
     def _ask(self, question: Callable[[], list[str]]) -> list[str]:
-        """Why not; asked on the loop, from another thread."""
+        """Asks on the loop, from another thread."""
         answer: Future[list[str]] = Future()
 
         def run() -> None:
@@ -122,9 +122,9 @@ class _Handler(BaseHTTPRequestHandler):
             encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
             self._answer(200, content_type, encoder(monitor.registry))
         elif path == "/health":
-            self._tell("healthy", monitor.is_well())
+            self._tell("healthy", monitor.why_unhealthy())
         elif path == "/ready":
-            self._tell("ready", monitor.is_ready())
+            self._tell("ready", monitor.why_not_ready())
         else:
             self._answer(404, "text/plain; charset=utf-8", b"Not found. There are /metrics, /health and /ready.\n")
 

@@ -29,7 +29,7 @@ controller, not fenced, and up to date with the metadata.
 
 A 503 says why: `{"status": "not ready", "reasons": ["the logs are not loaded yet"]}`.
 
-`moldau start --brokers 3` gives the brokers ports one after the other: 9308, 9309, 9310.
+With `moldau start --brokers 3` each broker has a port of its own: 9308, 9309, 9310.
 
 ## Prometheus and Grafana
 
@@ -55,7 +55,7 @@ in-sync replicas changed partition=orders-3 from=1,2,3 to=2,3 why="broker 1 is n
 
 ## Metrics
 
-What is counted by the controller, or told by it alone, is 0 on the other brokers: take the sum over all brokers.
+What only the controller reports is 0 on the other brokers: sum it over all brokers.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

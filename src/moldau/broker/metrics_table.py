@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from moldau.broker.group_lag import GroupLag
+from moldau.broker.group_lag import INTERVAL_S, SERIES_MAX, GroupLag
 from moldau.broker.metrics import Histogram
 from moldau.broker.node import BrokerNode
 from moldau.broker.partition import Partition
@@ -55,7 +55,7 @@ def _count(partitions: Iterable[Partition], is_so: Callable[[Partition], bool]) 
 
 
 def _offline_partitions(scrape: Scrape) -> int:
-    """Only the controller tells, so that the sum over all brokers is right."""
+    """Only the controller reports them, so that the sum over all brokers is right."""
     node = scrape.node
     if not node.controller.is_active:
         return 0
@@ -87,7 +87,7 @@ HISTOGRAMS: tuple[Metric, ...] = (
 METRICS: tuple[Metric, ...] = (
     Metric(
         "moldau_info",
-        "1; the version and the node id are in the labels.",
+        "Always 1; the version and the node id are in the labels.",
         lambda scrape: [((__version__, str(scrape.node.node_id)), 1)],
         ("version", "node_id"),
     ),
@@ -102,7 +102,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("moldau_metadata_version", "Version of the metadata in force.", lambda scrape: scrape.node.image.version),
     Metric(
         "moldau_offline_partitions",
-        "Partitions of the cluster without a leader; told by the controller, 0 elsewhere.",
+        "Partitions of the cluster without a leader; reported by the controller, 0 elsewhere.",
         _offline_partitions,
     ),
     Metric("moldau_leader_partitions", "Partitions that this broker leads.", lambda s: _count(s.led, lambda _: True)),
@@ -150,14 +150,14 @@ METRICS: tuple[Metric, ...] = (
     # -- groups
     Metric(
         "moldau_group_lag",
-        "Records between a group's committed offsets and the end of a topic; told by the group's coordinator, measured "
-        "every 15 s. The 1,000 largest are told.",
+        "Records between a group's committed offsets and the end of a topic; reported by the group's coordinator, "
+        f"measured every {INTERVAL_S:.0f} s. Only the {SERIES_MAX:,} largest are reported.",
         lambda scrape: [((each.group, each.topic), each.lag) for each in scrape.group_lag.series],
         ("group", "topic"),
     ),
     Metric(
         "moldau_group_lag_left_off",
-        "Lags that are not told, because there are more than 1,000.",
+        f"Lags that are left out, because there are more than {SERIES_MAX:,}.",
         lambda scrape: scrape.group_lag.left_off,
     ),
     # -- requests
@@ -187,7 +187,7 @@ METRICS: tuple[Metric, ...] = (
     # -- disks and logs
     Metric(
         "moldau_log_dir_free_bytes",
-        "Bytes that are free on the disk of a log directory; -1 if it does not tell.",
+        "Free bytes on the disk of a log directory; -1 if unknown.",
         _per_dir(lambda _, each: each.usable_bytes),
         ("directory",),
     ),
@@ -205,7 +205,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "moldau_log_dir_offline",
-        "1 for a log directory whose disk failed: it stays so until the next start.",
+        "1 for a log directory whose disk failed; it stays 1 until the broker restarts.",
         _per_dir(lambda scrape, each: each.path in scrape.node.logs.offline_dirs),
         ("directory",),
     ),

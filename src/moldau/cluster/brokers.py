@@ -52,10 +52,14 @@ def active_brokers(image: MetadataImage, node_id: int) -> frozenset[int]:
     return frozenset(id_ for id_, broker in image.brokers.items() if broker.is_active)
 
 
+def is_registered(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.broker_epoch == broker_epoch
+
+
 def check_life(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
     """Nobody else speaks for the life of a follower that is registered: no other life, and no client."""
-    broker = image.brokers.get(broker_id)
-    if broker is None or broker.broker_epoch != broker_epoch:
+    if not is_registered(image, broker_id, broker_epoch):
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"epoch {broker_epoch} of broker {broker_id} is not the one that is registered",

@@ -94,10 +94,10 @@ async def test_a_broker_says_why_it_is_not_ready(start_offline: StartOffline) ->
     node._is_open = False
     node.is_closing = True
     assert health.why_not_ready() == ["the broker is stopping", "the logs are not loaded yet"]
-    assert health.why_unwell() == []
+    assert health.why_unhealthy() == []
     for log_dir in node.logs.log_dirs:
         log_dir.take_offline("a test")
-    assert health.why_unwell() == ["every log directory is offline"]
+    assert health.why_unhealthy() == ["every log directory is offline"]
 
 
 async def test_metadata_that_is_not_in_force_for_long_makes_a_broker_unready(
