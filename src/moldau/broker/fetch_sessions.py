@@ -8,9 +8,13 @@ A fetch is one of three, by its session id and epoch:
     n     -1      the session ends; answered as a fetch without one
     n     e > 0   incremental: the request holds only changes, the answer only partitions with news
 
-Pure state, no I/O. The cache is bounded: a session unused for two minutes makes room, and its client, told
-FETCH_SESSION_ID_NOT_FOUND, starts over with a full fetch. While all are in use, a new client gets none and goes on
-with full fetches: with more clients than slots they would otherwise take each other's away in turn.
+Pure state, no I/O. The cache is bounded, in sessions and in bytes: a session unused for two minutes makes room, and its
+client, told FETCH_SESSION_ID_NOT_FOUND, starts over with a full fetch. While all are in use, a new client gets none and
+goes on with full fetches: with more clients than there is room for they would otherwise take each other's away in turn.
+A session that grows beyond the bounds ends in the same way.
+
+A partition that does not exist is remembered, too, as in Kafka: the client names it only once, and has to hear of it
+when it is made.
 """
 
 from __future__ import annotations
@@ -29,6 +33,14 @@ TopicResults: TypeAlias = "tuple[str | None, bytes | None, list[FetchPartitionRe
 
 UNUSED_MIN_S = 120.0
 """Kafka's `min.incremental.fetch.session.eviction.ms`."""
+PARTITION_BYTES = 400
+"""What one partition takes in a session, without the name of its topic; measured."""
+BYTES_MAX = 64 * 1024 * 1024
+"""Of all sessions together: 150,000 partitions. A request of 1 MB can name 30,000, whether they exist or not, so that
+a thousand sessions could take twelve gigabytes."""
+PARTITIONS_MAX = 10_000
+"""Of one session: its partitions are gone through with each fetch. A client that reads more fetches without a session,
+which costs it a longer request."""
 
 
 class Wanted(NamedTuple):
@@ -68,7 +80,7 @@ class _Remembered:
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "last_used_s", "partitions", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "last_used_s", "partitions", "size_bytes", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool) -> None:
         self.id = session_id
@@ -76,12 +88,14 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.last_used_s = 0.0
         self.partitions: dict[PartitionKey, _Remembered] = {}
+        self.size_bytes = 0
 
     def remember(self, wanted: Wanted) -> None:
         key = (wanted.topic_id or wanted.name, wanted.partition.index)
         known = self.partitions.get(key)
         if known is None:
             self.partitions[key] = _Remembered(wanted)
+            self.size_bytes += _size_of(wanted.name)
         else:
             known.wanted = wanted
 
@@ -90,7 +104,8 @@ class FetchSession:
             self.remember(wanted)
         for topic in request.forgotten:
             for index in topic.partitions:
-                self.partitions.pop((topic.topic_id or topic.name, index), None)
+                if self.partitions.pop((topic.topic_id or topic.name, index), None) is not None:
+                    self.size_bytes -= _size_of(topic.name)
 
     def next_epoch(self) -> None:
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
@@ -119,6 +134,10 @@ class FetchPlan(NamedTuple):
     answer: Callable[[Sequence[FetchPartitionResult]], tuple[int, list[TopicResults]]]
 
 
+def _size_of(topic: str | None) -> int:
+    return PARTITION_BYTES + len(topic or "")
+
+
 def wanted_of(request: FetchRequest) -> list[Wanted]:
     return [Wanted(topic.name, topic.topic_id, partition) for topic in request.topics for partition in topic.partitions]
 
@@ -137,8 +156,12 @@ def group_by_topic(pairs: Sequence[tuple[Wanted, FetchPartitionResult]]) -> list
 
 
 class FetchSessions:
-    def __init__(self, slots_max: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, slots_max: int, clock: Callable[[], float] = time.monotonic, *, bytes_max: int = BYTES_MAX
+    ) -> None:
         self._slots_max = slots_max
+        self._bytes_max = bytes_max
+        self.size_bytes = 0
         self._clock = clock
         # In order of last use: a session goes to the end each time it is found.
         self._sessions: dict[int, FetchSession] = {}
@@ -148,32 +171,34 @@ class FetchSessions:
 
     def plan(self, request: FetchRequest, uses_topic_ids: bool) -> FetchPlan:
         if request.session_epoch <= 0:
-            if request.session_id:
-                self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             wanted = wanted_of(request)
             if request.session_epoch == 0 and wanted:
-                return self._full(self._create(uses_topic_ids), wanted)
+                return self._full(self._create(wanted, uses_topic_ids), wanted)
             return FetchPlan(wanted, lambda results: (0, group_by_topic(list(zip(wanted, results, strict=True)))))
         return self._incremental(self._find(request, uses_topic_ids), request)
 
     def _full(self, session: FetchSession | None, wanted: list[Wanted]) -> FetchPlan:
-        if session is not None:
-            for one in wanted:
-                session.remember(one)
-
         def answer(results: Sequence[FetchPartitionResult]) -> tuple[int, list[TopicResults]]:
             pairs = list(zip(wanted, results, strict=True))
             if session is None:
                 return 0, group_by_topic(pairs)
             for one, result in pairs:
-                session.partitions[(one.topic_id or one.name, one.partition.index)].told(result)
+                known = session.partitions.get((one.topic_id or one.name, one.partition.index))
+                if known is not None:
+                    known.told(result)
             return session.id, group_by_topic(pairs)
 
         return FetchPlan(wanted, answer)
 
     def _incremental(self, session: FetchSession, request: FetchRequest) -> FetchPlan:
+        before = session.size_bytes
         session.update(request)
         session.next_epoch()
+        self.size_bytes += session.size_bytes - before
+        if len(session.partitions) > PARTITIONS_MAX or not self._has_room(0):
+            self._end(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
         asked = list(session.partitions.items())
 
@@ -194,18 +219,31 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return session
 
-    def _create(self, uses_topic_ids: bool) -> FetchSession | None:
-        if self._slots_max <= 0:
+    def _create(self, wanted: Sequence[Wanted], uses_topic_ids: bool) -> FetchSession | None:
+        if self._slots_max <= 0 or len(wanted) > PARTITIONS_MAX:
             return None
-        now_s = self._clock()
-        if len(self._sessions) >= self._slots_max:
-            oldest = next(iter(self._sessions.values()))
-            if now_s - oldest.last_used_s < UNUSED_MIN_S:
-                return None
-            del self._sessions[oldest.id]
-        session_id = 0
-        while session_id == 0 or session_id in self._sessions:
-            session_id = secrets.randbits(31)
-        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids)
-        session.last_used_s = now_s
+        session = FetchSession(0, uses_topic_ids)
+        for one in wanted:
+            session.remember(one)
+        if not self._has_room(1, session.size_bytes):
+            return None
+        while session.id == 0 or session.id in self._sessions:
+            session.id = secrets.randbits(31)
+        self._sessions[session.id] = session
+        self.size_bytes += session.size_bytes
+        session.last_used_s = self._clock()
         return session
+
+    def _has_room(self, sessions: int, size_bytes: int = 0) -> bool:
+        """Whether so much more fits in, once those that nobody uses are gone."""
+        while len(self._sessions) + sessions > self._slots_max or self.size_bytes + size_bytes > self._bytes_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or self._clock() - oldest.last_used_s < UNUSED_MIN_S:
+                return False
+            self._end(oldest.id)
+        return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.size_bytes -= session.size_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.fetch_sessions import UNUSED_MIN_S, FetchSessions, wanted_of
+from moldau.broker.fetch_sessions import PARTITIONS_MAX, UNUSED_MIN_S, FetchSessions, wanted_of
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic, ForgottenTopic
 
@@ -136,3 +136,44 @@ def test_closing_a_session_forgets_it() -> None:
 def test_wanted_keeps_the_order_of_the_request() -> None:
     asked = request(partitions={"b": [2, 1], "a": [0]})
     assert [(one.name, one.partition.index) for one in wanted_of(asked)] == [("b", 2), ("b", 1), ("a", 0)]
+
+
+def test_all_sessions_together_are_bounded_in_bytes() -> None:
+    now_s = 0.0
+    sessions = FetchSessions(1000, lambda: now_s, bytes_max=10_000)
+    many = {"no such topic": list(range(10))}
+    ids = [
+        sessions.plan(request(epoch=0, partitions=many), False).answer([result(i) for i in range(10)])[0]
+        for _ in "1234"
+    ]
+    assert all(ids[:2])
+    assert ids[2:] == [0, 0], "there is no room for more: such a client goes on with full fetches"
+    assert len(sessions) == 2
+    assert sessions.size_bytes <= 10_000
+    now_s = UNUSED_MIN_S
+    sessions.plan(request(ids[1], 1), False)
+    assert sessions.plan(request(epoch=0, partitions=many), False).answer([result(i) for i in range(10)])[0]
+    with pytest.raises(KafkaError) as gone:
+        sessions.plan(request(ids[0], 1), False)
+    assert gone.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "nobody had used it for two minutes"
+    assert sessions.size_bytes <= 10_000
+
+
+def test_a_session_that_grows_too_large_ends_and_one_that_shrinks_gives_back() -> None:
+    sessions = FetchSessions(10, bytes_max=10_000)
+    session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])
+    few = sessions.size_bytes
+    sessions.plan(request(session_id, 1, {"t": list(range(20))}), False)
+    sessions.plan(request(session_id, 2, forgotten={"t": list(range(1, 20)), "u": [7]}), False)
+    assert sessions.size_bytes == few
+    with pytest.raises(KafkaError) as gone:
+        sessions.plan(request(session_id, 3, {"t": list(range(30))}), False)
+    assert gone.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(sessions), sessions.size_bytes) == (0, 0)
+
+
+def test_a_client_of_very_many_partitions_fetches_without_a_session() -> None:
+    sessions = FetchSessions(10)
+    many = list(range(PARTITIONS_MAX + 1))
+    assert sessions.plan(request(epoch=0, partitions={"t": many}), False).answer([result(i) for i in many])[0] == 0
+    assert (len(sessions), sessions.size_bytes) == (0, 0)
