@@ -49,7 +49,7 @@ bench: $(READY) ## Compare with Apache Kafka, alone and as three brokers, and wi
 bench-quick: $(READY) ## The same, smaller: one round
 	@$(BIN)/python -m bench --quick
 
-fuzz: $(READY) ## Mutated frames against a live broker until stopped (SECONDS=60)
+fuzz: $(READY) ## Mutated frames against a live broker (SECONDS=60), then the largest request of every API
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
 simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=1000 of each of 7 scenarios; two to three minutes)

@@ -1,4 +1,7 @@
-"""Starts a broker, attacks it for a while, says what happened; exit code 1 when the broker was hurt."""
+"""Starts a broker, attacks it, says what happened; exit code 1 when the broker was hurt.
+
+First come damaged frames, for `--seconds`; then, to another broker, the largest valid requests of every API.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,28 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fuzz import holds
 from fuzz.attack import Attack
 from fuzz.target import prepare, served_versions
 from soak.broker_process import BrokerProcess
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Mutated frames against a live broker.")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz", description="Mutated frames and huge requests against a live broker."
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="of mutated frames; 0: none")
     parser.add_argument("--seed", type=int, default=None, help="to repeat a run; default: a new one, printed")
     parser.add_argument("--connections", type=int, default=48)
+    parser.add_argument(
+        "--largest", metavar="NAME", default="", help="of the largest requests, only those of APIs with NAME in theirs"
+    )
     arguments = parser.parse_args(argv)
+    frames = _send_frames(arguments) if arguments.seconds > 0 else 0
+    return _send_largest(arguments.largest) or frames
+
+
+def _send_frames(arguments: argparse.Namespace) -> int:
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}")
     with (
@@ -28,6 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
     ):
         return _attack(broker, seed, arguments.seconds, arguments.connections)
+
+
+def _send_largest(only: str) -> int:
+    with (
+        tempfile.TemporaryDirectory(prefix="moldau-fuzz-") as folder,
+        holds.WatchedBroker(Path(folder)) as broker,
+    ):
+        print(holds.HEAD)
+        outcomes = []
+        for outcome in holds.attack(broker, only=only):
+            outcomes.append(outcome)
+            print(outcome, flush=True)
+        slow = sum(outcome.is_slow for outcome in outcomes)
+        silent = sum(outcome.answer == "silent" for outcome in outcomes)
+        print(
+            f"{len(outcomes)} requests: {slow} held the loop for more than {1000 * holds.HOLD_MAX_S:.0f} ms, "
+            f"{silent} were not answered"
+        )
+        return 1 if slow or silent or "Traceback" in broker.output() else 0
 
 
 def _attack(broker: BrokerProcess, seed: int, seconds: float, connections: int) -> int:

@@ -61,6 +61,7 @@ class BrokerProcess:
             "moldau.metrics.port": self.metrics_port,
             **(properties or {}),
         }
+        self.program = [command("kafka-server-start")]
         self._log_level = log_level
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -88,7 +89,7 @@ class BrokerProcess:
         started = time.monotonic()
         with self.output_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [command("kafka-server-start"), str(self.properties_path), "--log-level", self._log_level],
+                [*self.program, str(self.properties_path), "--log-level", self._log_level],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -321,3 +321,22 @@ def test_nobody_but_the_coordinators_writes_to_their_topics(connect: Connect) ->
     client.send_bytes(encode_request(77, "__admin_client", request := produce_request("__transaction_state", None)))
     _, as_a_tool = client.receive(request)
     assert as_a_tool.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD, "it is let in"
+
+
+def test_a_batch_that_a_thread_looks_into_is_not_overwritten_by_what_follows_it(
+    connect: Connect, new_topic: NewTopic
+) -> None:
+    """Its bytes lie in the connection's buffer, where the next requests arrive meanwhile."""
+    client = connect()
+    topic = new_topic(**{"compression.type": "gzip"})
+    sent = [bytes([ord("a") + number]) * 10_000 for number in range(20)]
+    frames = [
+        encode_request(number, "raw", produce_request(topic, batch_of(value))) for number, value in enumerate(sent)
+    ]
+    client.send_bytes(b"".join(frames))
+    for number in range(len(sent)):
+        correlation_id, answer = client.receive(produce_request(topic, batch_of(b"")))
+        (result,) = answer.responses[0].partition_responses
+        assert (correlation_id, result.error_code, result.base_offset) == (number, ErrorCode.NONE, number)
+    assert values(client, topic) == sent
+    assert {head.codec for _, head in iter_headers(stored(client, topic))} == {Codec.GZIP}

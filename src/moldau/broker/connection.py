@@ -56,7 +56,7 @@ class Pipelined:
         connection.pipelined_done(future)
 
 
-Answer: TypeAlias = "Buffers | Pipelined | Awaitable[Buffers | None] | None"
+Answer: TypeAlias = "Buffers | Pipelined | Awaitable[Buffers | Pipelined | None] | None"
 """None: the request wants no answer (acks=0)."""
 
 log = logging.getLogger(__name__)
@@ -214,6 +214,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         await self._idle.wait()
         self.close("broker is stopping", logging.DEBUG)
 
+    def keep_frame(self) -> None:
+        """Called while a frame is handled: its bytes are needed after that. What comes next goes to another buffer."""
+        size = READ_BUFFER_BYTES if len(self._buffer) > FIRST_BUFFER_BYTES else FIRST_BUFFER_BYTES
+        self._replace_buffer(max(size, self._end - self._start))
+
     def abort(self) -> None:
         """Closes at once; what was not sent is dropped."""
         self.closing = True
@@ -302,13 +307,16 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 ready.extend(answer)
         elif isinstance(answer, Pipelined):
-            self._answers.append(answer.future)
-            answer.connection = self
-            answer.future.add_done_callback(self.pipelined_done)
+            self._pipeline(answer)
         else:
             self._held = self._loop.create_task(self._hold(answer))
 
-    async def _hold(self, answer: Awaitable[Buffers | None]) -> None:
+    def _pipeline(self, answer: Pipelined) -> None:
+        self._answers.append(answer.future)
+        answer.connection = self
+        answer.future.add_done_callback(self.pipelined_done)
+
+    async def _hold(self, answer: Awaitable[Buffers | Pipelined | None]) -> None:
         try:
             buffers = await answer
         except ProtocolError as error:
@@ -325,7 +333,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._held = None
         if self.closing:
             return
-        if buffers is not None:
+        if isinstance(buffers, Pipelined):
+            self._pipeline(buffers)
+        elif buffers is not None:
             self._unwritten_bytes += _size(buffers)
             self._answers.append(buffers)
             self._write_answers()

@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from moldau.broker.metadata_feed import MetadataFeed
+from moldau.broker.turns import Work
 from moldau.cluster.controller import Controller
 from moldau.cluster.moves import IsrMove, LeaderMove, moves
 from moldau.cluster.partition_changes import NO_LEADER
@@ -50,8 +51,9 @@ STAND_ASIDE_S = 5.0
 """More than an election takes."""
 
 T = TypeVar("T")
-Step = Callable[[MetadataImage], tuple[Sequence[Record], T]]
-_Asked = tuple[Step[Any], "asyncio.Future[Any]"]
+Planned: TypeAlias = "tuple[Sequence[Record], T]"
+Step: TypeAlias = "Callable[[MetadataImage], Planned[T] | Work[Planned[T]]]"
+_Asked: TypeAlias = "tuple[Step[Any], asyncio.Future[Any]]"
 _Reply = tuple["asyncio.Future[Any]", Any]
 
 
@@ -234,7 +236,11 @@ class ControllerShell:
 
     async def _write_batch(self, batch: Sequence[_Asked]) -> None:
         machine, before = self.machine, self.image
-        records, replies, after = self._plan(batch)
+        records, replies, after = await self._plan(batch)
+        if self.machine is not machine:  # deposed while it planned in turns
+            for answer, _ in replies:
+                _fail(answer, _not_controller())
+            return
         if records:
             assert self._store is not None
             try:
@@ -270,14 +276,15 @@ class ControllerShell:
         if moved:
             self._node.spawn(_log_moves(moved))
 
-    def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
+    async def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
         draft = ImageDraft(self.image)
         records: list[Record] = []
         replies = []
         for step, answer in batch:
             try:
-                planned, reply = step(draft.image())
+                outcome = step(draft.image())
+                planned, reply = outcome if isinstance(outcome, tuple) else await self._node.turns.finish(outcome)
             except KafkaError as error:
                 _fail(answer, error)
                 continue

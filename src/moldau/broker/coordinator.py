@@ -253,7 +253,8 @@ class Coordinator(Generic[S]):
 
     def _perform(self, partition: int, shard: S, leader: Partition, effects: Effects) -> None:
         if effects.records:
-            self._append(leader, effects)
+            batch = effects.batch or self.encode(effects.records, effects.producer)
+            leader.append(memoryview(bytearray(batch)), self._node.clock(), AppendOrigin.COORDINATOR)
         if effects.replies:
             # A step without records may tell of an earlier step's, so it waits for the same disk and replicas.
             safe = self._safe(leader)
@@ -286,20 +287,17 @@ class Coordinator(Generic[S]):
         for reply, _ in replies:
             reply.fail(told)
 
-    def _append(self, leader: Partition, effects: Effects) -> None:
+    def encode(self, records: Sequence[tuple[Any, Any | None]], producer: tuple[int, int] | None) -> bytes:
+        """The batch that a step's records are appended as. Any thread may call it."""
         now_ms = self._node.clock()
-        producer_id, producer_epoch = effects.producer or (-1, -1)
-        batch = encode_batch(
-            [
-                (encode_key(key), None if value is None else encode_value(value), now_ms, ())
-                for key, value in effects.records
-            ],
+        producer_id, producer_epoch = producer or (-1, -1)
+        return encode_batch(
+            [(encode_key(key), None if value is None else encode_value(value), now_ms, ()) for key, value in records],
             codec=self._codec(),
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            is_transactional=effects.producer is not None,
+            is_transactional=producer is not None,
         )
-        leader.append(memoryview(bytearray(batch)), now_ms, AppendOrigin.COORDINATOR)
 
     # -- time
 

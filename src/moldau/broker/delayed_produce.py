@@ -30,39 +30,39 @@ class Uncommitted(NamedTuple):
 
 
 class DelayedProduce:
-    """`answer` is called once, when the last of the partitions is committed or given up."""
+    """First `add` for each partition, at once after its append: later the partition may have another leader. Then
+    `answer_with`: what makes the answer is called once, when the last of them is committed or given up."""
 
-    __slots__ = ("_answer", "_missing", "_timer", "answer")
+    __slots__ = ("_answer", "_make_answer", "_missing", "_timer")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        uncommitted: list[Uncommitted],
-        timeout_ms: int,
-        answer: Callable[[], Buffers],
-    ) -> None:
-        self.answer = Pipelined(loop.create_future())
-        self._answer = answer
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
+        self._answer = Pipelined(loop.create_future())
+        self._make_answer: Callable[[], Buffers] | None = None
         self._missing: set[_Waiting] = set()
         self._timer = loop.call_later(min(timeout_ms, TIMEOUT_MAX_MS) / 1000, self._time_out)
-        for one in uncommitted:
-            waiting = _Waiting(self, one)
-            if not one.partition.wait_for_commit(one.offset, waiting):
-                self._missing.add(waiting)
+
+    def add(self, uncommitted: Uncommitted) -> None:
+        waiting = _Waiting(self, uncommitted)
+        if not uncommitted.partition.wait_for_commit(uncommitted.offset, waiting):
+            self._missing.add(waiting)
+
+    def answer_with(self, make_answer: Callable[[], Buffers]) -> Pipelined:
+        self._make_answer = make_answer
         self._finish_if_complete()
+        return self._answer
 
     def done(self, waiting: _Waiting) -> None:
         self._missing.discard(waiting)
         self._finish_if_complete()
 
     def _finish_if_complete(self) -> None:
-        if not self._missing and not self.answer.future.done():
+        if self._make_answer is not None and not self._missing and not self._answer.future.done():
             self._timer.cancel()
             try:
-                self.answer.settle(self._answer())
+                self._answer.settle(self._make_answer())
             except Exception as error:  # the connection decides what a failed answer means
-                if not self.answer.future.done():
-                    self.answer.future.set_exception(error)
+                if not self._answer.future.done():
+                    self._answer.future.set_exception(error)
 
     def _time_out(self) -> None:
         error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the in-sync replicas did not take the records in time")

@@ -2,7 +2,8 @@
 
 Two kinds of handlers: the hot ones (Produce, Fetch) get the frame's bytes and make the answer's bytes; all others get
 a message decoded by the protocol package and return one, or its bytes where it can be large. A handler that has to
-wait returns an awaitable.
+wait returns an awaitable, one whose work grows with the request is a generator (`turns`). Long messages are decoded and
+encoded in a thread.
 
 What goes wrong stays small: a malformed frame or an unexpected exception closes the one connection it came from.
 """
@@ -15,6 +16,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from time import perf_counter
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
@@ -51,17 +53,19 @@ from moldau.broker.request import RequestContext
 from moldau.broker.served import REFUSED, SERVED
 from moldau.errors import ProtocolError
 from moldau.wire.apis import ApiKey
-from moldau.wire.messages import decode_request, encode_response, parse_request_header
+from moldau.wire.messages import decode_request, encode_response, has_more_entries, parse_request_header
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
 
-DECODE_INLINE_MAX_BYTES = 32 * 1024
-"""A longer message can hold enough small items to keep the loop for tens of milliseconds: a thread decodes it."""
+DECODE_INLINE_MAX_BYTES = 4 * 1024
+"""A longer message can hold enough small entries to keep the loop for many milliseconds: a thread decodes it."""
+ENCODE_INLINE_MAX = 200
+"""Entries in an answer that are encoded on the loop: two milliseconds."""
 FETCH_MAX_BYTES = 1024 * 1024
-"""Some 30,000 partitions. A Fetch is read on the loop, and its session remembers every one of them."""
+"""Some 30,000 partitions."""
 MESSAGE_MAX_BYTES = 8 * 1024 * 1024
 """Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
 REFUSED_MAX_BYTES = 128 * 1024
@@ -78,8 +82,39 @@ _MAX_BYTES: dict[int, int] = {
 }
 
 
+ENTRIES_MAX = 100_000
+"""Of all arrays of a request together. An entry can be one byte, and becomes an object of a hundred: 8 MB of them would
+be many seconds of work and a gigabyte of memory."""
+_ENTRIES_MAX: dict[int, int] = {
+    # What these ask for is one step of a coordinator or of the controller, done in one go.
+    ApiKey.JOIN_GROUP: 1_000,
+    ApiKey.SYNC_GROUP: 10_000,
+    ApiKey.LEAVE_GROUP: 10_000,
+    ApiKey.CREATE_TOPICS: 50_000,
+    ApiKey.CREATE_PARTITIONS: 50_000,
+    ApiKey.DELETE_TOPICS: 20_000,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 10_000,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 10_000,
+    ApiKey.ALTER_PARTITION: 20_000,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: 20_000,
+    ApiKey.ELECT_LEADERS: 20_000,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 50_000,
+}
+
+
+def entries_max(api_key: int) -> int:
+    """The most entries that all arrays of a request may have together."""
+    return _ENTRIES_MAX.get(api_key, ENTRIES_MAX)
+
+
+def bytes_max(api_key: int) -> int:
+    """The longest request of an API that is looked at."""
+    return _MAX_BYTES.get(api_key, MESSAGE_MAX_BYTES)
+
+
 _AT_ONCE = frozenset({bytes, list, type(None)})
 """Types of answers that are there when the handler returns."""
+
 
 RawHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, memoryview], Answer]"
 MessageHandler: TypeAlias = "Callable[[BrokerNode, RequestContext, Any], Any]"
@@ -191,7 +226,7 @@ class Dispatcher:
             if key == ApiKey.API_VERSIONS:
                 return api_versions.unsupported_version(context)
             raise self._old_clients.refuse(context)
-        if len(frame) > _MAX_BYTES.get(key, MESSAGE_MAX_BYTES):
+        if len(frame) > bytes_max(key):
             raise ProtocolError(f"request of {len(frame)} bytes for {api.name}")
         if not self._node.is_serving.is_set() and key != ApiKey.API_VERSIONS and not is_from_broker(header.client_id):
             return self._handle_later(connection, bytearray(frame))
@@ -212,10 +247,13 @@ class Dispatcher:
             if not future.cancelled():
                 latency.observe(perf_counter() - began_s)
 
-        async def measured() -> Buffers | None:
-            buffers: Buffers | None = await answer
-            latency.observe(perf_counter() - began_s)
-            return buffers
+        async def measured() -> Buffers | Pipelined | None:
+            result: Buffers | Pipelined | None = await answer
+            if isinstance(result, Pipelined):
+                result.future.add_done_callback(done)
+            else:
+                latency.observe(perf_counter() - began_s)
+            return result
 
         future = answer.future if isinstance(answer, Pipelined) else answer
         if not isinstance(future, asyncio.Future):
@@ -234,7 +272,7 @@ class Dispatcher:
                 return self._forward(context, body)
             if len(body) > DECODE_INLINE_MAX_BYTES:
                 return self._encode_later(context, self._handle_large(context, body))
-            response = HANDLERS[key](self._node, context, decode_request(key, version, body))
+            response = self._respond(context, decode_request(key, version, body, entries_max(key)))
             if inspect.isawaitable(response):
                 return self._encode_later(context, response)
             return _framed(context, response)
@@ -243,7 +281,7 @@ class Dispatcher:
         except Exception as error:
             raise self._unexpected(context, error) from error
 
-    async def _handle_later(self, connection: ClientConnection, frame: bytearray) -> Buffers | None:
+    async def _handle_later(self, connection: ClientConnection, frame: bytearray) -> Buffers | Pipelined | None:
         """A client that comes while the broker joins its cluster waits for it."""
         await self._node.is_serving.wait()
         answer = self.handle(connection, memoryview(frame))
@@ -251,18 +289,27 @@ class Dispatcher:
 
     async def _forward(self, context: RequestContext, body: bytes) -> Buffers:
         # What is malformed ends here. The controller would close the connection, and others' requests are on it, too.
-        await self._node.threads.compute(decode_request, context.key, context.version, body)
+        await self._node.threads.compute(decode_request, context.key, context.version, body, entries_max(context.key))
         answer = await forward(self._node, context, body)
         return await self._encode_later(context, self._handle_large(context, body)) if answer is None else answer
 
-    async def _handle_large(self, context: RequestContext, body: bytes) -> Any:
-        message = await self._node.threads.compute(decode_request, context.key, context.version, body)
+    def _respond(self, context: RequestContext, message: Any) -> Any:
+        """The response, or an awaitable of it."""
         response = HANDLERS[context.key](self._node, context, message)
+        return self._node.turns.run(response) if isinstance(response, GeneratorType) else response
+
+    async def _handle_large(self, context: RequestContext, body: bytes) -> Any:
+        most = entries_max(context.key)
+        message = await self._node.threads.compute(decode_request, context.key, context.version, body, most)
+        response = self._respond(context, message)
         return await response if inspect.isawaitable(response) else response
 
-    async def _encode_later(self, context: RequestContext, response: Awaitable[Any]) -> Buffers:
+    async def _encode_later(self, context: RequestContext, waiting: Awaitable[Any]) -> Buffers:
         try:
-            return _framed(context, await response)
+            response = await waiting
+            if has_more_entries(response, ENCODE_INLINE_MAX):
+                return await self._node.threads.compute(_framed, context, response)
+            return _framed(context, response)
         except ProtocolError:
             raise
         except Exception as error:

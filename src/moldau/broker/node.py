@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from moldau.broker import adoption
 from moldau.broker.connection import ClientConnection
@@ -36,6 +36,7 @@ from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replication import ReplicaManager
 from moldau.broker.share_partitions import SharePartitions
 from moldau.broker.threads import Threads
+from moldau.broker.turns import Turns, Work
 from moldau.broker.vigil import Vigil
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
@@ -59,7 +60,7 @@ DISKS_CLOSE_TIMEOUT_S = 20.0
 """In which at least one log has to come to its end: else its disk hangs, and the next start checks what is there."""
 STORE_CLOSE_TIMEOUT_S = 10.0
 
-Plan = Callable[[MetadataImage], Sequence[Record]]
+Plan: TypeAlias = "Callable[[MetadataImage], Sequence[Record] | Work[Sequence[Record]]]"
 T = TypeVar("T")
 
 
@@ -84,6 +85,7 @@ class BrokerNode:
         directories = [Path(os.path.abspath(directory)) for directory in config.log_dirs]
         self.threads = Threads(loop, directories)
         self.group_commit = GroupCommit(loop, self.threads.disk)
+        self.turns = Turns(self.threads.compute)
         self.metrics = Metrics()
         self.connections = Connections(config)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
@@ -256,8 +258,9 @@ class BrokerNode:
         A KafkaError from the plan changes nothing; NOT_CONTROLLER where another broker has to be asked.
         """
 
-        def step(image: MetadataImage) -> tuple[Sequence[Record], int]:
-            records = plan(image)
+        def step(image: MetadataImage) -> Work[tuple[Sequence[Record], int]]:
+            planned = plan(image)
+            records = planned if isinstance(planned, Sequence) else (yield from planned)
             return records, image.version + len(records)
 
         version = await self.controller.run(step)

@@ -7,8 +7,10 @@ Every client asks again every few minutes, and all of them at once when somethin
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from moldau.broker.turns import Work
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.metadata.topics import is_internal
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 NO_LEADER = -1
+PACKED_INLINE_MAX = 500
+"""Partitions of a topic that is packed on the loop: two milliseconds. A thread packs a larger one."""
 
 
 class PackedMetadata:
@@ -38,7 +42,7 @@ class PackedMetadata:
         self._topics: dict[tuple[str, int, int], tuple[TopicImage, bytes]] = {}
         self._answers: dict[tuple[str, int, int, int], bytes] = {}
 
-    def topic(self, name: str, version: int, operations: int) -> bytes | None:
+    def topic(self, name: str, version: int, operations: int) -> Work[bytes | None]:
         """One topic of a response, or None where there is no such topic."""
         self._follow_image()
         known = self._topics.get((name, version, operations))
@@ -47,20 +51,30 @@ class PackedMetadata:
         topic = self._node.image.topics.get(name)
         if topic is None:
             return None
-        packed = pack_metadata_topic(version, topic_as_told(topic, self._alive, operations, version == 0))
-        self._topics[name, version, operations] = (topic, packed)
+        alive = self._alive
+        pack = partial(_packed, topic, alive, version, operations)
+        packed: bytes = pack() if len(topic.partitions) <= PACKED_INLINE_MAX else (yield pack)
+        if self._alive is alive and self._node.image.topics.get(name) is topic:
+            self._topics[name, version, operations] = (topic, packed)
         return packed
 
-    def all_topics(self, listener: str, version: int, operations: int, cluster_operations: int) -> bytes:
+    def all_topics(self, listener: str, version: int, operations: int, cluster_operations: int) -> Work[bytes]:
         """A whole response, from behind its correlation id."""
         self._follow_image()
         key = (listener, version, operations, cluster_operations)
         answer = self._answers.get(key)
         if answer is None:
-            packed = (self.topic(name, version, operations) for name in self._node.image.topics)
-            topics = [each for each in packed if each is not None]
+            image = self._image
+            topics = []
+            for name in self._node.image.topics:
+                packed = yield from self.topic(name, version, operations)
+                if packed is not None:
+                    topics.append(packed)
+                yield
+            self._follow_image()
             answer = self.response(listener, version, cluster_operations, topics)
-            self._answers[key] = answer
+            if self._image is image:
+                self._answers[key] = answer
         return answer
 
     def response(self, listener: str, version: int, cluster_operations: int, topics: Sequence[bytes]) -> bytes:
@@ -87,6 +101,10 @@ class PackedMetadata:
             self._topics.clear()
         # Images share the topics that did not change.
         self._topics = {key: known for key, known in self._topics.items() if image.topics.get(key[0]) is known[0]}
+
+
+def _packed(topic: TopicImage, alive: frozenset[int], version: int, operations: int) -> bytes:
+    return pack_metadata_topic(version, topic_as_told(topic, alive, operations, version == 0))
 
 
 def endpoints(

@@ -248,10 +248,11 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         *,
         required_acks: int = 1,
+        is_prepared: bool = False,
     ) -> AppendInfo:
         """As the leader; KafkaError where this broker is none, or for acks=all has too few in-sync followers.
 
-        `now_ms` is the wall clock's.
+        `now_ms` is the wall clock's. A batch that `is_prepared` comes from the log's `prepare`.
         """
         log = self.log
         leadership = self.leadership
@@ -261,13 +262,17 @@ class Partition:
                     ErrorCode.NOT_ENOUGH_REPLICAS,
                     f"{self.name} has {len(leadership.isr)} in-sync replicas, {self.min_isr} are needed",
                 )
-            info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+            info = log.append(
+                records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, is_prepared=is_prepared
+            )
             self._appended(info.base_offset, len(records))
             return info
         if not self.is_leader:
             self.check_leads()
         stable_before = log.last_stable_offset
-        info = log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        info = log.append(
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, is_prepared=is_prepared
+        )
         if self.waiting:
             self.wake(len(records), self._newly_stable(stable_before, info.base_offset, len(records)))
         return info

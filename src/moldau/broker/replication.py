@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.follower_sessions import FollowerSessions
@@ -36,6 +37,10 @@ GROW_INTERVAL_S = 1.0
 RACK_AWARE = frozenset({"org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector"})
 
 _Proposals = dict[Partition, IsrChange]
+
+
+PROPOSALS_MAX = 1000
+"""Changes of in-sync sets in one request: the controller decides all of them in one go."""
 
 
 class ReplicaManager:
@@ -184,7 +189,9 @@ class ReplicaManager:
     async def _propose(self) -> None:
         try:
             while self._proposals:
-                sent, self._proposals = self._proposals, {}
+                sent = dict(islice(self._proposals.items(), PROPOSALS_MAX))
+                for partition in sent:
+                    del self._proposals[partition]
                 again = await self._send(sent)
                 if again:
                     self._proposals = again | self._proposals

@@ -17,11 +17,13 @@ class NothingChanged(Exception):  # noqa: N818  (no error: the step says what it
 
 
 class Effects:
-    __slots__ = ("producer", "records", "replies", "wakes")
+    __slots__ = ("batch", "producer", "records", "replies", "wakes")
 
     def __init__(self) -> None:
         self.records: list[tuple[Any, Any | None]] = []
         """Key and value (None for a tombstone), appended as one batch to the shard's own partition."""
+        self.batch: bytes | None = None
+        """The records as a batch, where there were so many that a thread encoded them before the step."""
         self.producer: tuple[int, int] | None = None
         """Producer id and epoch, when the batch is part of a transaction."""
         self.replies: list[tuple[Waiter, Any]] = []

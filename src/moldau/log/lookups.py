@@ -1,72 +1,150 @@
-"""Questions about a log that are not on the hot path: by timestamp, and which transactions were aborted."""
+"""Questions about a log that are not on the hot path: by timestamp, and which transactions were aborted.
+
+The batch in which a timestamp lies is found by the indexes. To find the record, the batch has to be unpacked and
+read, which takes up to a second; so that is done in steps (`Lookup`).
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import StorageError
 from moldau.log.offset_index import CorruptIndexError
-from moldau.log.segment import Segment, base_offset_of
+from moldau.log.segment import base_offset_of
 from moldau.log.txn_index import AbortedTxn
-from moldau.wire.batch import iter_records
+from moldau.wire.batch import BatchHeader, iter_records
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
 
+SMALL_RECORDS = 500
+SMALL_BYTES = 4096
+"""A batch that is looked into at once: it takes a millisecond. Compressed, it can be a thousand times as long."""
+
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
+Lookup = Generator[Callable[[], Any] | None, Any, Found | None]
+"""A search in steps. It yields work that any thread may do, and goes on with its result; or None, where the owner of
+the log may do something else first. Between two steps the log may change."""
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> Found | None:
+class _Batch(NamedTuple):
+    header: BatchHeader
+    data: memoryview
+
+    @property
+    def is_small(self) -> bool:
+        return self.header.count <= SMALL_RECORDS and self.header.size <= SMALL_BYTES
+
+
+def at_once(lookup: Lookup) -> Found | None:
+    """The result of a lookup for somebody who has the time."""
+    result = None
+    try:
+        while True:
+            work = lookup.send(result)
+            result = None if work is None else work()
+    except StopIteration as end:
+        found: Found | None = end.value
+        return found
+
+
+def by_timestamp(log: PartitionLog, timestamp_ms: int) -> Lookup:
+    begin = log.log_start_offset
+    while (batch := _batch_not_older(log, timestamp_ms, begin)) is not None:
+        found = yield from _looked_into(batch, _first_not_older, timestamp_ms, log)
+        if found is not None:
+            return found
+        begin = batch.header.next_offset  # a producer says what it likes of its newest record
+        yield None
+    return None
+
+
+def _batch_not_older(log: PartitionLog, timestamp_ms: int, begin: int) -> _Batch | None:
+    """The first batch from `begin` on whose header promises a record that is not older."""
     try:
         for segment in log.segments:
-            if segment.size and segment.newest_timestamp() >= timestamp_ms:
-                found = _find(log, segment, timestamp_ms)
-                if found is not None:
-                    return found
+            if not segment.size or segment.newest_timestamp() < timestamp_ms:
+                continue
+            segment.load_indexes()
+            first = max(segment.time_index.lookup(timestamp_ms), begin, log.log_start_offset)
+            for _, header, data in segment.batches_from(first):
+                if header.max_timestamp >= timestamp_ms and header.next_offset > begin:
+                    return _Batch(header, data)
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
     return None
 
 
-def _find(log: PartitionLog, segment: Segment, timestamp_ms: int) -> Found | None:
-    start_offset = log.log_start_offset
-    segment.load_indexes()
-    begin = max(segment.time_index.lookup(timestamp_ms), start_offset)
-    for _, header, batch in segment.batches_from(begin):
-        if header.max_timestamp >= timestamp_ms:
-            for record in iter_records(batch, 0, header, log.uncompressed_bytes_max):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return record.timestamp_ms, record.offset, header.leader_epoch
+def _first_not_older(batch: _Batch, timestamp_ms: int, start_offset: int, bytes_max: int) -> Found | None:
+    for record in iter_records(batch.data, 0, batch.header, bytes_max):
+        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+            return record.timestamp_ms, record.offset, batch.header.leader_epoch
     return None
 
 
-def max_timestamp(log: PartitionLog) -> Found | None:
+def _looked_into(
+    batch: _Batch, search: Callable[[_Batch, int, int, int], Found | None], timestamp_ms: int, log: PartitionLog
+) -> Lookup:
+    work = partial(search, batch, timestamp_ms, log.log_start_offset, log.uncompressed_bytes_max)
+    return work() if batch.is_small else (yield work)
+
+
+def by_max_timestamp(log: PartitionLog) -> Lookup:
+    kept: Found | None = None  # the newest of what DeleteRecords left of the first segment
+    for timestamp_ms, base_offset in _newest_timestamps(log):
+        if timestamp_ms < 0 or (kept is not None and kept[0] >= timestamp_ms):
+            break
+        found = yield from by_timestamp(log, timestamp_ms)
+        if found is not None:
+            return found
+        kept = yield from _newest(log, base_offset)
+    return kept
+
+
+def _newest_timestamps(log: PartitionLog) -> list[tuple[int, int]]:
+    """Of each segment, with the offset it begins at; the newest first."""
     try:
-        by_age = sorted(log.segments, key=lambda segment: (-segment.newest_timestamp(), segment.base_offset))
-        kept: Found | None = None  # the newest of what DeleteRecords left of the first segment
-        for segment in by_age:
-            timestamp_ms = segment.newest_timestamp()
-            if timestamp_ms < 0 or (kept is not None and kept[0] >= timestamp_ms):
-                break
-            found = _find(log, segment, timestamp_ms)
-            if found is not None:
-                return found
-            kept = _newest(log, segment)
-        return kept
+        ages = [(segment.newest_timestamp(), segment.base_offset) for segment in log.segments]
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
+    return sorted(ages, key=lambda age: (-age[0], age[1]))
 
 
-def _newest(log: PartitionLog, segment: Segment) -> Found | None:
+def _newest(log: PartitionLog, base_offset: int) -> Lookup:
     """The newest record of a segment from the log start on, found by reading everything there."""
-    start_offset = log.log_start_offset
     newest: Found | None = None
-    for _, header, batch in segment.batches_from(start_offset):
-        if newest is None or header.max_timestamp > newest[0]:
-            for record in iter_records(batch, 0, header, log.uncompressed_bytes_max):
-                if record.offset >= start_offset and (newest is None or record.timestamp_ms > newest[0]):
-                    newest = record.timestamp_ms, record.offset, header.leader_epoch
+    begin = max(base_offset, log.log_start_offset)
+    while (batch := _batch_of_segment(log, base_offset, begin, newest)) is not None:
+        found = yield from _looked_into(batch, _newest_in, -1 if newest is None else newest[0], log)
+        newest = newest if found is None else found
+        begin = batch.header.next_offset
+        yield None
+    return newest
+
+
+def _batch_of_segment(log: PartitionLog, base_offset: int, begin: int, newest: Found | None) -> _Batch | None:
+    """The first batch of the segment from `begin` on that may hold a newer record."""
+    try:
+        for segment in log.segments:
+            if segment.base_offset != base_offset:
+                continue
+            for _, header, data in segment.batches_from(begin):
+                if header.next_offset > begin and (newest is None or header.max_timestamp > newest[0]):
+                    return _Batch(header, data)
+    except OSError as error:
+        raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
+    return None
+
+
+def _newest_in(batch: _Batch, newer_than_ms: int, start_offset: int, bytes_max: int) -> Found | None:
+    newest: Found | None = None
+    for record in iter_records(batch.data, 0, batch.header, bytes_max):
+        if record.offset >= start_offset and record.timestamp_ms > newer_than_ms:
+            newer_than_ms = record.timestamp_ms
+            newest = record.timestamp_ms, record.offset, batch.header.leader_epoch
     return newest
 
 

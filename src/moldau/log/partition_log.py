@@ -16,7 +16,7 @@ import uuid
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from moldau.clocks import Clock, monotonic_ms
 from moldau.config.topic import TopicConfig
@@ -25,6 +25,7 @@ from moldau.log import durability, lookups, retention, truncation
 from moldau.log.checkpoints import write_partition_metadata
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.files import FilePool, LogDir
+from moldau.log.lookups import SMALL_BYTES
 from moldau.log.producer_state import AppendOrigin, EndTxnMarker, ProducerState, read_marker
 from moldau.log.replay import check_producer
 from moldau.log.segment import Segment, base_offset_of
@@ -191,22 +192,17 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        is_prepared: bool = False,
     ) -> AppendInfo:
         """Appends one batch as the leader, at the log end; `records` is stamped in place.
 
         Nothing of a batch that is refused, or that the disk does not take whole, is ever visible.
         """
-        header = read_header(records)
-        size = header.length + LOG_OVERHEAD
         rules = self._rules
-        if size != len(records):
-            raise wrong_size(records, header)
-        if size > rules.segment_bytes or (size > rules.max_message_bytes and origin is AppendOrigin.CLIENT):
-            rules.check_size(size)  # a coordinator's step is one batch, however many members its group has
-        check_batch(records, 0, header, strict=origin is AppendOrigin.CLIENT)
-        rules.check_header(records, header, now_ms)
-        if not rules.headers_suffice and origin is AppendOrigin.CLIENT:
-            records, header = rules.apply(records, header, now_ms)
+        if is_prepared:
+            header = read_header(records)
+        else:
+            records, header = self._checked(rules, records, now_ms, origin)
         marker, is_produced = None, False
         if header.producer_id >= 0:
             is_produced = not header.is_control
@@ -232,6 +228,31 @@ class PartitionLog:
                 self._high_watermark = self.last_stable_offset = next_offset
         append_time_ms = now_ms if rules.log_append_time else -1
         return AppendInfo(base_offset, next_offset - 1, append_time_ms, self.log_start_offset, header.count)
+
+    @staticmethod
+    def _checked(
+        rules: LogRules, records: memoryview | bytearray, now_ms: int, origin: AppendOrigin
+    ) -> tuple[memoryview | bytearray, BatchHeader]:
+        """The batch as it is to be stored, and its header."""
+        header = read_header(records)
+        size = header.length + LOG_OVERHEAD
+        if size != len(records):
+            raise wrong_size(records, header)
+        if size > rules.segment_bytes or (size > rules.max_message_bytes and origin is AppendOrigin.CLIENT):
+            rules.check_size(size)  # a coordinator's step is one batch, however many members its group has
+        check_batch(records, 0, header, strict=origin is AppendOrigin.CLIENT)
+        rules.check_header(records, header, now_ms)
+        if not rules.headers_suffice and origin is AppendOrigin.CLIENT:
+            return rules.apply(records, header, now_ms)
+        return records, header
+
+    def has_to_look_into(self, records: memoryview | None) -> TypeGuard[memoryview]:
+        """Whether the append has to go through the records of the batch, and there may be many."""
+        return not self._rules.headers_suffice and records is not None and len(records) > SMALL_BYTES
+
+    def prepare(self, records: memoryview | bytearray, now_ms: int) -> memoryview | bytearray:
+        """What `append` does with a produced batch before it writes it. Any thread may call it."""
+        return self._checked(self._rules, records, now_ms, AppendOrigin.CLIENT)[0]
 
     def append_as_follower(
         self,
@@ -495,11 +516,11 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record that is not older than `timestamp_ms`."""
-        return lookups.offset_for_timestamp(self, timestamp_ms)
+        return lookups.at_once(lookups.by_timestamp(self, timestamp_ms))
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the newest record; the first one, if several are."""
-        return lookups.max_timestamp(self)
+        return lookups.at_once(lookups.by_max_timestamp(self))
 
     def aborted_transactions(self, start_offset: int, upto_offset: int) -> list[tuple[int, int]]:
         """Producer id and first offset of the aborted transactions with records in [start, upto)."""

@@ -14,7 +14,9 @@ import enum
 import struct
 import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
@@ -31,6 +33,21 @@ from moldau.wire.primitives import (
 from moldau.wire.uuids import ZERO_ID
 
 Reader = Callable[[memoryview, int], tuple[Any, int]]
+
+
+_room: ContextVar[list[int] | None] = ContextVar("room", default=None)
+"""For how many more entries there is room in the message that is being read; None: for any number."""
+
+
+@contextmanager
+def entries_bounded(count: int) -> Iterator[None]:
+    """In this block, messages with more entries in all their arrays together are refused."""
+    token = _room.set([count])
+    try:
+        yield
+    finally:
+        _room.reset(token)
+
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
@@ -146,6 +163,11 @@ def _array(read_item: Reader, flexible: bool) -> Reader:
             return None, pos
         if count < 0 or count > len(buf) - pos:  # no item takes less than a byte
             raise ProtocolError(f"array of {count} items, but {len(buf) - pos} bytes remain")
+        room = _room.get()
+        if room is not None:
+            room[0] -= count
+            if room[0] < 0:
+                raise ProtocolError("too many entries in one request; split it")
         items = []
         for _ in range(count):
             item, pos = read_item(buf, pos)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import APIS, ApiKey, request_header_version, response_header_version
-from moldau.wire.entity_reader import Reader, entity_reader
+from moldau.wire.entity_reader import Reader, entity_reader, entries_bounded
 from moldau.wire.primitives import MALFORMED, new_tuple, skip_tags, write_string
 
 
@@ -92,11 +92,29 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
     return new_tuple(RequestHeader, (api_key, version, correlation_id, client_id, pos))
 
 
-def decode_request(api_key: int, version: int, body: bytes | memoryview) -> Any:
-    """The kio entity of a request body; raises ProtocolError for bytes that are no such request."""
+def decode_request(api_key: int, version: int, body: bytes | memoryview, entries_max: int = sys.maxsize) -> Any:
+    """The kio entity of a request body; raises ProtocolError for bytes that are no such request, or have too many
+    entries in all its arrays together."""
     # librdkafka asks for all topics, from Metadata 9 on, with three bytes too many; Kafka never looks at them.
     leftover = 3 if api_key == ApiKey.METADATA and version >= 9 else 0
-    return _decode(_request_reader(api_key, version), body, 0, leftover)
+    with entries_bounded(entries_max):
+        return _decode(_request_reader(api_key, version), body, 0, leftover)
+
+
+def has_more_entries(entity: Any, count: int) -> bool:
+    """Whether the arrays of a message, and those in their entries, have more than `count` entries in all."""
+    fields = getattr(entity, "__dataclass_fields__", ())
+    arrays = [value for name in fields if isinstance(value := getattr(entity, name), tuple)]
+    for array in arrays:
+        count -= len(array)
+        if count < 0:
+            return True
+        for entry in array:
+            fields = getattr(entry, "__dataclass_fields__", None)
+            if fields is None:
+                break  # numbers, or texts
+            arrays += [value for name in fields if isinstance(value := getattr(entry, name), tuple)]
+    return False
 
 
 def encode_response(correlation_id: int, entity: Any) -> bytes:

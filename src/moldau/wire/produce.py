@@ -41,8 +41,9 @@ _LEADER_HINT_FROM = 10
 _RECORD_ERRORS_FROM = 8
 _LOG_START_FROM = 5
 
-PARTITIONS_MAX = 100_000
-"""Of one request: reading so many takes some 50 ms; the smallest ones would fit a hundred times more into a frame."""
+PARTITIONS_MAX = 10_000
+"""Of one request: to read so many, and to write the answer, takes 10 ms each. A producer's request has 1 MB at most,
+unless it was told otherwise, and a batch of one record some 80 bytes."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_AND_SIZE = struct.Struct(">ii")

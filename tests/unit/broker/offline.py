@@ -19,6 +19,9 @@ LISTENER, ADVERTISED = "PLAINTEXT", ("broker.example", 9092)
 class OfflineConnection:
     listener, peer_host = LISTENER, "127.0.0.1"
 
+    def keep_frame(self) -> None:
+        """Each request has a buffer of its own here."""
+
 
 class OfflineBroker:
     def __init__(self, node: BrokerNode) -> None:

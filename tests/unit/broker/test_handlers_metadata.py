@@ -216,13 +216,13 @@ async def test_replicas_on_brokers_that_are_away_are_offline(offline_broker: Off
 
 async def test_answers_are_kept_until_something_changes(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
-    packed = offline_broker.node.packed_metadata
-    first = packed.all_topics("PLAINTEXT", 12, NOT_ASKED, NOT_ASKED)
-    assert packed.all_topics("PLAINTEXT", 12, NOT_ASKED, NOT_ASKED) is first
-    assert packed.topic("t", 12, NOT_ASKED) is packed.topic("t", 12, NOT_ASKED)
-    kept = packed.topic("t", 12, NOT_ASKED)
+    packed, finish = offline_broker.node.packed_metadata, offline_broker.node.turns.finish
+    first = await finish(packed.all_topics("PLAINTEXT", 12, NOT_ASKED, NOT_ASKED))
+    assert await finish(packed.all_topics("PLAINTEXT", 12, NOT_ASKED, NOT_ASKED)) is first
+    kept = await finish(packed.topic("t", 12, NOT_ASKED))
+    assert await finish(packed.topic("t", 12, NOT_ASKED)) is kept
     await offline_broker.create("u")
-    assert packed.topic("t", 12, NOT_ASKED) is kept, "another topic changed, not this one"
+    assert await finish(packed.topic("t", 12, NOT_ASKED)) is kept, "another topic changed, not this one"
     assert told(await ask(offline_broker, None, 12)) == [("t", ErrorCode.NONE, 1), ("u", ErrorCode.NONE, 1)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from moldau.broker import coordinator
 from moldau.broker.handlers import offset_commits
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.offsets.records import OffsetCommitKey
-from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import ProducerEntry
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import iter_headers
@@ -141,24 +142,61 @@ async def test_many_offsets_are_told_as_few_are(
     await find_coordinator(offline_broker)
     await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
     few = await offline_broker.ask(ApiKey.OFFSET_FETCH, version, lambda schema: fetch(schema, version))
-    monkeypatch.setattr(offset_commits, "TELL_INLINE_MAX", 1)
+    monkeypatch.setattr(offset_commits, "INLINE_MAX", 1)
     many = await offline_broker.ask(ApiKey.OFFSET_FETCH, version, lambda schema: fetch(schema, version))
     assert many == few
     topic = few.groups[0].topics[0] if version >= 8 else few.topics[0]
     assert [one.committed_offset for one in topic.partitions] == [1, -1]
 
 
-async def test_a_request_for_more_offsets_than_anybody_has_is_none(
+async def test_a_commit_of_more_offsets_than_fit_into_a_batch_is_refused_as_kafka_does(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await offline_broker.create("orders")
     await find_coordinator(offline_broker)
-    monkeypatch.setattr(offset_commits, "PARTITIONS_MAX", 1)
-    with pytest.raises(ProtocolError):
-        await offline_broker.ask(ApiKey.OFFSET_FETCH, 9, lambda schema: fetch(schema, 9))
-    monkeypatch.setattr(offset_commits, "PARTITIONS_MAX", 0)
-    with pytest.raises(ProtocolError):
-        await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
+    monkeypatch.setattr(offset_commits, "COMMITTED_MAX", 0)
+    answer = await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, lambda schema: commit(schema, "g"))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
+async def test_a_commit_of_many_offsets_is_one_batch_that_a_thread_encoded(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await offline_broker.create("orders", 500)
+    await find_coordinator(offline_broker)
+    node = offline_broker.node
+    where = node.find_partition(node.groups.topic, None, node.groups.partition_for("g"))
+    encoded_in: list[str] = []
+    encode = node.groups.encode
+
+    def watched(records: Any, producer: Any) -> bytes:
+        encoded_in.append(threading.current_thread().name)
+        return encode(records, producer)
+
+    monkeypatch.setattr(node.groups, "encode", watched)
+
+    def commit_all(schema: Schema) -> Any:
+        partitions = tuple(
+            schema.OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=index, committed_leader_epoch=-1, committed_metadata="m"
+            )
+            for index in range(500)
+        )
+        return schema.OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=(schema.OffsetCommitRequestTopic(name="orders", partitions=partitions),),
+        )
+
+    answer = await offline_broker.ask(ApiKey.OFFSET_COMMIT, 9, commit_all)
+    assert {one.error_code for one in answer.topics[0].partitions} == {ErrorCode.NONE}
+    assert encoded_in != [threading.current_thread().name]
+    ((_, header),) = iter_headers(where.log.read(0, 1 << 20, upto_offset=where.log.log_end_offset, min_one=True))
+    assert header.count == 500
+    offsets = node.groups.shard("g").offsets
+    assert [offsets.get("g", "orders", index).offset for index in range(500)] == list(range(500))
 
 
 async def test_what_does_not_exist_is_refused_in_its_place(offline_broker: OfflineBroker) -> None:

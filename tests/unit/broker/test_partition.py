@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.broker.connection import Pipelined
 from moldau.broker.delayed_produce import DelayedProduce, Uncommitted
 from moldau.broker.partition import UNCOMMITTED_MAX, Partition
 from moldau.cluster.replica import IsrChange
@@ -212,27 +213,28 @@ async def test_one_replica_alone_needs_no_leadership(tmp_path: Path) -> None:
     assert partition.log.high_watermark == 2
 
 
-def delayed(partition: Partition, timeout_ms: int) -> tuple[DelayedProduce, list[ProducePartitionResult]]:
+def delayed(partition: Partition, timeout_ms: int) -> tuple[Pipelined, list[ProducePartitionResult]]:
     """A produce of one record with acks=all."""
     info = partition.append(batch(), NOW_MS, required_acks=-1)
     results = [ProducePartitionResult(0, 0, info.base_offset)]
-    uncommitted = [Uncommitted(partition, info.last_offset + 1, results, 0)]
-    return DelayedProduce(asyncio.get_running_loop(), uncommitted, timeout_ms, lambda: b"answer"), results
+    produce = DelayedProduce(asyncio.get_running_loop(), timeout_ms)
+    produce.add(Uncommitted(partition, info.last_offset + 1, results, 0))
+    return produce.answer_with(lambda: b"answer"), results
 
 
 async def test_a_produce_is_answered_when_the_followers_have_it(tmp_path: Path) -> None:
     partition = new_partition(tmp_path, image())
     produce, results = delayed(partition, 60_000)
-    assert not produce.answer.future.done()
+    assert not produce.future.done()
     fetched(partition, 1)
-    assert await produce.answer.future == b"answer"
+    assert await produce.future == b"answer"
     assert results[0].error_code == 0
 
 
 async def test_a_produce_that_no_follower_takes_times_out_and_is_forgotten(tmp_path: Path) -> None:
     partition = new_partition(tmp_path, image())
     produce, results = delayed(partition, 1)
-    await produce.answer.future
+    await produce.future
     assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     fetched(partition, 1)
     assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT, "it was told; what comes later changes nothing"
@@ -242,9 +244,20 @@ async def test_a_produce_whose_leader_is_replaced_hears_of_the_new_one(tmp_path:
     partition = new_partition(tmp_path, image())
     produce, results = delayed(partition, 60_000)
     partition.follow_image(image(leader=2, epoch=1, partition_epoch=1))
-    await produce.answer.future
+    await produce.future
     assert results[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert results[0].current_leader == (2, 1)
+
+
+async def test_a_produce_in_turns_hears_of_a_leader_that_is_replaced_before_its_last_append(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, image())
+    info = partition.append(batch(), NOW_MS, required_acks=-1)
+    results = [ProducePartitionResult(0, 0, info.base_offset)]
+    produce = DelayedProduce(asyncio.get_running_loop(), 60_000)
+    produce.add(Uncommitted(partition, info.last_offset + 1, results, 0))
+    partition.follow_image(image(leader=2, epoch=1, partition_epoch=1))
+    assert await produce.answer_with(lambda: b"answer").future == b"answer"
+    assert results[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_who_asks_for_a_commit_after_the_leader_changed_does_not_wait_for_ever(tmp_path: Path) -> None:

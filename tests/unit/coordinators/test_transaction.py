@@ -112,8 +112,10 @@ def test_a_transaction_that_does_not_fit_a_record_is_refused() -> None:
     one = transaction(State.ONGOING)
     many = [(f"{topic:0200}", 0) for topic in range(5000)]
     assert refusal(partial(one.add, now_ms=0, timestamp_ms=200), Identity(7, 5), many, 2) is ErrorCode.INVALID_REQUEST
-    assert one.add(Identity(7, 5), [("one topic", number) for number in range(50_000)], 2, now_ms=0, timestamp_ms=200)
+    assert one.add(Identity(7, 5), [("one topic", number) for number in range(9_999)], 2, now_ms=0, timestamp_ms=200)
     assert len(encode_value(one.to_value())) < 512 * 1024
+    more = partial(one.add, now_ms=0, timestamp_ms=200)
+    assert refusal(more, Identity(7, 5), [("another", 0)], 2) is ErrorCode.INVALID_REQUEST
 
 
 def test_each_new_producer_raises_the_epoch_and_fences_the_one_before() -> None:

@@ -20,6 +20,7 @@ from moldau.wire.messages import (
     encode_request,
     encode_response,
     error,
+    ms,
     parse_request_header,
     request_schema,
     response_schema,
@@ -184,3 +185,21 @@ def test_an_error_code_of_the_future_is_still_an_error() -> None:
     frame[4:6] = b"\x7f\x00"
     _, read = decode_response(ApiKey.OFFSET_DELETE, 0, bytes(frame))
     assert read.error_code is error(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def test_the_entries_of_all_arrays_together_are_limited() -> None:
+    schema = request_schema(ApiKey.LIST_OFFSETS, 11)
+    asked = schema.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    request = schema.ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        timeout=ms(0),
+        topics=tuple(schema.ListOffsetsTopic(name=str(number), partitions=(asked,) * 4) for number in range(3)),
+    )
+    frame = encode_request(1, "test", request)[4:]
+    body = frame[parse_request_header(frame).body_offset :]
+    assert decode_request(ApiKey.LIST_OFFSETS, 11, body) == request
+    assert decode_request(ApiKey.LIST_OFFSETS, 11, body, entries_max=15) == request
+    with pytest.raises(ProtocolError, match="too many entries"):
+        decode_request(ApiKey.LIST_OFFSETS, 11, body, entries_max=14)
+    assert decode_request(ApiKey.LIST_OFFSETS, 11, body) == request, "the limit was that message's"

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from moldau.broker.turns import Work
 from moldau.errors import KafkaError
 
 
@@ -31,3 +32,8 @@ def answer(ask: Callable[[], Any], respond: Callable[[Any], Any], refuse: Callab
 async def asked(reply: Any) -> Any:
     """For handlers that wait anyway."""
     return await reply if inspect.isawaitable(reply) else reply
+
+
+def waited(reply: Any) -> Work[Any]:
+    """For handlers that take turns."""
+    return (yield reply) if isinstance(reply, asyncio.Future) else reply

@@ -6,13 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from moldau.broker.turns import Work
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import Record
+from moldau.metadata.topics import MAX_PARTITIONS_PER_REQUEST
 from moldau.wire.messages import error
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
+
+RECORDS_MAX = 2 * MAX_PARTITIONS_PER_REQUEST
+"""Of one request; Kafka's own limit is 10,000. All of them are made true together, on every broker."""
 
 K = TypeVar("K")
 Planner = Callable[[MetadataImage], list[Record]]
@@ -24,23 +29,26 @@ async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, valida
     """Makes what the planners that succeed want true in one durable write; none with `validate_only`."""
     outcomes: Outcomes[K] = {}
 
-    def plan(image: MetadataImage) -> list[Record]:
+    def plan(image: MetadataImage) -> Work[list[Record]]:
         planned: list[Record] = []
         draft = ImageDraft(image)
         for key, planner in planners.items():
             try:
                 # On top of those before it: two topics of one request must not collide either.
                 records = planner(draft.image())
+                if len(planned) + len(records) > RECORDS_MAX:
+                    raise KafkaError(ErrorCode.POLICY_VIOLATION, "The request changes too much at once; split it.")
             except KafkaError as refusal:
                 outcomes[key] = refusal
-                continue
-            draft.add(records)
-            outcomes[key] = records
-            planned += records
+            else:
+                draft.add(records)
+                outcomes[key] = records
+                planned += records
+            yield
         return planned
 
     if validate_only:
-        plan(node.image)
+        await node.turns.finish(plan(node.image))
         return outcomes
     try:
         await node.change_metadata(plan)

@@ -5,12 +5,12 @@ What may be set is decided in `moldau.metadata.configs`, what is told of a key i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.changes import Planner, change_each, error_of, repeated
 from moldau.broker.handlers.off_loop import answer_in_thread
+from moldau.broker.turns import Work
 from moldau.config.describe import describe_broker, describe_broker_defaults, describe_group, describe_topic
 from moldau.config.entries import ConfigEntry
 from moldau.errors import ErrorCode, KafkaError
@@ -123,13 +123,15 @@ def _described(schema: Schema, entry: ConfigEntry, with_synonyms: bool, with_doc
 async def handle_alter_configs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     refusals = await _alter(node, request, _plan_replacement)
     schema = context.schema
-    return schema.AlterConfigsResponse(throttle_time=ms(0), responses=_altered(schema, refusals))
+    responses = [_altered(schema, *each) async for each in node.turns.each(refusals)]
+    return schema.AlterConfigsResponse(throttle_time=ms(0), responses=tuple(responses))
 
 
 async def handle_incremental_alter_configs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     refusals = await _alter(node, request, _plan_changes)
     schema = context.schema
-    return schema.IncrementalAlterConfigsResponse(throttle_time=ms(0), responses=_altered(schema, refusals))
+    responses = [_altered(schema, *each) async for each in node.turns.each(refusals)]
+    return schema.IncrementalAlterConfigsResponse(throttle_time=ms(0), responses=tuple(responses))
 
 
 def _plan_replacement(image: MetadataImage, *, kind: str, resource: Any, node: BrokerNode) -> list[Record]:
@@ -148,7 +150,7 @@ async def _alter(node: BrokerNode, request: Any, plan: Any) -> list[tuple[Resour
     duplicates = repeated(asked)
     refusals: dict[Resource, KafkaError] = {}
     planners: dict[Resource, Planner] = {}
-    for resource, each in zip(asked, request.resources, strict=True):
+    async for resource, each in node.turns.each(zip(asked, request.resources, strict=True)):
         if resource in duplicates:
             refusals[resource] = KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         elif (kind := _ALTERABLE.get(each.resource_type)) is None:
@@ -160,15 +162,13 @@ async def _alter(node: BrokerNode, request: Any, plan: Any) -> list[tuple[Resour
     return [(resource, refusals.get(resource)) for resource in asked]
 
 
-def _altered(schema: Schema, refusals: Sequence[tuple[Resource, KafkaError | None]]) -> tuple[Any, ...]:
-    return tuple(
-        schema.AlterConfigsResourceResponse(
-            error_code=error_of(refusal),
-            error_message=refusal.message if refusal else None,
-            resource_type=resource_type,
-            resource_name=name,
-        )
-        for (resource_type, name), refusal in refusals
+def _altered(schema: Schema, resource: Resource, refusal: KafkaError | None) -> Any:
+    resource_type, name = resource
+    return schema.AlterConfigsResourceResponse(
+        error_code=error_of(refusal),
+        error_message=refusal.message if refusal else None,
+        resource_type=resource_type,
+        resource_name=name,
     )
 
 
@@ -185,7 +185,7 @@ def _unsupported(resource_type: int) -> KafkaError:
 # -- ListConfigResources
 
 
-def handle_list_config_resources(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_list_config_resources(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     known = [ResourceType.CLIENT_METRICS] if context.version == 0 else list(ResourceType)
     asked = getattr(request, "resource_types", ()) or known
@@ -200,10 +200,10 @@ def handle_list_config_resources(node: BrokerNode, context: RequestContext, requ
             found.extend((ResourceType.TOPIC, name) for name in node.image.topics)
         if ResourceType.GROUP in asked:
             found.extend((ResourceType.GROUP, name) for kind, name in node.image.configs if kind == "group")
+    resources = []
+    for resource_type, name in found:
+        resources.append(schema.ConfigResource(resource_name=name, resource_type=int(resource_type)))
+        yield
     return schema.ListConfigResourcesResponse(
-        throttle_time=ms(0),
-        error_code=error(code),
-        config_resources=tuple(
-            schema.ConfigResource(resource_name=name, resource_type=int(resource_type)) for resource_type, name in found
-        ),
+        throttle_time=ms(0), error_code=error(code), config_resources=tuple(resources)
     )

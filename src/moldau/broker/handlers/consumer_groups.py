@@ -6,7 +6,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.asking import answer
-from moldau.broker.handlers.off_loop import in_turns
 from moldau.coordinators.consumer.assignors import Partitions
 from moldau.coordinators.consumer.group import ConsumerGroup
 from moldau.coordinators.consumer.heartbeat import Heartbeat, HeartbeatReply, heartbeat
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe and alter configurations: all that can be done with a group."""
-GROUPS_AT_ONCE = 10
-"""Described before others get their turn: a millisecond or two, more for large groups."""
 _CLIENT_MADE_IDS_SINCE = 1
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
@@ -111,8 +108,7 @@ def _check_enabled(node: BrokerNode) -> None:
 async def handle_consumer_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     groups = [
-        _described(node, context.schema, group_id, operations)
-        async for group_id in in_turns(request.group_ids, GROUPS_AT_ONCE)
+        _described(node, context.schema, group_id, operations) async for group_id in node.turns.each(request.group_ids)
     ]
     return context.schema.ConsumerGroupDescribeResponse(throttle_time=ms(0), groups=tuple(groups))
 

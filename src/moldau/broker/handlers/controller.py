@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau.broker.forwarding import is_from_broker
+from moldau.broker.turns import Work
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
 from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange, IsrOutcome
@@ -293,23 +294,21 @@ async def handle_allocate_producer_ids(node: BrokerNode, context: RequestContext
 # -- DescribeQuorum
 
 
-def handle_describe_quorum(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_quorum(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     """The controller in the words of a KRaft quorum: brokers are its voters, since each may be elected."""
     schema = context.schema
     code = ErrorCode.NONE if node.controller.is_active else ErrorCode.NOT_CONTROLLER
+    topics = []
+    for topic in request.topics if code is ErrorCode.NONE else ():
+        partitions = []
+        for part in topic.partitions:
+            partitions.append(_quorum(node, schema, topic.topic_name, part.partition_index))
+            yield
+        topics.append(schema.TopicData(topic_name=topic.topic_name, partitions=tuple(partitions)))
     return schema.DescribeQuorumResponse(
         error_code=error(code),
         error_message=None,
-        topics=tuple(
-            schema.TopicData(
-                topic_name=topic.topic_name,
-                partitions=tuple(
-                    _quorum(node, schema, topic.topic_name, part.partition_index) for part in topic.partitions
-                ),
-            )
-            for topic in request.topics
-            if code is ErrorCode.NONE
-        ),
+        topics=tuple(topics),
         nodes=_quorum_nodes(node, schema) if context.version >= _NODES_FROM else (),
     )
 

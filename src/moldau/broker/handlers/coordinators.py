@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator import Coordinator
-from moldau.broker.handlers.off_loop import answer_in_thread, in_turns
 from moldau.broker.packed_metadata import endpoints
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
@@ -13,9 +12,6 @@ from moldau.wire.messages import error, ms
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
-
-KEYS_AT_ONCE = 50
-"""Looked up before others get their turn: a millisecond, more for keys of thousands of characters."""
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -31,13 +27,9 @@ async def handle_find_coordinator(node: BrokerNode, context: RequestContext, req
         return schema.FindCoordinatorResponse(throttle_time=ms(0), **found)
     found_all = [
         schema.Coordinator(key=key, **await _find(node, context, key_type, key))
-        async for key in in_turns(request.coordinator_keys, KEYS_AT_ONCE)
+        async for key in node.turns.each(request.coordinator_keys)
     ]
-
-    def build() -> Any:
-        return schema.FindCoordinatorResponse(throttle_time=ms(0), coordinators=tuple(found_all))
-
-    return build() if len(found_all) <= KEYS_AT_ONCE else await answer_in_thread(node, context, build)
+    return schema.FindCoordinatorResponse(throttle_time=ms(0), coordinators=tuple(found_all))
 
 
 async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:

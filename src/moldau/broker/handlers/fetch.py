@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.connection import Answer, Buffers
+from moldau.broker.connection import Answer, Buffers, Pipelined
 from moldau.broker.delayed_fetch import DelayedFetch
 from moldau.broker.fetch_sessions import FetchPlan, Wanted
 from moldau.broker.follower_sessions import diverging_epoch
@@ -32,12 +35,28 @@ _TOPIC_IDS_SINCE = 13
 _ZSTD_SINCE = 10
 _FOLLOWERS_SINCE = 11
 
+PARSED_INLINE_MAX_BYTES = 16 * 1024
+"""Some 500 partitions, which are read in a millisecond. A thread reads a longer request."""
+READ_AT_ONCE_MAX = 300
+"""Partitions read on the loop in one go: 5 ms. More take turns."""
+READ_PER_STEP = 20
 WAIT_MAX_MS = 600_000
 """A fetch may ask to wait for 24 days; a client that is gone must not be remembered that long."""
 
 
 def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
-    request = parse_fetch_request(context.version, body)
+    if len(body) > PARSED_INLINE_MAX_BYTES:
+        return _fetch_many(node, context, bytes(body))
+    return _fetch(node, context, parse_fetch_request(context.version, body))
+
+
+async def _fetch_many(node: BrokerNode, context: RequestContext, body: bytes) -> Buffers | Pipelined | None:
+    request = await node.threads.compute(parse_fetch_request, context.version, memoryview(body))
+    answer = _fetch(node, context, request)
+    return await answer if isinstance(answer, Awaitable) and not isinstance(answer, Pipelined) else answer
+
+
+def _fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> Answer:
     if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
         return node.controller.feed.handle(context, request)
     if request.replica_id >= 0:
@@ -46,6 +65,8 @@ def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) ->
         plan = node.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
+    if len(plan.wanted) > READ_AT_ONCE_MAX:
+        return _fetch_in_turns(node, context, request, plan)
     results, size, failed = _read(node, context, request, plan.wanted)
     if failed or size >= request.min_bytes or request.max_wait_ms <= 0 or not plan.wanted:
         return _encode(node, context, plan, results, size)
@@ -54,15 +75,45 @@ def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) ->
         late, late_size, _ = _read(node, context, request, plan.wanted)
         return _encode(node, context, plan, late, late_size)
 
+    return _when_there_is_more(node, request, plan, request.min_bytes - size, read_again)
+
+
+def _when_there_is_more(
+    node: BrokerNode, request: FetchRequest, plan: FetchPlan, missing_bytes: int, read: Callable[[], Buffers]
+) -> asyncio.Future[Buffers]:
     partitions = [node.find_partition(one.name, one.topic_id, one.partition.index) for one in plan.wanted]
     return DelayedFetch(
         node.loop,
         partitions,
-        missing_bytes=request.min_bytes - size,
+        missing_bytes=missing_bytes,
         wait_ms=min(request.max_wait_ms, WAIT_MAX_MS),
         committed=request.isolation_level == _READ_COMMITTED,
-        read=read_again,
+        read=read,
     ).future
+
+
+async def _fetch_in_turns(node: BrokerNode, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> Buffers:
+    """Of thousands of partitions: read in turns, and encoded in a thread."""
+    results, size, failed = await _read_in_turns(node, context, request, plan.wanted)
+    if not (failed or size >= request.min_bytes or request.max_wait_ms <= 0):
+        with suppress(KafkaError):  # one of them is gone since it was read: the next read tells
+            await _when_there_is_more(node, request, plan, request.min_bytes - size, bytes)
+        results, size, _ = await _read_in_turns(node, context, request, plan.wanted)
+    return await node.threads.compute(_encoded(node, context, plan, results, size))
+
+
+async def _read_in_turns(
+    node: BrokerNode, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted]
+) -> tuple[list[FetchPartitionResult], int, bool]:
+    results: list[FetchPartitionResult] = []
+    size = 0
+    is_urgent = False
+    async for start in node.turns.each(range(0, len(wanted), READ_PER_STEP)):
+        some, count, urgent = _read(node, context, request, wanted[start : start + READ_PER_STEP], size)
+        results += some
+        size += count
+        is_urgent |= urgent
+    return results, size, is_urgent
 
 
 def _encode(
@@ -72,22 +123,41 @@ def _encode(
     results: Sequence[FetchPartitionResult],
     size: int,
 ) -> list[bytes | memoryview]:
+    return _encoded(node, context, plan, results, size)()
+
+
+def _encoded(
+    node: BrokerNode,
+    context: RequestContext,
+    plan: FetchPlan,
+    results: Sequence[FetchPartitionResult],
+    size: int,
+) -> Callable[[], list[bytes | memoryview]]:
+    """What makes the answer; any thread may call it."""
     node.metrics.bytes_fetched += size
     session_id, topics = plan.answer(results)
     where: Sequence[NodeEndpoint] = ()
     hints = [result.current_leader for result in results if result.current_leader is not None]
     if hints:
         where = hinted_endpoints(node, context, hints)
-    return encode_fetch_response(
-        context.version, context.correlation_id, topics, session_id=session_id, node_endpoints=where
+    return partial(
+        encode_fetch_response,
+        context.version,
+        context.correlation_id,
+        topics,
+        session_id=session_id,
+        node_endpoints=where,
     )
 
 
 def _read(
-    node: BrokerNode, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted]
+    node: BrokerNode, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted], read_bytes: int = 0
 ) -> tuple[list[FetchPartitionResult], int, bool]:
-    """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once."""
-    left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left)
+    """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once.
+
+    The answer has `read_bytes` already.
+    """
+    left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left) - read_bytes
     committed = request.isolation_level == _READ_COMMITTED
     version = context.version
     doubt = node.vigil if node.vigil is not None and node.vigil.is_in_doubt() else None
@@ -109,7 +179,9 @@ def _read(
                     urgent = True
                     results.append(elsewhere)
                     continue
-            result, count = _read_partition(partition, asked, left, committed=committed, min_one=size == 0)
+            result, count = _read_partition(
+                partition, asked, left, committed=committed, min_one=size == read_bytes == 0
+            )
             size += count
             left -= count
         except KafkaError as error:

@@ -9,7 +9,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS
-from moldau.broker.handlers.off_loop import answer_in_thread, in_turns
+from moldau.broker.handlers.off_loop import answer_in_thread
 from moldau.broker.handlers.share_groups import delete_states
 from moldau.coordinators.classic.base import State
 from moldau.coordinators.classic.group import ClassicGroup
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
 
-GROUPS_AT_ONCE = 50
-"""Described or deleted before others get their turn: a few milliseconds, unless they are large."""
-
 _NOT_FOUND_SINCE = 6
 _DEAD = "Dead"
 """What a group that is not there is called."""
@@ -35,13 +32,12 @@ _DEAD = "Dead"
 # -- DescribeGroups
 
 
-async def handle_describe_groups(node: BrokerNode, context: RequestContext, request: Any) -> bytes:
+async def handle_describe_groups(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED
     group_ids = dict.fromkeys(request.groups)  # a group may be large, and each answer is kept until all are there
-    groups = [_described(node, context, one, operations) async for one in in_turns(group_ids, GROUPS_AT_ONCE)]
-    response = context.schema.DescribeGroupsResponse(throttle_time=ms(0), groups=tuple(groups))
-    return await answer_in_thread(node, context, lambda: response)
+    groups = [_described(node, context, one, operations) async for one in node.turns.each(group_ids)]
+    return context.schema.DescribeGroupsResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
 def _described(node: BrokerNode, context: RequestContext, group_id: str, operations: int) -> Any:
@@ -110,7 +106,7 @@ async def handle_list_groups(node: BrokerNode, context: RequestContext, request:
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if node.groups.is_loading else ErrorCode.NONE
     found = [
         (group.group_id, group.protocol_type, group.state_name, group.type.value)
-        async for _, shard in in_turns(node.groups.shards(), 1)
+        async for _, shard in node.turns.each(node.groups.shards())
         for group in tuple(shard.groups.values())
         if not code and is_wanted(group)
     ]
@@ -131,15 +127,14 @@ async def handle_list_groups(node: BrokerNode, context: RequestContext, request:
 async def handle_delete_groups(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     results = []
-    async for group_id in in_turns(dict.fromkeys(request.groups_names), GROUPS_AT_ONCE):
+    async for group_id in node.turns.each(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
             await _delete(node, group_id)
         except KafkaError as refusal:
             code = refusal.code
         results.append(schema.DeletableGroupResult(group_id=group_id, error_code=error(code)))
-    response = schema.DeleteGroupsResponse(throttle_time=ms(0), results=tuple(results))
-    return response if len(results) <= GROUPS_AT_ONCE else await answer_in_thread(node, context, lambda: response)
+    return schema.DeleteGroupsResponse(throttle_time=ms(0), results=tuple(results))
 
 
 async def _delete(node: BrokerNode, group_id: str) -> None:

@@ -10,7 +10,8 @@ import uuid
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.asking import answer
+from moldau.broker.handlers.asking import answer, waited
+from moldau.broker.turns import Work
 from moldau.coordinators.classic import steps
 from moldau.coordinators.classic.events import (
     Heartbeat,
@@ -18,7 +19,6 @@ from moldau.coordinators.classic.events import (
     JoinReply,
     Leave,
     Leaver,
-    LeaveReply,
     Sync,
     SyncReply,
 )
@@ -42,6 +42,7 @@ _NULL_PROTOCOL_SINCE = 7
 _SKIP_ASSIGNMENT_SINCE = 9
 _SYNC_NAMES_PROTOCOL_SINCE = 5
 _LEAVE_TOGETHER_SINCE = 3
+LEAVERS_PER_STEP = 100
 
 
 def _asking(node: BrokerNode, step: Callable[..., Effects], event: Any) -> Callable[[], Any]:
@@ -164,25 +165,30 @@ def _heartbeat_frame(version: int, code: ErrorCode) -> tuple[bytes, bytes]:
 # -- LeaveGroup
 
 
-def handle_leave_group(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_leave_group(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     if context.version >= _LEAVE_TOGETHER_SINCE:
         leavers = tuple(Leaver(one.member_id, one.group_instance_id) for one in request.members)
     else:
         leavers = (Leaver(request.member_id, None),)
 
-    def respond(reply: LeaveReply) -> Any:
-        if context.version < _LEAVE_TOGETHER_SINCE:
-            return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(reply[0]))
-        members = tuple(
+    codes: list[ErrorCode] = []
+    try:
+        for start in range(0, max(1, len(leavers)), LEAVERS_PER_STEP):
+            part = leavers[start : start + LEAVERS_PER_STEP]
+            reply = _asking(node, steps.leave, Leave(request.group_id, part))()
+            codes += yield from waited(reply)
+            yield
+    except KafkaError as refusal:
+        return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(refusal.code), members=())
+    if context.version < _LEAVE_TOGETHER_SINCE:
+        return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(codes[0]))
+    members = []
+    for leaver, code in zip(leavers, codes, strict=True):
+        members.append(
             schema.MemberResponse(
                 member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error(code)
             )
-            for leaver, code in zip(leavers, reply, strict=True)
         )
-        return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(ErrorCode.NONE), members=members)
-
-    def refuse(refusal: KafkaError) -> Any:
-        return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(refusal.code), members=())
-
-    return answer(_asking(node, steps.leave, Leave(request.group_id, leavers)), respond, refuse)
+        yield
+    return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(ErrorCode.NONE), members=tuple(members))

@@ -20,19 +20,20 @@ INLINE_MAX = 200
 
 def handle_describe_log_dirs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    asked: set[TopicPartition] | None = None
-    if request.topics is not None:
-        asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     directories = node.logs.describe_dirs()
 
     def answer() -> Any:
+        asked: set[TopicPartition] | None = None
+        if request.topics is not None:
+            asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
         return schema.DescribeLogDirsResponse(
             throttle_time=ms(0),
             error_code=error(ErrorCode.NONE),
             results=tuple(_described(schema, directory, asked) for directory in directories),
         )
 
-    if sum(len(directory.sizes) for directory in directories) <= INLINE_MAX:
+    asked_count = sum(1 + len(topic.partitions) for topic in request.topics or ())
+    if asked_count + sum(len(directory.sizes) for directory in directories) <= INLINE_MAX:
         return answer()
     return answer_in_thread(node, context, answer)
 

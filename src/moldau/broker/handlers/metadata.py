@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.connection import Buffers
 from moldau.broker.handlers.topics import NewTopic, create_topics
 from moldau.broker.packed_metadata import controller_id, endpoints, topic_as_told
+from moldau.broker.turns import Work
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import TopicImage
 from moldau.metadata.topics import is_internal, validate_topic_name
@@ -35,6 +39,11 @@ log = logging.getLogger(__name__)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
+REFUSALS_LOGGED_MAX = 10
+"""Of one request, which may name a hundred thousand topics."""
+SORTED_AT_ONCE = 5000
+"""Names: a millisecond or two."""
+
 _BROKERS, _CONTROLLERS = 1, 2
 _TOPIC_IDS_FROM = 12
 
@@ -42,31 +51,52 @@ _TOPIC_IDS_FROM = 12
 # -- Metadata
 
 
-def handle_metadata(node: BrokerNode, context: RequestContext, request: Any) -> Buffers | Awaitable[Buffers]:
+def handle_metadata(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     version = context.version
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        operations, cluster_operations = _operations(request)
-        listener = context.connection.listener
-        answer = node.packed_metadata.all_topics(listener, version, operations, cluster_operations)
-        return framed(context.correlation_id, answer)
-    if not all(_names_one(topic, version) for topic in asked):
-        return _refuse(context, asked)
-    ids = dict.fromkeys(topic_id for topic in asked if (topic_id := getattr(topic, "topic_id", None)) is not None)
+        return _tell_all(node, context, request)
+    return _tell_asked(node, context, request)
+
+
+def _tell_all(node: BrokerNode, context: RequestContext, request: Any) -> Work[Buffers]:
+    listener = context.connection.listener
+    answer = yield from node.packed_metadata.all_topics(listener, context.version, *_operations(request))
+    return framed(context.correlation_id, answer)
+
+
+def _tell_asked(node: BrokerNode, context: RequestContext, request: Any) -> Work[Buffers]:
+    asked, version = request.topics, context.version
+    names: dict[str, None] = {}
+    ids: dict[uuid.UUID, None] = {}
+    for topic in asked:
+        if not _names_one(topic, version):
+            return (yield from _refuse(context, asked))
+        topic_id = getattr(topic, "topic_id", None)
+        if topic_id is None:
+            names[topic.name] = None
+        else:
+            ids[topic_id] = None
+        yield
     if ids:
-        found = {topic_id: node.image.topic_by_id(topic_id) for topic_id in ids}
-        unknown = [
-            MetadataTopic(None, topic_id.bytes, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID))
-            for topic_id, topic in found.items()
-            if topic is None
-        ]
-        return _answer(node, context, request, [topic.name for topic in found.values() if topic], unknown)
-    names = list(dict.fromkeys(topic.name for topic in asked))
+        return (yield from _answer_by_id(node, context, request, ids))
     if node.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
         missing = [name for name in names if name not in node.image.topics and _may_create(name)]
         if missing:
-            return _create_and_answer(node, context, request, names, missing)
-    return _answer(node, context, request, names)
+            yield _create(node, missing)
+    return (yield from _answer(node, context, request, names))
+
+
+def _answer_by_id(node: BrokerNode, context: RequestContext, request: Any, ids: Iterable[uuid.UUID]) -> Work[Buffers]:
+    names, unknown = [], []
+    for topic_id in ids:
+        topic = node.image.topic_by_id(topic_id)
+        if topic is not None:
+            names.append(topic.name)
+        else:
+            unknown.append(MetadataTopic(None, topic_id.bytes, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID)))
+        yield
+    return (yield from _answer(node, context, request, names, unknown))
 
 
 def _names_one(topic: Any, version: int) -> bool:
@@ -100,18 +130,18 @@ def _absence(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _create_and_answer(
-    node: BrokerNode, context: RequestContext, request: Any, names: Sequence[str], missing: Sequence[str]
-) -> Buffers:
+async def _create(node: BrokerNode, missing: Sequence[str]) -> None:
+    """Topics that somebody uses for the first time."""
     if node.controller.is_active:
         outcomes = await create_topics(node, [NewTopic(name) for name in missing])
         refused = {name: one.message for name, one in outcomes.items() if isinstance(one, KafkaError)}
     else:
         refused = await _ask_for_topics(node, missing)
-    for name, why in refused.items():
-        if name not in node.image.topics:
-            log.warning("topic was not created on first use", extra={"topic": name, "why": why})
-    return _answer(node, context, request, names)
+    absent = [name for name in refused if name not in node.image.topics]
+    for name in absent[:REFUSALS_LOGGED_MAX]:
+        log.warning("topic was not created on first use", extra={"topic": name, "why": refused[name]})
+    if len(absent) > REFUSALS_LOGGED_MAX:
+        log.warning("topics were not created on first use", extra={"more": len(absent) - REFUSALS_LOGGED_MAX})
 
 
 async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, str]:
@@ -137,16 +167,20 @@ def _answer(
     request: Any,
     names: Iterable[str],
     unknown: Sequence[MetadataTopic] = (),
-) -> Buffers:
+) -> Work[Buffers]:
     version = context.version
     operations, cluster_operations = _operations(request)
     packed = node.packed_metadata
-    topics = [pack_metadata_topic(version, topic) for topic in unknown]
+    topics = []
+    for absent in unknown:
+        topics.append(pack_metadata_topic(version, absent))
+        yield
     for name in names:
-        topic = packed.topic(name, version, operations)
+        topic = yield from packed.topic(name, version, operations)
         if topic is None:
             topic = pack_metadata_topic(version, _told_absence(name, operations))
         topics.append(topic)
+        yield
     answer = packed.response(context.connection.listener, version, cluster_operations, topics)
     return framed(context.correlation_id, answer)
 
@@ -160,21 +194,18 @@ def _told_absence(name: str, operations: int) -> MetadataTopic:
     )
 
 
-def _refuse(context: RequestContext, asked: Iterable[Any]) -> Buffers:
+def _refuse(context: RequestContext, asked: Iterable[Any]) -> Work[Buffers]:
     code = int(ErrorCode.INVALID_REQUEST)
-    topics = [
-        MetadataTopic(topic.name or "", topic.topic_id.bytes, error_code=code)
-        if topic.topic_id is not None
-        else MetadataTopic(topic.name or "", error_code=code)
-        for topic in asked
-    ]
+    topics = []
+    for topic in asked:
+        if topic.topic_id is not None:
+            refused = MetadataTopic(topic.name or "", topic.topic_id.bytes, error_code=code)
+        else:
+            refused = MetadataTopic(topic.name or "", error_code=code)
+        topics.append(pack_metadata_topic(context.version, refused))
+        yield
     answer = pack_metadata_response(
-        context.version,
-        brokers=(),
-        cluster_id=None,
-        controller_id=-1,
-        topics=[pack_metadata_topic(context.version, topic) for topic in topics],
-        error_code=code,
+        context.version, brokers=(), cluster_id=None, controller_id=-1, topics=topics, error_code=code
     )
     return framed(context.correlation_id, answer)
 
@@ -221,20 +252,34 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
 # -- DescribeTopicPartitions
 
 
-def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, request: Any) -> Buffers:
+def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, request: Any) -> Work[Buffers]:
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         code = int(ErrorCode.INVALID_REQUEST)
-        refused = [pack_described_topic(MetadataTopic(topic.name, error_code=code)) for topic in request.topics]
+        refused = []
+        for topic in request.topics:
+            refused.append(pack_described_topic(MetadataTopic(topic.name, error_code=code)))
+            yield
         return framed(context.correlation_id, pack_described_topics(refused, None))
     first = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
     limit = max(1, min(request.response_partition_limit, node.config.max_request_partition_size_limit))
     page = _Page(node, limit)
-    for name in sorted(names or node.image.topics):
+    for name in (yield from _sorted(names or node.image.topics)):
         if name >= first[0] and not page.add(name, first[1] if name == first[0] else 0):
             break
+        yield
     return framed(context.correlation_id, pack_described_topics(page.topics, page.next_cursor))
+
+
+def _sorted(names: Iterable[str]) -> Work[Iterable[str]]:
+    """Sorted in pieces, as far as the first ones are asked for: to sort a hundred thousand takes long."""
+    rest = iter(names)
+    pieces = []
+    while piece := sorted(islice(rest, SORTED_AT_ONCE)):
+        pieces.append(piece)
+        yield
+    return merge(*pieces)
 
 
 class _Page:

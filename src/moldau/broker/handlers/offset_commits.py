@@ -7,17 +7,17 @@ response has a place for it.
 
 from __future__ import annotations
 
-import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import groupby, islice, repeat
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.asking import answer
-from moldau.broker.handlers.off_loop import answer_in_thread
+from moldau.broker.handlers.asking import waited
 from moldau.broker.partition import Partition
 from moldau.broker.transactions import Admission, Entry
+from moldau.broker.turns import Work
+from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.group import check_group_id
 from moldau.coordinators.offsets.cleanup import delete_offsets
 from moldau.coordinators.offsets.commits import (
@@ -27,11 +27,14 @@ from moldau.coordinators.offsets.commits import (
     Fetch,
     Fetched,
     Offset,
+    Prepared,
     commit,
     fetch,
+    fetchable,
+    records_of,
 )
 from moldau.coordinators.transactions.transaction import Identity
-from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.offset_commit import encode_commit_response
 from moldau.wire.uuids import ZERO_UUID
@@ -39,12 +42,16 @@ from moldau.wire.uuids import ZERO_UUID
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
+    from moldau.coordinators.group_shard import GroupShard
 
 _EPOCHS_SINCE = 9
-PARTITIONS_MAX = 100_000
-"""Whose offsets one request may set or ask for: a second's work, on the loop, and more than any group reads."""
-TELL_INLINE_MAX = 500
-"""Offsets in an answer that is built at once: a few milliseconds. A thread builds a longer one."""
+COMMITTED_MAX = 10_000
+"""Offsets that one request may commit: they are one batch of `__consumer_offsets`. Kafka's limit is the topic's
+`max.message.bytes`, which is about as many."""
+INLINE_MAX = 200
+"""Offsets that are encoded on the loop: two milliseconds. A thread encodes more."""
+FETCHED_PER_STEP = 100
+DELETED_PER_STEP = 200
 
 _MANY_GROUPS_SINCE = 8
 _TOPIC_IDS_SINCE = 10
@@ -56,6 +63,7 @@ _ADDS_SINCE = 5
 _BETWEEN_BROKERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 _Refusals = dict[int, ErrorCode]
+_Indexes = tuple[str | None, uuid.UUID | None, Sequence[int]]
 _FetchedTopic = tuple[str | None, uuid.UUID | None, list[Fetched]]
 _FetchedGroup = tuple[Any, ErrorCode, list[_FetchedTopic]]
 """What was asked, and the error of the group, or what it committed."""
@@ -64,8 +72,8 @@ _FetchedGroup = tuple[Any, ErrorCode, list[_FetchedTopic]]
 # -- committing
 
 
-def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    offsets, refusals = _offsets(node, request)
+def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+    offsets, refusals = yield from _offsets(node, request)
     retention = getattr(request, "retention_time", None)
     asked = Commit(
         request.group_id,
@@ -76,11 +84,12 @@ def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any
         DEFAULT_RETENTION if retention is None else retention // ms(1),
         context.version >= _EPOCHS_SINCE,
     )
-    return _commit(node, context, request, asked, refusals)
+    asked = yield from _prepared(node, asked)
+    return (yield from _commit(node, context, request, asked, refusals))
 
 
-def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    offsets, refusals = _offsets(node, request)
+def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+    offsets, refusals = yield from _offsets(node, request)
     asked = Commit(
         request.group_id,
         getattr(request, "member_id", ""),
@@ -89,6 +98,7 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         offsets,
         producer=(request.producer_id, request.producer_epoch),
     )
+    asked = yield from _prepared(node, asked)
     try:
         if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
             # Producers before 2.0 stop at the code for "loading" instead of asking again.
@@ -99,24 +109,14 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         _check_producer(partition, request)
         entry = _entry(node, context, request, partition) if offsets else None
         beginning = None if entry is None else entry.begin()
-        if entry is not None and beginning is None:
+        if beginning is not None:
+            yield beginning
+            _check_producer(partition, request)  # it may have been fenced in the meantime
+        if entry is not None:
             entry.check(partition)
     except KafkaError as failure:
         return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
-    if entry is None or beginning is None:
-        return _commit(node, context, request, asked, refusals)
-
-    async def commit_when_admitted() -> Any:
-        try:
-            await beginning
-            _check_producer(partition, request)  # it may have been fenced in the meantime
-            entry.check(partition)
-        except KafkaError as failure:
-            return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
-        response = _commit(node, context, request, asked, refusals)
-        return await response if inspect.isawaitable(response) else response
-
-    return commit_when_admitted()
+    return (yield from _commit(node, context, request, asked, refusals))
 
 
 def _entry(node: BrokerNode, context: RequestContext, request: Any, partition: Partition) -> Entry:
@@ -133,33 +133,53 @@ def _as_told(code: ErrorCode) -> ErrorCode:
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in _BETWEEN_BROKERS else code
 
 
-def _offsets(node: BrokerNode, request: Any) -> tuple[list[Offset], _Refusals]:
+def _offsets(node: BrokerNode, request: Any) -> Work[tuple[list[Offset], _Refusals]]:
     """The offsets to commit, for partitions that exist."""
-    existing, refusals = _sort_out(node, request.topics)
-    return [
-        Offset(
-            name,
-            one.partition_index,
-            one.committed_offset,
-            getattr(one, "committed_leader_epoch", -1),
-            one.committed_metadata,
-            topic_id,
+    existing, refusals = yield from _sort_out(node, request.topics)
+    offsets = []
+    for name, topic_id, one in existing:
+        offsets.append(
+            Offset(
+                name,
+                one.partition_index,
+                one.committed_offset,
+                getattr(one, "committed_leader_epoch", -1),
+                one.committed_metadata,
+                topic_id,
+            )
         )
-        for name, topic_id, one in existing
-    ], refusals
+        yield
+    return offsets, refusals
 
 
-def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Commit, refusals: _Refusals) -> Any:
-    def respond(codes: Iterable[ErrorCode]) -> bytes:
-        return encode_commit_response(context.correlation_id, request, codes)
+def _prepared(node: BrokerNode, asked: Commit) -> Work[Commit]:
+    """A commit of many offsets is one step and one batch: what can be done before the step is done in a thread."""
+    if not INLINE_MAX < len(asked.offsets) <= COMMITTED_MAX:
+        return asked
+    metadata_max, now_ms = node.config.offset_metadata_max_bytes, node.clock()
 
-    if not asked.offsets:
-        return respond(_merged(refusals, ()))
-    return answer(
-        lambda: node.groups.ask(asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms)),
-        lambda codes: respond(_merged(refusals, codes)),
-        lambda refusal: respond(repeat(refusal.code)),
-    )
+    def prepare() -> Prepared:
+        prepared = records_of(asked, metadata_max, now_ms)
+        batch = node.groups.encode(prepared.records, asked.producer) if prepared.records else None
+        return prepared._replace(batch=batch)
+
+    return asked._replace(prepared=(yield prepare))
+
+
+def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Commit, refusals: _Refusals) -> Work[Any]:
+    codes: Iterable[ErrorCode]
+    if len(asked.offsets) > COMMITTED_MAX:
+        codes = repeat(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    elif not asked.offsets:
+        codes = _merged(refusals, ())
+    else:
+        try:
+            reply = node.groups.ask(asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms))
+            codes = _merged(refusals, (yield from waited(reply)))
+        except KafkaError as refusal:
+            codes = repeat(refusal.code)
+    encode = partial(encode_commit_response, context.correlation_id, request, codes)
+    return encode() if len(asked.offsets) + len(refusals) <= INLINE_MAX else (yield encode)
 
 
 def _check_producer(partition: Partition, request: Any) -> None:
@@ -175,84 +195,65 @@ def _check_producer(partition: Partition, request: Any) -> None:
 # -- deleting
 
 
-def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
-    existing, refusals = _sort_out(node, request.topics)
+    existing, refusals = yield from _sort_out(node, request.topics)
     partitions = [(name, one.partition_index) for name, _, one in existing]
 
-    def delete() -> Any:
+    codes: list[ErrorCode] = []
+    try:
         group_id = request.group_id
         check_group_id(group_id)
-        return node.groups.ask(group_id, lambda shard, waiter, _: delete_offsets(shard, waiter, group_id, partitions))
-
-    def respond(codes: Sequence[ErrorCode]) -> Any:
-        code = iter(_merged(refusals, codes))
-        topics = tuple(
-            schema.OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    schema.OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index, error_code=error(next(code))
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-        return schema.OffsetDeleteResponse(error_code=error(ErrorCode.NONE), throttle_time=ms(0), topics=topics)
-
-    def refuse(refusal: KafkaError) -> Any:
+        for start in range(0, max(1, len(partitions)), DELETED_PER_STEP):
+            part = partitions[start : start + DELETED_PER_STEP]
+            reply = node.groups.ask(group_id, partial(_delete_some, group_id, part))
+            codes += yield from waited(reply)
+            yield
+    except KafkaError as refusal:
         return schema.OffsetDeleteResponse(error_code=error(refusal.code), throttle_time=ms(0), topics=())
+    code = iter(_merged(refusals, codes))
+    topics = []
+    for topic in request.topics:
+        told = []
+        for one in topic.partitions:
+            told.append(
+                schema.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error(next(code)))
+            )
+            yield
+        topics.append(schema.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(told)))
+    return schema.OffsetDeleteResponse(error_code=error(ErrorCode.NONE), throttle_time=ms(0), topics=tuple(topics))
 
-    return answer(delete, respond, refuse)
+
+def _delete_some(
+    group_id: str, partitions: Sequence[tuple[str, int]], shard: GroupShard, waiter: Waiter, _: int
+) -> Effects:
+    return delete_offsets(shard, waiter, group_id, partitions)
 
 
 # -- fetching
 
 
-def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     has_many = context.version >= _MANY_GROUPS_SINCE
     require_stable = getattr(request, "require_stable", False)
     groups: list[_FetchedGroup] = []
-    count = 0
     for group in request.groups if has_many else (request,):
-        code, topics = _fetch(node, context, group, require_stable)
+        code, topics = yield from _fetch(node, context, group, require_stable)
         groups.append((group, code, topics))
-        count += sum(len(fetched) for _, _, fetched in topics)
-        _check_count(count)
+        yield
+    # An offset that can still be lost is not told.
+    for place, (group, code, _) in enumerate(groups):
+        try:
+            wait = None if code else node.groups.settled(group.group_id)
+            yield wait
+        except KafkaError as failure:
+            groups[place] = (group, failure.code, [])
 
     def build() -> Any:
         return _fetched_groups(context, groups) if has_many else _fetched_group(context, *groups[0])
 
-    unsettled = _unsettled(node, groups)
-    if unsettled:
-        return _tell_when_settled(groups, unsettled, build)
-    return build() if count <= TELL_INLINE_MAX else answer_in_thread(node, context, build)
-
-
-def _unsettled(node: BrokerNode, groups: list[_FetchedGroup]) -> dict[int, Awaitable[Any]]:
-    """What the answer has to wait for, by the place of the group: an offset that can still be lost is not told."""
-    waits: dict[int, Awaitable[Any]] = {}
-    for place, (group, code, _) in enumerate(groups):
-        try:
-            wait = None if code else node.groups.settled(group.group_id)
-        except KafkaError as failure:
-            groups[place] = (group, failure.code, [])
-        else:
-            if wait is not None:
-                waits[place] = wait
-    return waits
-
-
-async def _tell_when_settled(
-    groups: list[_FetchedGroup], unsettled: dict[int, Awaitable[Any]], build: Callable[[], Any]
-) -> Any:
-    for place, wait in unsettled.items():
-        try:
-            await wait
-        except KafkaError as failure:
-            groups[place] = (groups[place][0], failure.code, [])
-    return build()
+    count = len(groups) + sum(len(fetched) for _, _, topics in groups for _, _, fetched in topics)
+    return build() if count <= INLINE_MAX else (yield build)
 
 
 def _fetched_groups(context: RequestContext, groups: list[_FetchedGroup]) -> Any:
@@ -279,38 +280,50 @@ def _fetched_group(context: RequestContext, request: Any, code: ErrorCode, topic
 
 def _fetch(
     node: BrokerNode, context: RequestContext, group: Any, require_stable: bool
-) -> tuple[ErrorCode, list[_FetchedTopic]]:
+) -> Work[tuple[ErrorCode, list[_FetchedTopic]]]:
     """The error of the group, or what it committed, topic by topic."""
+    asked = Fetch(
+        group_id=group.group_id,
+        partitions=(),
+        member_id=getattr(group, "member_id", None),
+        member_epoch=getattr(group, "member_epoch", -1),
+        require_stable=require_stable,
+    )
+    found: list[_FetchedTopic] = []
     try:
-        shard = node.groups.shard(group.group_id)
-        asked = Fetch(
-            group_id=group.group_id,
-            partitions=None,
-            member_id=getattr(group, "member_id", None),
-            member_epoch=getattr(group, "member_epoch", -1),
-            require_stable=require_stable,
-        )
+        fetch(node.groups.shard(group.group_id), asked)  # whether the member may ask at all
         if group.topics is None:
-            by_topic = groupby(fetch(shard, asked), attrgetter("topic"))
-            found = [(name, _id_of(node, name), list(offsets)) for name, offsets in by_topic]
-            # A topic that is gone has no id that it could be told by.
-            return ErrorCode.NONE, [one for one in found if one[1] or context.version < _TOPIC_IDS_SINCE]
-        _check_count(sum(len(topic.partition_indexes) for topic in group.topics))
-        topics = [(topic, *_named(node, topic)) for topic in group.topics]
-        partitions = [
-            Asked(name, index, topic_id or ZERO_UUID)
-            for topic, name, topic_id in topics
-            if name is not None
-            for index in topic.partition_indexes
-        ]
-        offsets = iter(fetch(shard, asked._replace(partitions=partitions)))
+            topics: Iterable[_Indexes] = yield from _all_topics(node, context, group.group_id)
+        else:
+            topics = ((*_named(node, topic), topic.partition_indexes) for topic in group.topics)
+        for name, topic_id, indexes in topics:
+            yield
+            fetched: list[Fetched] = []
+            for start in range(0, len(indexes), FETCHED_PER_STEP):
+                some = indexes[start : start + FETCHED_PER_STEP]
+                if name is None:
+                    fetched += [Fetched("", index, ErrorCode.UNKNOWN_TOPIC_ID) for index in some]
+                else:
+                    partitions = [Asked(name, index, topic_id or ZERO_UUID) for index in some]
+                    fetched += fetch(node.groups.shard(group.group_id), asked._replace(partitions=partitions))
+                yield
+            found.append((name, topic_id, fetched))
     except KafkaError as failure:
         return failure.code, []
-    return ErrorCode.NONE, [
-        (name, topic_id, _all_with(topic, ErrorCode.UNKNOWN_TOPIC_ID))
-        if name is None
-        else (name, topic_id, list(islice(offsets, len(topic.partition_indexes))))
-        for topic, name, topic_id in topics
+    return ErrorCode.NONE, found
+
+
+def _all_topics(node: BrokerNode, context: RequestContext, group_id: str) -> Work[list[_Indexes]]:
+    """Of which the group has offsets."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in fetchable(node.groups.shard(group_id), group_id):
+        by_topic.setdefault(topic, []).append(partition)
+        yield
+    # A topic that is gone has no id that it could be told by.
+    return [
+        (name, topic_id, sorted(indexes))
+        for name, indexes in sorted(by_topic.items())
+        if (topic_id := _id_of(node, name)) or context.version < _TOPIC_IDS_SINCE
     ]
 
 
@@ -355,9 +368,8 @@ def _id_of(node: BrokerNode, name: str) -> uuid.UUID | None:
     return None if image is None else image.topic_id
 
 
-def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID, Any]], _Refusals]:
+def _sort_out(node: BrokerNode, topics: Any) -> Work[tuple[list[tuple[str, uuid.UUID, Any]], _Refusals]]:
     """The partitions that exist, and the others, by their place in the request, with the reason to refuse them."""
-    _check_count(sum(len(topic.partitions) for topic in topics))
     existing: list[tuple[str, uuid.UUID, Any]] = []
     refusals: _Refusals = {}
     for topic in topics:
@@ -370,6 +382,7 @@ def _sort_out(node: BrokerNode, topics: Any) -> tuple[list[tuple[str, uuid.UUID,
                 existing.append((name, topic_id or ZERO_UUID, partition))
             else:
                 refusals[len(existing) + len(refusals)] = refusal
+            yield
     return existing, refusals
 
 
@@ -379,8 +392,3 @@ def _merged(refusals: _Refusals, codes: Sequence[ErrorCode]) -> Sequence[ErrorCo
         return codes
     code = iter(codes)
     return [refusals[place] if place in refusals else next(code) for place in range(len(refusals) + len(codes))]
-
-
-def _check_count(partitions: int) -> None:
-    if partitions > PARTITIONS_MAX:
-        raise ProtocolError(f"offsets of {partitions} partitions in one request")

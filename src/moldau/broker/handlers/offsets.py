@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from moldau.broker.turns import Work
 from moldau.errors import ErrorCode, KafkaError
+from moldau.log.lookups import by_max_timestamp, by_timestamp
 from moldau.wire.constants import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -35,26 +37,24 @@ class _Reader(NamedTuple):
     """What it is told by a leader whose high watermark has yet to reach what the one before had committed."""
 
 
-def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     reader = _Reader(
         is_replica=request.replica_id >= 0,
         committed=getattr(request, "isolation_level", 0) == _READ_COMMITTED,
         not_yet=_NOT_YET if context.version >= _NOT_YET_SINCE else ErrorCode.LEADER_NOT_AVAILABLE,
     )
-    return schema.ListOffsetsResponse(
-        throttle_time=ms(0),
-        topics=tuple(
-            schema.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=tuple(_list_offset(node, schema, topic.name, one, reader) for one in topic.partitions),
-            )
-            for topic in request.topics
-        ),
-    )
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for one in topic.partitions:
+            partitions.append((yield from _list_offset(node, schema, topic.name, one, reader)))
+            yield
+        topics.append(schema.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
+    return schema.ListOffsetsResponse(throttle_time=ms(0), topics=tuple(topics))
 
 
-def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reader: _Reader) -> Any:
+def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reader: _Reader) -> Work[Any]:
     code = ErrorCode.NONE
     found = _NOWHERE
     try:
@@ -63,7 +63,7 @@ def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reade
         partition.check_leads()
         if node.vigil is not None and node.vigil.is_in_doubt():
             node.vigil.check(partition)
-        found = _look_up(partition, asked.timestamp, reader)
+        found = yield from _look_up(partition, asked.timestamp, reader)
     except KafkaError as failure:
         code = failure.code
     timestamp_ms, offset, leader_epoch = found
@@ -83,7 +83,7 @@ def _readable_upto(partition: Partition, reader: _Reader) -> int:
     return log.last_stable_offset if reader.committed else log.high_watermark
 
 
-def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> tuple[int, int, int]:
+def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> Work[tuple[int, int, int]]:
     """(timestamp, offset, leader epoch); -1 where Kafka says -1."""
     log = partition.log
     readable_upto = _readable_upto(partition, reader)
@@ -95,13 +95,13 @@ def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> tuple[
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return (-1, log.log_start_offset, log.epoch_of(log.log_start_offset))
     if timestamp_ms == MAX_TIMESTAMP:
-        found = log.max_timestamp()
+        found = yield from by_max_timestamp(log)
     elif timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE
     elif timestamp_ms < 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown special timestamp {timestamp_ms}")
     else:
-        found = log.offset_for_timestamp(timestamp_ms)
+        found = yield from by_timestamp(log, timestamp_ms)
     if found is None or found[1] >= readable_upto:
         if is_new:
             raise KafkaError(reader.not_yet, "a new leader does not know yet what is committed")
@@ -109,18 +109,16 @@ def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> tuple[
     return found
 
 
-def handle_offset_for_leader_epoch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_offset_for_leader_epoch(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
-    return schema.OffsetForLeaderEpochResponse(
-        throttle_time=ms(0),
-        topics=tuple(
-            schema.OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=tuple(_epoch_end(node, schema, topic.topic, one) for one in topic.partitions),
-            )
-            for topic in request.topics
-        ),
-    )
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for one in topic.partitions:
+            partitions.append(_epoch_end(node, schema, topic.topic, one))
+            yield
+        topics.append(schema.OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions)))
+    return schema.OffsetForLeaderEpochResponse(throttle_time=ms(0), topics=tuple(topics))
 
 
 def _epoch_end(node: BrokerNode, schema: Schema, topic: str, asked: Any) -> Any:

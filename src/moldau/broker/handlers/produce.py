@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from moldau.broker.connection import Answer, Buffers, Pipelined
 from moldau.broker.delayed_produce import DelayedProduce, Uncommitted
 from moldau.broker.handlers.txn_produce import Gate
 from moldau.broker.leader_hints import hinted_endpoints, leader_hint
 from moldau.broker.partition import Partition
+from moldau.broker.turns import Work
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError, RefusedRecordsError
 from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
 from moldau.wire.compression import Codec
@@ -34,6 +36,7 @@ _ZSTD_SINCE = 7
 _ADMIN_CLIENT = "__admin_client"
 """The client id with which Kafka's own tools may write to internal topics."""
 
+_WrittenAnswer: TypeAlias = "Buffers | Pipelined | None"
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
 """A partition to flush, and where its result stands: a failed fsync turns it into an error."""
@@ -42,7 +45,6 @@ _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
 class _Written(NamedTuple):
     topics: list[_TopicResults]
     unflushed: list[_Unflushed]
-    uncommitted: list[Uncommitted]
 
 
 def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
@@ -50,30 +52,33 @@ def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) 
     if not -1 <= request.acks <= 1:
         return _refuse(context, request, ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is None:
-        return _write(node, context, request, None)
-    gate = Gate(node, context.version, request, request.transactional_id)
+        work = _write(node, context, request, None)
+    else:
+        work = _write_in_transaction(node, context, request, request.transactional_id)
+    answer = node.turns.run(work)
+    if isinstance(answer, CoroutineType):
+        context.connection.keep_frame()  # its records are still to be written
+    return answer
+
+
+def _write_in_transaction(
+    node: BrokerNode, context: RequestContext, request: ProduceRequest, transactional_id: str
+) -> Work[_WrittenAnswer]:
+    gate = Gate(node, context.version, request, transactional_id)
     adding = gate.add()
-    if adding is None:
-        return _write(node, context, request, gate)
-    return _write_later(node, context, bytearray(body), gate, adding)
-
-
-async def _write_later(
-    node: BrokerNode, context: RequestContext, body: bytearray, gate: Gate, adding: Awaitable[None]
-) -> Buffers | None:
-    """With a copy of the request: the connection fills its buffer again. What comes behind waits, to stay behind."""
-    await adding
-    answer = _write(node, context, parse_produce_request(context.version, memoryview(body)), gate)
-    return await answer if isinstance(answer, Pipelined) else answer
+    if adding is not None:
+        yield adding
+    return (yield from _write(node, context, request, gate))
 
 
 def _write(
     node: BrokerNode, context: RequestContext, request: ProduceRequest, gate: Gate | None
-) -> Buffers | Pipelined | None:
+) -> Work[_WrittenAnswer]:
     now_ms = node.clock()
     acks = request.acks
     failed = False
-    written = _Written([], [], [])
+    written = _Written([], [])
+    delayed: DelayedProduce | None = None
     repeated = _repeated(request)
     for topic in request.topics:
         results: list[ProducePartitionResult] = []
@@ -84,39 +89,48 @@ def _write(
                         ErrorCode.INVALID_REQUEST, "the request names this partition more than once; send one batch"
                     )
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
-                if partition.is_internal:
-                    _refuse_internal(partition, context)
-                if context.version < _ZSTD_SINCE:
-                    _refuse_zstd(part)
-                result, end_offset = _append(node, partition, part, now_ms, gate, acks=acks)
+                if partition.is_internal or context.version < _ZSTD_SINCE:
+                    _check_allowed(partition, part, context)
+                is_prepared = False
+                if partition.log.has_to_look_into(part.records):
+                    part = part._replace(records=(yield partial(partition.log.prepare, part.records, now_ms)))  # noqa: PLW2901
+                    is_prepared = True
+                result, end_offset = _append(node, partition, part, (now_ms, acks, is_prepared), gate)
                 results.append(result)
                 log = partition.log
                 if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
                     written.unflushed.append((partition, results, len(results) - 1))
                 if acks == -1 and log.high_watermark < end_offset:
-                    written.uncommitted.append(Uncommitted(partition, end_offset, results, len(results) - 1))
+                    delayed = delayed or DelayedProduce(node.loop, request.timeout_ms)
+                    delayed.add(Uncommitted(partition, end_offset, results, len(results) - 1))
             except KafkaError as error:
                 failed = True
                 _count_failure(node, error)
                 hint = leader_hint(node, error.code, topic.name, topic.topic_id, part.index)
                 results.append(_failure(part.index, error, hint))
+            yield
         written.topics.append((topic.name, topic.topic_id, results))
     if acks == 0:
         _flush_soon(node, written, failed)
         return None
     if written.unflushed:
-        committed = _when_committed(node, request, written, bytes).future if written.uncommitted else None
+        committed = delayed.answer_with(bytes).future if delayed is not None else None
         return Pipelined(node.spawn(_flush_then_answer(node, context, written, committed)))
-    if written.uncommitted:
-        return _when_committed(node, request, written, lambda: _encode(node, context, written.topics))
+    if delayed is not None:
+        return delayed.answer_with(lambda: _encode(node, context, written.topics))
     return _encode(node, context, written.topics, failed)
 
 
 def _append(
-    node: BrokerNode, partition: Partition, part: ProducePartition, now_ms: int, gate: Gate | None, *, acks: int
+    node: BrokerNode,
+    partition: Partition,
+    part: ProducePartition,
+    how: tuple[int, int, bool],
+    gate: Gate | None,
 ) -> tuple[ProducePartitionResult, int]:
     """The result, and the offset behind the batch, be it a new one or a known one."""
-    records = part.records
+    now_ms, acks, is_prepared = how
+    index, records = part
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
     if is_transactional(records):
@@ -126,13 +140,13 @@ def _append(
             )
         gate.check(partition, records)
     try:
-        info = partition.append(records, now_ms, required_acks=acks)
+        info = partition.append(records, now_ms, required_acks=acks, is_prepared=is_prepared)
     except DuplicateSequenceError as known:
         start_offset = partition.log.log_start_offset
-        known_result = ProducePartitionResult(part.index, 0, known.base_offset, known.timestamp_ms, start_offset)
+        known_result = ProducePartitionResult(index, 0, known.base_offset, known.timestamp_ms, start_offset)
         return known_result, known.last_offset + 1
     node.metrics.records_in += info.count
-    result = ProducePartitionResult(part.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
+    result = ProducePartitionResult(index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
     return result, info.last_offset + 1
 
 
@@ -151,12 +165,6 @@ def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResult
         hints = [result.current_leader for _, _, results in topics for result in results if result.current_leader]
         where = hinted_endpoints(node, context, hints)
     return encode_produce_response(context.version, context.correlation_id, topics, node_endpoints=where)
-
-
-def _when_committed(
-    node: BrokerNode, request: ProduceRequest, written: _Written, answer: Callable[[], Buffers]
-) -> Pipelined:
-    return DelayedProduce(node.loop, written.uncommitted, request.timeout_ms, answer).answer
 
 
 def _failure(index: int, error: KafkaError, hint: tuple[int, int] | None) -> ProducePartitionResult:
@@ -180,10 +188,12 @@ def _repeated(request: ProduceRequest) -> set[tuple[str | None, bytes | None, in
     return repeated
 
 
-def _refuse_internal(partition: Partition, context: RequestContext) -> None:
+def _check_allowed(partition: Partition, part: ProducePartition, context: RequestContext) -> None:
     """What stands in a state topic is what its coordinator decided: nobody else may write there."""
-    if context.client_id != _ADMIN_CLIENT:
+    if partition.is_internal and context.client_id != _ADMIN_CLIENT:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
+    if context.version < _ZSTD_SINCE:
+        _refuse_zstd(part)
 
 
 def _refuse_zstd(part: ProducePartition) -> None:

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.handlers.fetch import WAIT_MAX_MS
-from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.packed_metadata import endpoints
 from moldau.broker.share_fetches import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.share_partitions import LiveSharePartition
 from moldau.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from moldau.broker.turns import Work
 from moldau.coordinators.share.heartbeat import MEMBER_ID_LENGTH_MAX
 from moldau.coordinators.share.partition import Ack, AckType, Wanted
 from moldau.coordinators.share.state_shard import ShareKey
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
 
-LOADED_AT_ONCE = 20
-"""Share partitions that come to life before others get their turn: some milliseconds."""
 _RENEW_SINCE = 2
 _RECORD_LIMIT = 1
 _LOADING = frozenset(
@@ -84,7 +82,7 @@ async def handle_share_fetch(node: BrokerNode, context: RequestContext, request:
         error_code=error(ErrorCode.NONE),
         error_message=None,
         acquisition_lock_timeout=ms(lock_ms),
-        responses=_responses(node, schema, given, acknowledged),
+        responses=await node.turns.finish(_responses(node, schema, given, acknowledged)),
         node_endpoints=_node_endpoints(node, context, [*_refused(given), *_refused(acknowledged)]),
     )
 
@@ -148,7 +146,7 @@ async def _load(node: BrokerNode, keys: Iterable[ShareKey], group_id: str) -> No
     config = node.share_partitions.group_config(group_id)
     new = [key for key in keys if not node.share_partitions.is_live(key)]
     asked: list[Awaitable[None]] = []
-    async for key in in_turns(new, LOADED_AT_ONCE):
+    async for key in node.turns.each(new):
         with suppress(KafkaError):  # who looks for it is told
             loading = node.share_partitions.load(key, config)
             if loading is not None:
@@ -204,7 +202,7 @@ def _deliver(node: BrokerNode, lives: Sequence[LiveSharePartition], asked: _Fetc
 
 def _responses(
     node: BrokerNode, schema: Schema, given: Given, acknowledged: Mapping[ShareKey, Outcome]
-) -> tuple[Any, ...]:
+) -> Work[tuple[Any, ...]]:
     topics: dict[Any, list[Any]] = {}
     for key in dict.fromkeys([*given, *acknowledged]):
         outcome = given.get(key)
@@ -225,6 +223,7 @@ def _responses(
             ),
         )
         topics.setdefault(key.topic_id, []).append(partition)
+        yield
     return tuple(
         schema.ShareFetchableTopicResponse(topic_id=topic_id, partitions=tuple(partitions))
         for topic_id, partitions in topics.items()
@@ -251,7 +250,7 @@ async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, re
     except KafkaError as failure:
         refusal = failure
     topics: dict[Any, list[Any]] = {}
-    for key, outcome in acknowledged.items():
+    async for key, outcome in node.turns.each(acknowledged.items()):
         partition = schema.PartitionData(
             partition_index=key.partition,
             error_code=error(outcome.code if outcome else ErrorCode.NONE),
@@ -333,20 +332,20 @@ async def _acknowledge_all(
     may_renew = context.version >= _RENEW_SINCE and request.is_renew_ack
     outcomes: dict[ShareKey, Outcome] = {}
     writing: list[tuple[ShareKey, Awaitable[Any]]] = []
-    for topic in request.topics:
-        for partition in topic.partitions:
-            if not partition.acknowledgement_batches:
-                continue
-            key = ShareKey(group_id, topic.topic_id or ZERO_UUID, partition.partition_index)
-            try:
-                acks = [_ack(batch, may_renew) for batch in partition.acknowledgement_batches]
-                durable = node.share_partitions.acknowledge(key, member_id, acks)
-                outcomes[key] = None
-            except KafkaError as refusal:
-                outcomes[key] = refusal
-            else:
-                if durable is not None:
-                    writing.append((key, durable))
+    places = ((topic.topic_id or ZERO_UUID, partition) for topic in request.topics for partition in topic.partitions)
+    async for topic_id, partition in node.turns.each(places):
+        if not partition.acknowledgement_batches:
+            continue
+        key = ShareKey(group_id, topic_id, partition.partition_index)
+        try:
+            acks = [_ack(batch, may_renew) async for batch in node.turns.each(partition.acknowledgement_batches)]
+            durable = node.share_partitions.acknowledge(key, member_id, acks)
+            outcomes[key] = None
+        except KafkaError as refusal:
+            outcomes[key] = refusal
+        else:
+            if durable is not None:
+                writing.append((key, durable))
     for key, durable in writing:  # all of them are under way: together they take as long as the slowest
         try:
             await durable

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.asking import answer, asked
-from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS, GROUPS_AT_ONCE
-from moldau.broker.handlers.off_loop import in_turns
+from moldau.broker.handlers.consumer_groups import GROUP_OPERATIONS
 from moldau.broker.log_bounds import log_bounds
 from moldau.broker.share_states import NO_STATE
 from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
 
-PARTITIONS_AT_ONCE = 200
-"""Described before others get their turn: a millisecond or two."""
 _ASSIGNOR = "simple"
 
 
@@ -94,9 +91,7 @@ def _assignment(schema: Schema, reply: HeartbeatReply) -> Any:
 async def handle_share_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-    groups = [
-        _described(node, schema, group_id, operations) async for group_id in in_turns(request.group_ids, GROUPS_AT_ONCE)
-    ]
+    groups = [_described(node, schema, group_id, operations) async for group_id in node.turns.each(request.group_ids)]
     return schema.ShareGroupDescribeResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
@@ -146,7 +141,7 @@ def _member(node: BrokerNode, schema: Schema, member_id: str, member: ShareMembe
 
 async def handle_describe_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    groups = [await _group_offsets(node, schema, group) async for group in in_turns(request.groups, GROUPS_AT_ONCE)]
+    groups = [await _group_offsets(node, schema, group) async for group in node.turns.each(request.groups)]
     return schema.DescribeShareGroupOffsetsResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
@@ -172,11 +167,11 @@ async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
                 partitions=tuple(
                     [
                         await _partition_offsets(node, schema, ShareKey(request.group_id, topic_id or ZERO_UUID, index))
-                        async for index in in_turns(partitions, PARTITIONS_AT_ONCE)
+                        async for index in node.turns.each(partitions)
                     ]
                 ),
             )
-            for name, topic_id, partitions in wanted
+            async for name, topic_id, partitions in node.turns.each(wanted)
         ]
     except KafkaError as failure:
         refusal = failure
@@ -224,8 +219,8 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
     try:
         _check_group_id(request.group_id)
         known = {
-            image.topic_id: {one.partition_index for one in topic.partitions} & set(range(len(image.partitions)))
-            for topic in request.topics
+            image.topic_id: {each.partition_index for each in topic.partitions if image.partition(each.partition_index)}
+            async for topic in node.turns.each(request.topics)
             if (image := node.image.topics.get(topic.topic_name)) is not None
         }
         await node.groups.ready()
@@ -235,7 +230,10 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
                 request.group_id, lambda shard, waiter, _: add_states(shard, waiter, request.group_id, known)
             )
         )
-        responses = [await _altered_topic(node, schema, request.group_id, topic, epoch) for topic in request.topics]
+        responses = [
+            await _altered_topic(node, schema, request.group_id, topic, epoch)
+            async for topic in node.turns.each(request.topics)
+        ]
     except KafkaError as failure:
         refusal = failure
     return schema.AlterShareGroupOffsetsResponse(
@@ -249,7 +247,7 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
 async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic: Any, epoch: int) -> Any:
     image = node.image.topics.get(topic.topic_name)
     partitions = []
-    for wanted in topic.partitions:
+    async for wanted in node.turns.each(topic.partitions):
         code = ErrorCode.NONE
         if image is None or not 0 <= wanted.partition_index < len(image.partitions):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -303,7 +301,8 @@ async def handle_delete_share_group_offsets(node: BrokerNode, context: RequestCo
             )
         )
         responses = [
-            _deleted_topic(schema, topic.topic_name, ids.get(topic.topic_name), deleted) for topic in request.topics
+            _deleted_topic(schema, topic.topic_name, ids.get(topic.topic_name), deleted)
+            async for topic in node.turns.each(request.topics)
         ]
     except KafkaError as failure:
         refusal = failure

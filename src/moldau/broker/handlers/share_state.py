@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.asking import asked
-from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.share_states import NAMES, pack_batches, tell_summary, unpack_batches
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.partition import StateWrite
@@ -19,9 +18,6 @@ from moldau.wire.uuids import ZERO_UUID
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
-
-AT_ONCE = 100
-"""States touched before others get their turn: some milliseconds."""
 
 _Step = Callable[[ShareStateShard, Any, ShareKey, Any], Effects]
 
@@ -92,9 +88,12 @@ async def handle_share_group_state(node: BrokerNode, context: RequestContext, re
         for one in topic.partitions
     ]
     # All steps first, in the order of the request; then all of them wait for their records.
-    replies = [_ask(node, step, *each) async for each in in_turns(wanted, AT_ONCE)]
+    replies = [_ask(node, step, *each) async for each in node.turns.each(wanted)]
     results = iter(
-        [_result(schema, tell, key, *await _outcome(reply)) for (key, _), reply in zip(wanted, replies, strict=True)]
+        [
+            _result(schema, tell, key, *await _outcome(reply))
+            async for (key, _), reply in node.turns.each(zip(wanted, replies, strict=True))
+        ]
     )
     verb, suffix = NAMES[ApiKey(context.key)]
     make_topic = getattr(schema, f"{verb}State{suffix}Result")

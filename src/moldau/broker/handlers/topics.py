@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.handlers.changes import Outcomes, Planner, change_each, error_of, repeated
-from moldau.broker.handlers.off_loop import answer_in_thread
+from moldau.broker.turns import Work
 from moldau.config.describe import describe_topic
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.image import MetadataImage
@@ -31,12 +32,10 @@ from moldau.wire.uuids import random_uuid
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
+    from moldau.broker.partition import Partition
     from moldau.broker.request import RequestContext
 
 log = logging.getLogger(__name__)
-
-CREATED_INLINE_MAX = 4
-"""New topics whose configurations are told from the event loop: each takes nearly a millisecond."""
 
 _CONFIGS_FROM = 5
 _DELETION_DISABLED_FROM = 3
@@ -104,19 +103,13 @@ def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> l
 
 async def handle_create_topics(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     duplicates = repeated(topic.name for topic in request.topics)
-    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in duplicates]
+    wanted = [_new_topic(topic) async for topic in node.turns.each(request.topics) if topic.name not in duplicates]
     outcomes = await create_topics(node, wanted, validate_only=request.validate_only)
     outcomes.update(dict.fromkeys(duplicates, _duplicate_name()))
     names = dict.fromkeys(topic.name for topic in request.topics)
-
-    def answer() -> Any:
-        schema = context.schema
-        created = tuple(_created(node, schema, context.version, name, outcomes[name]) for name in names)
-        return schema.CreateTopicsResponse(throttle_time=ms(0), topics=created)
-
-    if len(names) <= CREATED_INLINE_MAX or context.version < _CONFIGS_FROM:
-        return answer()
-    return await answer_in_thread(node, context, answer)
+    schema = context.schema
+    created = [_created(node, schema, context.version, name, outcomes[name]) async for name in node.turns.each(names)]
+    return schema.CreateTopicsResponse(throttle_time=ms(0), topics=tuple(created))
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -187,27 +180,28 @@ async def handle_delete_topics(node: BrokerNode, context: RequestContext, reques
         code = ErrorCode.TOPIC_DELETION_DISABLED if version >= _DELETION_DISABLED_FROM else ErrorCode.INVALID_REQUEST
         refusals = dict.fromkeys(targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false."))
     schema = context.schema
-    return schema.DeleteTopicsResponse(
-        throttle_time=ms(0),
-        responses=tuple(
-            schema.DeletableTopicResult(
-                name=target.name,
-                topic_id=target.topic_id,
-                error_code=error_of(refusal),
-                error_message=refusal.message if refusal else None,
-            )
-            for target, refusal in refusals.items()
-        ),
-    )
+    responses = [
+        schema.DeletableTopicResult(
+            name=target.name,
+            topic_id=target.topic_id,
+            error_code=error_of(refusal),
+            error_message=refusal.message if refusal else None,
+        )
+        async for target, refusal in node.turns.each(refusals.items())
+    ]
+    return schema.DeleteTopicsResponse(throttle_time=ms(0), responses=tuple(responses))
 
 
 async def _delete(node: BrokerNode, targets: Sequence[_Target]) -> dict[_Target, KafkaError | None]:
     refusals: dict[_Target, KafkaError | None] = {}
     duplicates = repeated(targets)
-    resolved = {target: _resolve(node.image, target) for target in targets if target not in duplicates}
+    image = node.image
+    resolved = {
+        target: _resolve(image, target) async for target in node.turns.each(targets) if target not in duplicates
+    }
     clashing = repeated(resolved.values())
     planners: dict[_Target, Planner] = {}
-    for target in dict.fromkeys(targets):
+    async for target in node.turns.each(dict.fromkeys(targets)):
         answer = resolved.get(target, target)
         problem = _problem(target, target in duplicates, answer in clashing)
         if problem is not None:
@@ -257,7 +251,7 @@ async def handle_create_partitions(node: BrokerNode, context: RequestContext, re
     outcomes.update(dict.fromkeys(duplicates, _duplicate_name()))
     schema = context.schema
     results = []
-    for name in dict.fromkeys(topic.name for topic in request.topics):
+    async for name in node.turns.each(dict.fromkeys(topic.name for topic in request.topics)):
         outcome = outcomes[name]
         results.append(
             schema.CreatePartitionsTopicResult(
@@ -277,35 +271,32 @@ def _duplicate_name() -> KafkaError:
 
 
 async def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    deleted = [
-        (topic.name, [(part.partition_index, _delete_records(node, topic.name, part)) for part in topic.partitions])
-        for topic in request.topics
-    ]
+    places = ((topic.name, part) for topic in request.topics for part in topic.partitions)
+    directories: set[Path] = set()
+    deleted = [_delete_records(node, directories, *place) async for place in node.turns.each(places)]
     unsafe: StorageError | None = None
     try:
         # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
-        directories = {
-            node.find_partition(name, None, index).log.log_dir.path
-            for name, partitions in deleted
-            for index, outcome in partitions
-            if not isinstance(outcome, KafkaError)
-        }
         for directory in directories:
             await node.threads.disk(directory)(node.logs.checkpoint, directory)
     except StorageError as failure:
         log.error("deleted records may come back after a crash", extra={"why": failure.message})
         unsafe = failure
-    schema = context.schema
-    return schema.DeleteRecordsResponse(
-        throttle_time=ms(0),
-        topics=tuple(
-            schema.DeleteRecordsTopicResult(
-                name=name,
-                partitions=tuple(_deleted_records(schema, index, outcome, unsafe) for index, outcome in partitions),
-            )
-            for name, partitions in deleted
-        ),
-    )
+    topics = await node.turns.finish(_deleted_topics(context.schema, request.topics, iter(deleted), unsafe))
+    return context.schema.DeleteRecordsResponse(throttle_time=ms(0), topics=topics)
+
+
+def _deleted_topics(
+    schema: Schema, topics: Sequence[Any], outcomes: Iterator[int | KafkaError], unsafe: StorageError | None
+) -> Work[tuple[Any, ...]]:
+    told = []
+    for topic in topics:
+        partitions = []
+        for part in topic.partitions:
+            partitions.append(_deleted_records(schema, part.partition_index, next(outcomes), unsafe))
+            yield
+        told.append(schema.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(partitions)))
+    return tuple(told)
 
 
 def _deleted_records(schema: Schema, index: int, outcome: int | KafkaError, unsafe: StorageError | None) -> Any:
@@ -318,18 +309,21 @@ def _deleted_records(schema: Schema, index: int, outcome: int | KafkaError, unsa
     )
 
 
-def _delete_records(node: BrokerNode, topic: str, asked: Any) -> int | KafkaError:
-    """The partition's low watermark afterwards, or why it stays as it was."""
+def _delete_records(node: BrokerNode, directories: set[Path], topic: str, asked: Any) -> int | KafkaError:
+    """The partition's low watermark afterwards, or why it stays as it was; adds the directory of its log."""
     try:
-        return _move_log_start(node, topic, asked.partition_index, asked.offset)
+        partition = node.find_partition(topic, None, asked.partition_index)
+        low_watermark = _move_log_start(partition, asked.offset)
     except KafkaError as refusal:
         return refusal
+    directories.add(partition.log.log_dir.path)
+    return low_watermark
 
 
-def _move_log_start(node: BrokerNode, topic: str, index: int, offset: int) -> int:
+def _move_log_start(partition: Partition, offset: int) -> int:
     """Offset -1 stands for the high watermark."""
-    partition = node.find_partition(topic, None, index)
     partition.check_leads()
+    topic, index = partition.topic, partition.index
     partition_log = partition.log
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")

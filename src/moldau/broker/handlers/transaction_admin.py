@@ -7,7 +7,8 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.off_loop import answer_in_thread, in_turns
+from moldau.broker.handlers.off_loop import answer_in_thread
+from moldau.broker.turns import Work
 from moldau.coordinators.consumer.regex import compile_regex
 from moldau.coordinators.transactions.transaction import State, Transaction
 from moldau.errors import ErrorCode, KafkaError
@@ -16,9 +17,6 @@ from moldau.wire.messages import Schema, error, ms
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
-
-AT_ONCE = 200
-"""Partitions or transactions described before the loop serves others: a few milliseconds."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _STATES = {state.label: state for state in State}
@@ -30,7 +28,7 @@ _STATES = {state.label: state for state in State}
 async def handle_describe_producers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     places = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
-    described = iter([_producers(node, schema, *place) async for place in in_turns(places, AT_ONCE)])
+    described = iter([_producers(node, schema, *place) async for place in node.turns.each(places)])
     return await answer_in_thread(
         node,
         context,
@@ -76,7 +74,7 @@ def _producers(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
 
 async def handle_describe_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    states = [_describe(node, schema, one) async for one in in_turns(request.transactional_ids, AT_ONCE)]
+    states = [_describe(node, schema, one) async for one in node.turns.each(request.transactional_ids)]
     return await answer_in_thread(
         node,
         context,
@@ -133,7 +131,8 @@ async def handle_list_transactions(node: BrokerNode, context: RequestContext, re
     try:
         if node.transactions.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        found = [(one.transactional_id, one.producer_id, one.state.label) for one in _list(node, request)]
+        listed = await node.turns.finish(_list(node, request))
+        found = [(one.transactional_id, one.producer_id, one.state.label) for one in listed]
     except KafkaError as failure:
         code = failure.code
     return await answer_in_thread(
@@ -151,20 +150,26 @@ async def handle_list_transactions(node: BrokerNode, context: RequestContext, re
     )
 
 
-def _list(node: BrokerNode, request: Any) -> list[Transaction]:
+def _list(node: BrokerNode, request: Any) -> Work[list[Transaction]]:
     states = frozenset(request.state_filters)
     producer_ids = frozenset(request.producer_id_filters)
     duration_ms = getattr(request, "duration_filter", -1)
     pattern = getattr(request, "transactional_id_pattern", None)
     now_ms = node.clock()
-    found = [
-        one
-        for _, shard in node.transactions.shards()
-        for one in shard.transactions.values()
-        if (not states or one.state.label in states)
-        and (not producer_ids or one.producer_id in producer_ids)
-        and (duration_ms < 0 or now_ms - one.start_ms > duration_ms)
-    ]
+
+    def is_wanted(one: Transaction) -> bool:
+        return (
+            (not states or one.state.label in states)
+            and (not producer_ids or one.producer_id in producer_ids)
+            and (duration_ms < 0 or now_ms - one.start_ms > duration_ms)
+        )
+
+    found = []
+    for _, shard in node.transactions.shards():
+        for one in tuple(shard.transactions.values()):
+            if is_wanted(one):
+                found.append(one)
+            yield
     if not pattern:
         return found
     matching = compile_regex(pattern).filter(one.transactional_id for one in found)

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.off_loop import in_turns
 from moldau.broker.transactions import ask_with_id
-from moldau.broker.txn_markers import AT_ONCE_MAX, write_marker
+from moldau.broker.turns import Work
+from moldau.broker.txn_markers import write_marker
 from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
-from moldau.errors import ErrorCode, KafkaError, ProtocolError
-from moldau.wire.messages import error, ms
-from moldau.wire.produce import PARTITIONS_MAX
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
 
+TOGETHER_MAX = 100
+"""Transactions of one request that are looked at, and waited for, at once."""
 _FENCED_SINCE = 2
 _MANY_SINCE = 4
 _END_BUMPS_SINCE = 5
@@ -45,31 +47,30 @@ async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext
         producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
         codes = await _add_each(node, request.v3_and_below_transactional_id, producer, topics, version=0)
-        return schema.AddPartitionsToTxnResponse(
-            throttle_time=ms(0), results_by_topic_v3_and_below=_topic_results(context, topics, codes)
-        )
-    # Together, since each waits for its records to be committed.
-    codes_of_all = await asyncio.gather(
-        *(
-            _add_each(
-                node,
-                one.transactional_id,
-                Identity(one.producer_id, one.producer_epoch),
-                one.topics,
-                version=EPOCH_BUMP_SINCE,
-                verify_only=one.verify_only,
+        told = await node.turns.finish(_topic_results(context, topics, codes))
+        return schema.AddPartitionsToTxnResponse(throttle_time=ms(0), results_by_topic_v3_and_below=told)
+    results = []
+    transactions = iter(request.transactions)
+    while together := tuple(islice(transactions, TOGETHER_MAX)):
+        # Together, since each waits for its records to be committed.
+        codes_of_all = await asyncio.gather(
+            *(
+                _add_each(
+                    node,
+                    one.transactional_id,
+                    Identity(one.producer_id, one.producer_epoch),
+                    one.topics,
+                    version=EPOCH_BUMP_SINCE,
+                    verify_only=one.verify_only,
+                )
+                for one in together
             )
-            for one in request.transactions
         )
-    )
-    results = tuple(
-        schema.AddPartitionsToTxnResult(
-            transactional_id=one.transactional_id, topic_results=_topic_results(context, one.topics, codes)
-        )
-        for one, codes in zip(request.transactions, codes_of_all, strict=True)
-    )
+        async for one, codes in node.turns.each(zip(together, codes_of_all, strict=True)):
+            told = await node.turns.finish(_topic_results(context, one.topics, codes))
+            results.append(schema.AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=told))
     return schema.AddPartitionsToTxnResponse(
-        throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=results
+        throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=tuple(results)
     )
 
 
@@ -84,9 +85,7 @@ async def _add_each(
 ) -> dict[TopicPartition, ErrorCode]:
     """All the partitions or none: where one does not exist, the others are not attempted."""
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
-    if len(wanted) > PARTITIONS_MAX:
-        raise ProtocolError(f"{len(wanted)} partitions in one request; {PARTITIONS_MAX} are allowed")
-    missing = {one for one in wanted if not _exists(node, one)}
+    missing = {one async for one in node.turns.each(wanted) if not _exists(node, one)}
     if missing:
         return {
             one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -95,7 +94,7 @@ async def _add_each(
     if not verify_only:
         code = await _add(node, AddPartitions(transactional_id, producer, wanted, version))
         return dict.fromkeys(wanted, code)
-    codes = {one: _verify(node, transactional_id, producer, one) for one in wanted}
+    codes = {one: _verify(node, transactional_id, producer, one) async for one in node.turns.each(wanted)}
     return codes if await _is_settled(node, transactional_id) else dict.fromkeys(wanted, ErrorCode.NOT_COORDINATOR)
 
 
@@ -141,20 +140,17 @@ async def _is_settled(node: BrokerNode, transactional_id: str) -> bool:
 
 def _topic_results(
     context: RequestContext, topics: Sequence[Any], codes: dict[TopicPartition, ErrorCode]
-) -> tuple[Any, ...]:
+) -> Work[tuple[Any, ...]]:
     schema = context.schema
-    return tuple(
-        schema.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=tuple(
-                schema.AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=_code_for(context, codes[(topic.name, index)])
-                )
-                for index in topic.partitions
-            ),
-        )
-        for topic in topics
-    )
+    told = []
+    for topic in topics:
+        results = []
+        for index in topic.partitions:
+            code = _code_for(context, codes[(topic.name, index)])
+            results.append(schema.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
+            yield
+        told.append(schema.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=tuple(results)))
+    return tuple(told)
 
 
 # -- AddOffsetsToTxn, EndTxn
@@ -206,27 +202,27 @@ async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, re
         for topic in marker.topics
         for index in topic.partition_indexes
     )
-    written = [_write_marker(node, *place) async for place in in_turns(places, AT_ONCE_MAX)]
+    written = [_write_marker(node, *place) async for place in node.turns.each(places)]
     outcomes = iter(await asyncio.gather(*(wait for _, wait in written if wait is not None), return_exceptions=True))
     codes = iter([code if wait is None else _code_after(code, next(outcomes)) for code, wait in written])
-    return schema.WriteTxnMarkersResponse(
-        markers=tuple(
-            schema.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=tuple(
-                    schema.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=tuple(
-                            schema.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error(code))
-                            for index, code in zip(topic.partition_indexes, codes, strict=False)  # the next ones
-                        ),
-                    )
-                    for topic in marker.topics
-                ),
-            )
-            for marker in request.markers
-        )
-    )
+    markers = await node.turns.finish(_marker_results(schema, request.markers, codes))
+    return schema.WriteTxnMarkersResponse(markers=markers)
+
+
+def _marker_results(schema: Schema, markers: Sequence[Any], codes: Iterator[ErrorCode]) -> Work[tuple[Any, ...]]:
+    told = []
+    for marker in markers:
+        topics = []
+        for topic in marker.topics:
+            partitions = []
+            for index in topic.partition_indexes:
+                partitions.append(
+                    schema.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error(next(codes)))
+                )
+                yield
+            topics.append(schema.WritableTxnMarkerTopicResult(name=topic.name, partitions=tuple(partitions)))
+        told.append(schema.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=tuple(topics)))
+    return tuple(told)
 
 
 def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:

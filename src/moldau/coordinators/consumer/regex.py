@@ -28,10 +28,9 @@ MAX_STATES = 4_000
 """Of the automaton: nested repeats multiply."""
 MAX_REMEMBERED = 20_000
 """States in the sets that are remembered, a megabyte or two; then all are forgotten and found again."""
-MAX_WORK = 1_000_000
-"""States that a look through all topics may step over, for all patterns that are matched in one step: a fifth of a
-second. Those that people write need a few thousand each, whatever the number of topics, since the remembered sets are
-met again."""
+MAX_WORK = 60_000
+"""States that a look through all topics may step over, for all patterns that are matched in one step: 20 ms. Those that
+people write need a few thousand each, whatever the number of topics, since the remembered sets are met again."""
 MAX_DEPTH = 100
 """Of parentheses, since they are read by recursion."""
 

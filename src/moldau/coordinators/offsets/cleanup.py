@@ -53,8 +53,10 @@ def delete_offsets(shard: GroupShard, waiter: Waiter, group_id: str, partitions:
             for topic, _ in partitions
         ],
     )
-    wanted = {OffsetCommitKey(group_id, *one) for one in partitions if not group.is_subscribed_to(one[0])}
-    _bury(shard, [key for key in shard.offsets.keys(group_id) if key in wanted], effects)
+    wanted = [
+        OffsetCommitKey(group_id, *one) for one in dict.fromkeys(partitions) if not group.is_subscribed_to(one[0])
+    ]
+    _bury(shard, [key for key in wanted if shard.offsets.holds(key)], effects)
     return effects
 
 

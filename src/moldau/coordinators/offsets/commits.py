@@ -31,6 +31,14 @@ class Offset(NamedTuple):
     topic_id: uuid.UUID = ZERO_UUID
 
 
+class Prepared(NamedTuple):
+    """The records of a commit, and the error code of each of its offsets."""
+
+    records: Sequence[tuple[OffsetCommitKey, OffsetCommitValue]]
+    codes: list[ErrorCode]
+    batch: bytes | None = None
+
+
 class Commit(NamedTuple):
     group_id: str
     member_id: str
@@ -43,6 +51,8 @@ class Commit(NamedTuple):
     """Whether the client is of the time of member epochs, and understands the errors that came with them."""
     producer: tuple[int, int] | None = None
     """Id and epoch of the producer whose transaction this is part of."""
+    prepared: Prepared | None = None
+    """What `records_of` makes of the offsets, where that was done before."""
 
 
 def commit(shard: GroupShard, waiter: Waiter, request: Commit, now_ms: int) -> Effects:
@@ -56,7 +66,13 @@ def commit(shard: GroupShard, waiter: Waiter, request: Commit, now_ms: int) -> E
             group.sign_of_life(request.member_id, now_ms)
     elif request.generation >= 0:
         raise _no_group(request)
-    effects.reply(waiter, _record(shard, request, effects))
+    prepared = request.prepared or records_of(request, shard.config.offset_metadata_max_bytes, shard.wall_clock())
+    effects.records += prepared.records
+    effects.batch = prepared.batch
+    producer_id = NO_PRODUCER if request.producer is None else request.producer[0]
+    for key, value in prepared.records:
+        shard.offsets.apply(key, value, producer_id)
+    effects.reply(waiter, prepared.codes)
     if group is None and effects.records:
         # Whoever only keeps offsets here has a group without members and protocol: Kafka calls it simple.
         shard.groups[request.group_id] = ClassicGroup(request.group_id, shard.wall_clock())
@@ -85,12 +101,11 @@ def _no_group(request: Commit) -> KafkaError:
     return KafkaError(code, f"there is no group {request.group_id!r}")
 
 
-def _record(shard: GroupShard, request: Commit, effects: Effects) -> list[ErrorCode]:
-    timestamp_ms = shard.wall_clock()
-    metadata_max = shard.config.offset_metadata_max_bytes
+def records_of(request: Commit, metadata_max: int, timestamp_ms: int) -> Prepared:
+    """Reads nothing but the request: any thread may call it."""
     expire_ms = NO_EXPIRY if request.retention_ms == DEFAULT_RETENTION else timestamp_ms + request.retention_ms
-    producer_id = NO_PRODUCER if request.producer is None else request.producer[0]
     codes = []
+    records = []
     for topic, partition, offset, leader_epoch, metadata, topic_id in request.offsets:
         if metadata and len(metadata) > metadata_max:
             codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -104,10 +119,9 @@ def _record(shard: GroupShard, request: Commit, effects: Effects) -> list[ErrorC
             expire_timestamp=expire_ms,
             topic_id=topic_id,
         )
-        effects.record(key, value)
-        shard.offsets.apply(key, value, producer_id)
+        records.append((key, value))
         codes.append(ErrorCode.NONE)
-    return codes
+    return Prepared(records, codes)
 
 
 class Asked(NamedTuple):
@@ -135,6 +149,11 @@ class Fetched(NamedTuple):
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
+
+
+def fetchable(shard: GroupShard, group_id: str) -> list[tuple[str, int]]:
+    """The partitions of which the group has an offset, in no order."""
+    return [partition for partition, _ in shard.offsets.of_group(group_id)] if group_id in shard.groups else []
 
 
 def fetch(shard: GroupShard, request: Fetch) -> list[Fetched]:

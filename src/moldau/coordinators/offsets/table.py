@@ -119,6 +119,11 @@ class OffsetTable:
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         return (topic, partition) in self._open.get(group_id, {})
 
+    def holds(self, key: OffsetCommitKey) -> bool:
+        """Whether there is such an offset, current or pending."""
+        partition = (key.topic, key.partition)
+        return partition in self._committed.get(key.group, {}) or partition in self._open.get(key.group, {})
+
     def has_any(self, group_id: str) -> bool:
         """Current or pending."""
         return group_id in self._committed or group_id in self._open

@@ -46,6 +46,8 @@ EPOCH_BUMP_SINCE = 2
 
 PARTITIONS_BYTES_MAX = 512 * 1024
 """Of one transaction, in its record: a record has to fit into `message.max.bytes` (1 MiB unless somebody set it)."""
+PARTITIONS_MAX = 10_000
+"""Of one transaction: they are sorted and written again whenever one more comes, which takes this many 10 ms."""
 
 TopicPartition = tuple[str, int]
 
@@ -247,7 +249,7 @@ class Transaction:
         if not begins and self.partitions.issuperset(partitions):
             return False
         together = self.partitions.union(partitions)
-        if _size_of(together) > PARTITIONS_BYTES_MAX:
+        if len(together) > PARTITIONS_MAX or _size_of(together) > PARTITIONS_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(together)} partitions are too many for one transaction")
         self._enter(State.ONGOING, timestamp_ms, self.identity)
         self.partitions = together

@@ -1,0 +1,95 @@
+"""Work of a request that takes long, done on the event loop in turns, so that no client holds up the others.
+
+A handler whose work grows with its request is a generator. It yields wherever others may have their turn, which costs
+nothing as long as the work is short: then it is done at once. Where it yields an awaitable, that is awaited; where it
+yields a function, that runs in a thread, and may use only what nobody changes meanwhile. The generator goes on with
+the result.
+
+    for one in request.partitions:
+        results.append(look_up(one))
+        yield
+    found = yield partial(search, batch)
+
+Between two turns everything may change: other requests are handled, leaders move, topics go. The next request of the
+same connection waits until the work is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from time import perf_counter
+from typing import Any, TypeAlias, TypeVar
+
+TURN_S = 0.003
+"""How long one turn takes: long enough that the changes of turns do not matter, far below what a client notices."""
+
+T = TypeVar("T")
+InThread: TypeAlias = "Callable[[], Any]"
+Wanted: TypeAlias = "InThread | Awaitable[Any] | None"
+Work: TypeAlias = "Generator[Any, Any, T]"
+"""What it yields is a `Wanted`."""
+
+
+class Turns:
+    """All long work of a broker: however many requests there are, one of them has a turn between two looks at the
+    sockets."""
+
+    def __init__(self, in_thread: Callable[[InThread], Awaitable[Any]]) -> None:
+        self._in_thread = in_thread
+        self._lane = asyncio.Lock()
+
+    def run(self, work: Work[T]) -> T | Coroutine[Any, Any, T]:
+        """What the work comes to; an awaitable of it where one turn is not enough."""
+        outcome = _turn(work, work.__next__)
+        return outcome.value if isinstance(outcome, StopIteration) else self._go_on(work, outcome)
+
+    async def finish(self, work: Work[T]) -> T:
+        """The same for those who wait anyway."""
+        outcome = _turn(work, work.__next__)
+        return outcome.value if isinstance(outcome, StopIteration) else await self._go_on(work, outcome)
+
+    async def _go_on(self, work: Work[T], wanted: Wanted) -> T:
+        outcome: StopIteration | Wanted = wanted
+        while not isinstance(outcome, StopIteration):
+            resume: Callable[[], Any] = work.__next__
+            if outcome is None:
+                await self.pause()
+            else:
+                resume = await self._resumption(work, outcome)
+            outcome = _turn(work, resume)
+        result: T = outcome.value
+        return result
+
+    async def _resumption(self, work: Work[T], wanted: InThread | Awaitable[Any]) -> Callable[[], Any]:
+        try:
+            result = await (wanted if isinstance(wanted, Awaitable) else self._in_thread(wanted))
+        except Exception as error:
+            failure = error
+            return lambda: work.throw(failure)
+        return lambda: work.send(result)
+
+    async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """The items, with a pause whenever the time of a turn is over. For handlers that also wait for other things."""
+        ends_s = perf_counter() + TURN_S
+        for item in items:
+            yield item
+            if perf_counter() >= ends_s:
+                await self.pause()
+                ends_s = perf_counter() + TURN_S
+
+    async def pause(self) -> None:
+        async with self._lane:
+            await asyncio.sleep(0)
+
+
+def _turn(work: Work[Any], resume: Callable[[], Wanted]) -> StopIteration | Wanted:
+    """The end of the work, or what it waits for; None when its time is over."""
+    ends_s = perf_counter() + TURN_S
+    try:
+        wanted = resume()
+        while wanted is None and perf_counter() < ends_s:
+            wanted = next(work)
+        return wanted
+    except StopIteration as end:
+        return end
