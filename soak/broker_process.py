@@ -30,13 +30,15 @@ _PORTS = range(10_000, 30_000)
 _PROBE = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
-def free_port() -> int:
+def free_port(count: int = 1) -> int:
+    """The first of `count` ports in a row that nobody uses."""
     choose = random.SystemRandom()
     while True:
-        port = choose.choice(_PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((_HOST, port))
-            return port
+        first = choose.choice(_PORTS)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for port in range(first, first + count):
+                probes.enter_context(socket.socket()).bind((_HOST, port))
+            return first
 
 
 def command(name: str) -> str:

@@ -16,15 +16,14 @@ from moldau import Broker
 from moldau.broker import node as broker_node
 from moldau.broker import server as broker_server
 from moldau.broker.partition import Partition
-from moldau.broker.server import Server
-from moldau.config.broker import BrokerConfig
 from moldau.log import files
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import ms, request_schema
 from tests.integration.conftest import make_topic
 from tests.integration.raw import RawClient, batch_of, produce_request
-from tests.integration.waiting import eventually
+from tests.integration.servers import server_of
+from tests.integration.waiting import eventually, until
 
 PARTITIONS = 24
 """Half of them on the disk that hangs: more fsyncs than there are threads for it."""
@@ -116,20 +115,10 @@ def _member(client: RawClient) -> Callable[[], int]:
     return lambda: int(client.ask(beat.HeartbeatRequest(**me)).error_code)
 
 
-def _server(folder: Path, node_id: int, *log_dirs: Path) -> Server:
-    properties = {
-        "node.id": str(node_id),
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-        "log.dirs": ",".join(map(str, log_dirs)),
-        "moldau.metadata.dir": str(folder / "metadata"),
-        "broker.heartbeat.interval.ms": "100",
-    }
-    return Server(BrokerConfig.from_properties(properties, strict=True)[0])
-
-
 async def test_a_member_of_a_cluster_keeps_its_place(tmp_path: Path, disk: HangingDisk) -> None:
-    controller = _server(tmp_path, 1, tmp_path / "controller")
-    broker = _server(tmp_path, 2, tmp_path / "good", disk.folder)
+    beats = {"broker.heartbeat.interval.ms": 100}
+    controller = server_of(tmp_path, 1, beats)
+    broker = server_of(tmp_path, 2, {**beats, "log.dirs": f"{tmp_path / 'good'},{disk.folder}"})
     await controller.start()
     await broker.start()
 
@@ -153,14 +142,12 @@ async def test_a_member_of_a_cluster_keeps_its_place(tmp_path: Path, disk: Hangi
             partition.append(memoryview(bytearray(batch_of(b"v"))), broker.node.clock())
             broker.node.group_commit.flush_soon(partition.log)
         async with asyncio.timeout(60):
-            while disk.waiting < 4:
-                await asyncio.sleep(0.01)
+            await until(lambda: disk.waiting >= 4, "fsyncs hang")
             await create("later", 4)
             machine = controller.node.controller.machine
             assert machine is not None
             before_ms = machine._last_seen_ms[2]
-            while machine._last_seen_ms[2] == before_ms:
-                await asyncio.sleep(0.01)
+            await until(lambda: machine._last_seen_ms[2] != before_ms, "a heartbeat arrives")
             assert not controller.node.image.brokers[2].fenced
             await broker.stop()
     finally:

@@ -21,16 +21,17 @@ from moldau.broker.node import BrokerNode
 from moldau.broker.peers import FORWARDING
 from moldau.broker.request import RequestContext
 from moldau.broker.server import Server
-from moldau.config.broker import BrokerConfig
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, ms, request_head
 from soak.broker_process import command
+from tests.integration.servers import server_of
 from tests.integration.waiting import eventually
 
 SESSION_MS = 6_000
+QUICK = {"broker.session.timeout.ms": SESSION_MS, "broker.heartbeat.interval.ms": 100}
 
 
 @pytest.fixture
@@ -76,22 +77,10 @@ def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path, sile
         broker.wait()
 
 
-def server_of(folder: Path, node_id: int) -> Server:
-    properties = {
-        "node.id": str(node_id),
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-        "log.dirs": str(folder / f"data-{node_id}"),
-        "moldau.metadata.dir": str(folder / "metadata"),
-        "broker.session.timeout.ms": str(SESSION_MS),
-        "broker.heartbeat.interval.ms": "100",
-    }
-    return Server(BrokerConfig.from_properties(properties, strict=True)[0])
-
-
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
     """The controller, and another broker."""
-    first, second = server_of(tmp_path, 1), server_of(tmp_path, 2)
+    first, second = (server_of(tmp_path, node_id, QUICK) for node_id in (1, 2))
     await first.start()
     await second.start()
     assert first.node.controller.is_active
@@ -103,7 +92,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
 async def test_a_controller_that_is_deposed_while_it_starts_keeps_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = server_of(tmp_path, 1)
+    before = server_of(tmp_path, 1, QUICK)
     await before.start()
     await before.node.change_metadata(
         lambda image: plan_create_topic(image, "t", topic_id=uuid.uuid4(), broker_config=before.node.config)
@@ -114,7 +103,7 @@ async def test_a_controller_that_is_deposed_while_it_starts_keeps_its_logs(
         self._node.controller.deposed()
 
     monkeypatch.setattr(Membership, "_bury_the_dead", depose)  # the first thing that it does
-    after = server_of(tmp_path, 1)
+    after = server_of(tmp_path, 1, QUICK)
     starting = asyncio.ensure_future(after.start())
     async with asyncio.timeout(10):
         while not after.node._is_open:

@@ -16,9 +16,7 @@ import pytest
 import moldau
 from moldau import Broker
 from moldau.broker.metrics_table import HISTOGRAMS, METRICS
-from moldau.broker.server import Server
 from moldau.client.admin import create_topic
-from moldau.config.broker import BrokerConfig
 from moldau.errors import ConfigError
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
@@ -26,6 +24,7 @@ from soak.broker_process import free_port
 from tests.integration.clients import CLIENTS, Message
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient, batch_of
+from tests.integration.servers import server_of
 from tests.integration.waiting import eventually
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
@@ -110,8 +109,7 @@ def test_a_port_that_is_taken_ends_the_start_with_a_sentence(port: int) -> None:
 
 
 def test_leaders_that_move_are_counted_and_logged(tmp_path: Path) -> None:
-    first = free_port()
-    config = {"moldau.metrics.port": first, "default.replication.factor": 2, "broker.session.timeout.ms": 3_000}
+    config = {"moldau.metrics.port": free_port(2), "default.replication.factor": 2, "broker.session.timeout.ms": 3_000}
     with moldau.Cluster(2, config, data_dir=tmp_path) as cluster:
         ports = [int(broker.properties["moldau.metrics.port"]) for broker in cluster.brokers]
         with cluster_at(cluster.bootstrap_servers) as client:
@@ -143,14 +141,7 @@ async def test_a_broker_that_waits_for_its_cluster_is_healthy_and_not_ready(tmp_
     store.open()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the controller: it takes connections and says nothing
         store.campaign(Candidate(9, "127.0.0.1", silent.getsockname()[1]), lambda _: None)
-        properties = {
-            "node.id": "1",
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(tmp_path / "data"),
-            "moldau.metadata.dir": str(tmp_path / "metadata"),
-            "moldau.metrics.port": str(port),
-        }
-        server = Server(BrokerConfig.from_properties(properties, strict=True)[0])
+        server = server_of(tmp_path, 1, {"moldau.metrics.port": port})
         starting = asyncio.ensure_future(server.start())
         try:
             await asyncio.to_thread(eventually, lambda: _is_open(port), "the port is open before the broker is ready")

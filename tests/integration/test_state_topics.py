@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from moldau.broker.server import Server
-from moldau.config.broker import BrokerConfig
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from tests.integration.servers import server_of
+from tests.integration.waiting import until
 
 Start = Callable[[int], Awaitable[Server]]
 
@@ -23,15 +24,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     servers: list[Server] = []
 
     async def start_broker(node_id: int) -> Server:
-        properties = {
-            "node.id": str(node_id),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(tmp_path / f"data-{node_id}"),
-            "moldau.metadata.dir": str(tmp_path / "metadata"),
-            "offsets.topic.num.partitions": "6",
-            "transaction.state.log.num.partitions": "6",
-        }
-        server = Server(BrokerConfig.from_properties(properties, strict=True)[0])
+        few = {"offsets.topic.num.partitions": 6, "transaction.state.log.num.partitions": 6}
+        server = server_of(tmp_path, node_id, few)
         await server.start()
         servers.append(server)
         return server
@@ -96,9 +90,7 @@ async def test_groups_and_transactions_work_on_one_broker_and_are_replicated_whe
         parts = third.node.image.topics[topic].partitions
         return all({*one.replicas} == {*one.isr} == {1, 2, 3} and not one.adding for one in parts)
 
-    async with asyncio.timeout(30):
-        while not (is_whole(GROUPS_TOPIC) and is_whole(TRANSACTIONS_TOPIC)):
-            await asyncio.sleep(0.02)
+    await until(lambda: is_whole(GROUPS_TOPIC) and is_whole(TRANSACTIONS_TOPIC), "each broker has a replica")
     preferred = Counter(one.replicas[0] for one in third.node.image.topics[GROUPS_TOPIC].partitions)
     assert preferred == {1: 2, 2: 2, 3: 2}
     await first.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,25 @@ from moldau.broker.metadata_feed import MetadataFeed
 from moldau.broker.node import BrokerNode
 from moldau.broker.request import RequestContext
 from moldau.broker.server import Server
-from moldau.config.broker import BrokerConfig
 from moldau.metadata.shared_store import SharedStore
 from moldau.wire.apis import ApiKey
 from moldau.wire.fetch import FetchRequest
+from tests.integration.servers import server_of
+from tests.integration.waiting import until
 
 SESSION_MS = 3_000
 NEVER_MS = 3_600_000
 
 
-def server_of(folder: Path, node_id: int, session_ms: int = SESSION_MS) -> Server:
-    properties = {
-        "node.id": str(node_id),
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-        "log.dirs": str(folder / f"data-{node_id}"),
-        "moldau.metadata.dir": str(folder / "metadata"),
-        "broker.session.timeout.ms": str(session_ms),
-        "broker.heartbeat.interval.ms": "100",
-    }
-    return Server(BrokerConfig.from_properties(properties, strict=True)[0])
+def _quick(session_ms: int) -> dict[str, object]:
+    return {"broker.session.timeout.ms": session_ms, "broker.heartbeat.interval.ms": 100}
 
 
 @pytest.fixture
 async def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Server]]:
     """The first one is the controller, and to the store it will be for an hour, however silent it is."""
     monkeypatch.setattr(server, "make_store", lambda _: SharedStore(tmp_path / "metadata", session_timeout_ms=NEVER_MS))
-    servers = [server_of(tmp_path, node_id) for node_id in (1, 2, 3)]
+    servers = [server_of(tmp_path, node_id, _quick(SESSION_MS)) for node_id in (1, 2, 3)]
     for each in servers:
         await each.start()
     assert servers[0].node.controller.is_active
@@ -47,15 +40,6 @@ async def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.undo()
     for each in reversed(servers):
         await each.stop()
-
-
-async def until(is_so: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(30):
-            while not is_so():
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, controller: Server, brokers: set[int]) -> None:
@@ -115,7 +99,7 @@ async def test_a_silent_machine_does_not_keep_a_new_controller_from_fencing_its_
         return await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(membership, "refuses", no_answer)  # neither does it refuse, nor accept
-    first, second = (server_of(tmp_path, node_id, NEVER_MS) for node_id in (1, 2))
+    first, second = (server_of(tmp_path, node_id, _quick(NEVER_MS)) for node_id in (1, 2))
     await first.start()
     await second.start()
     try:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import subprocess
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
 from soak.broker_process import command
+from tests.integration.waiting import until
 from tests.integration.zookeeper import ZooKeeper
 
 SESSION_MS = 2_000
@@ -29,12 +29,6 @@ def properties(folder: Path, connect: str, number: int) -> dict[str, str]:
         "zookeeper.connection.timeout.ms": "20000",
         "broker.session.timeout.ms": str(SESSION_MS),
     }
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_broker_whose_id_is_taken_says_so_and_exits(tmp_path: Path, zookeeper: ZooKeeper) -> None:
@@ -69,9 +63,9 @@ async def test_a_zookeeper_that_goes_away_and_comes_back_costs_two_lines(
         try:
             caplog.clear()
             ensemble.servers[0].kill()
-            await until(lambda: server.node.controller.leadership is None)
+            await until(lambda: server.node.controller.leadership is None, "it has no controller")
             ensemble.servers[0].start()
-            await until(lambda: "this broker is the controller" in caplog.messages)
+            await until(lambda: "this broker is the controller" in caplog.messages, "it is the controller again")
             said = [record.getMessage() for record in caplog.records if record.name.startswith(("kazoo", "moldau"))]
         finally:
             await server.stop()

@@ -25,19 +25,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(tmp_path)}
 
 
-def three_free_ports() -> int:
-    """The first of them."""
-    while True:
-        first = free_port()
-        taken = subprocess.run(
-            [sys.executable, "-c", f"import socket\nfor n in (1, 2): socket.create_server(('127.0.0.1', {first} + n))"],
-            capture_output=True,
-            check=False,
-        )
-        if not taken.returncode:
-            return first
-
-
 def substituted(text: str, folder: Path, zookeeper_port: int, broker_port: int) -> str:
     """With ports that are free and folders of this test."""
     return text.replace("2181", str(zookeeper_port)).replace("9092", str(broker_port)).replace("/tmp/", f"{folder}/")
@@ -49,7 +36,7 @@ def stop_all(environment: dict[str, str]) -> None:
 
 
 def test_every_command_of_the_page_runs(tmp_path: Path, environment: dict[str, str]) -> None:
-    ports = free_port(), three_free_ports()
+    ports = free_port(), free_port(3)
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     samples = f"sed -i {' '.join(_edits(tmp_path, *ports))} config/*.properties\n"
     first, *others = (substituted(block, tmp_path, *ports) for block in blocks)

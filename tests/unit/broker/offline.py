@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,14 @@ from moldau.wire.batch import encode_batch
 from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
 
 LISTENER, ADVERTISED = "PLAINTEXT", ("broker.example", 9092)
+DEADLINE_S = 30.0
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Waits for a state, never for a time."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_so():
+            await asyncio.sleep(0.002)
 
 
 class OfflineConnection:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import psutil
 import pytest
-from offline import OfflineBroker, StartOffline
+from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker import cleaning
 from moldau.broker.cleaning import Cleaner
@@ -18,7 +18,6 @@ from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import encode_batch
 
 SETTINGS = {"log.cleaner.backoff.ms": "50"}
-DEADLINE_S = 30.0
 
 
 @asynccontextmanager
@@ -30,12 +29,6 @@ async def cleaner_of(broker: OfflineBroker) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_true():
-            await asyncio.sleep(0.01)
 
 
 async def fill(broker: OfflineBroker, topic: str, value: bytes = b"v") -> PartitionLog:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from offline import OfflineBroker, StartOffline
+from offline import OfflineBroker, StartOffline, until
 from test_handlers_groups import Group
 
 from moldau.broker.handlers.share_fetch import _deliver, _Fetch
@@ -38,12 +38,6 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
         monkeypatch.setattr(time, "time_ns", lambda: real_ns() + by_s * 10**9)
 
     return step
-
-
-async def until(is_so: Callable[[], object], within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not is_so():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_dead_member_goes_after_its_session_and_a_living_one_stays(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline
+from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker import coordinator as shell
 from moldau.broker.coordinator import Coordinator, Reply
@@ -100,12 +100,6 @@ async def started(offline_broker: OfflineBroker) -> Coordinator[Counters]:
 
 def add(name: str) -> Callable[[Counters, Reply, int], Effects]:
     return lambda shard, reply, _: shard.add(name, reply)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

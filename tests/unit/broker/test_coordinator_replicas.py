@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline
-from test_coordinator import Counters, add, counters, until
+from offline import OfflineBroker, StartOffline, until
+from test_coordinator import Counters, add, counters
 
 from moldau.broker import coordinator as shell
 from moldau.broker.coordinator import Coordinator

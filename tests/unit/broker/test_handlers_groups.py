@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline
+from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker.handlers.groups import _heartbeat_frame
 from moldau.coordinators.classic.base import State
@@ -47,9 +47,7 @@ class Group:
 
     async def reaches(self, state: State) -> None:
         group: Any = self.broker.node.groups.shard(self.group_id).groups[self.group_id]
-        async with asyncio.timeout(10):
-            while group.state is not state:
-                await asyncio.sleep(0.001)
+        await until(lambda: group.state is state)
 
     async def join(self, member_id: str = "", instance_id: str | None = None, **changes: Any) -> Any:
         def build(schema: Schema) -> Any:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from offline import OfflineBroker, StartOffline
+from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker import group_lag
 from moldau.broker.group_lag import GroupLag, GroupTopicLag
@@ -109,9 +109,7 @@ async def test_metadata_that_is_not_in_force_for_long_makes_a_broker_unready(
     probing = asyncio.ensure_future(health.probe_forever())
     node._newest = node.image.apply([])
     object.__setattr__(node._newest, "version", node.image.version + 1)
-    async with asyncio.timeout(10):
-        while not health.why_not_ready():
-            await asyncio.sleep(0.01)
+    await until(health.why_not_ready)
     assert health.why_not_ready() == [
         f"metadata version {node.image.version} is in force, {node.image.version + 1} is known"
     ]

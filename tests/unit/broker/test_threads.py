@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from offline import until
 
 from moldau.broker.threads import DISK_THREADS, Lane, Threads
 
@@ -27,9 +28,7 @@ async def test_a_lane_that_hangs_holds_up_no_other() -> None:
     stuck = [threads.disk(slow)(may_go.wait, 60) for _ in range(2 * DISK_THREADS)]
     for lane in (threads.disk(fast), threads.metadata, threads.compute, threads.files, threads.cleaning):
         assert await lane(lane.name.upper) == lane.name.upper()
-    async with asyncio.timeout(10):
-        while not threads.disk(slow).busy_s:
-            await asyncio.sleep(0.001)
+    await until(lambda: threads.disk(slow).busy_s)
     assert not any(one.done() for one in stuck)
     may_go.set()
     assert await asyncio.gather(*stuck) == [True] * len(stuck)
