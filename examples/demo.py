@@ -41,7 +41,7 @@ WINDOW_S = 5
 WINDOWS_SHOWN = 4
 # Without a terminal it ends so long after the first result, or without one after so long.
 SECONDS_OF_RESULTS = 12.0
-SECONDS_TO_FIRST_RESULT = 60.0
+SECONDS_TO_FIRST_RESULT = 120.0
 # librdkafka says on standard error that connections end when the broker does; so errors only.
 QUIET = {"log_level": 3}
 # For what is on its way when the demo ends.

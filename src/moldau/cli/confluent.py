@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from moldau.cli.common import DEFAULT_SERVER, did_you_mean, warn
+from moldau.client.property_names import CLIENT_PROPERTIES
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
 _METADATA_TRY_S = 1.0  # how long one metadata request may hang before errors so far are shown
@@ -105,7 +106,9 @@ def _create(kind: Callable[[Any], Any], config: Mapping[str, Any]) -> Any:
     try:
         return kind(dict(config))
     except KafkaException as error:
-        raise ConfigError(error.args[0].str()) from error
+        text = error.args[0].str()
+        unknown = re.search(r'No such configuration property: "([^"]+)"', text)
+        raise ConfigError(text + (did_you_mean(unknown[1], CLIENT_PROPERTIES) if unknown else "")) from error
 
 
 @contextmanager
