@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 
 STEPS_MAX = 1000
 """Steps that share one write: enough for a storm of them, few enough to be answered soon."""
-MOVES_LOGGED_AT_ONCE = 50
-"""Lines of the log before others get their turn: a millisecond or so."""
 EVERYWHERE_TIMEOUT_S = 1.0
 """How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
 TICK_INTERVAL_S = 0.1
@@ -274,7 +272,14 @@ class ControllerShell:
                 metrics.leader_elections += 1
                 metrics.unclean_leader_elections += move.is_unclean
         if moved:
-            self._node.spawn(_log_moves(moved))
+            self._node.spawn(self._log_moves(moved))
+
+    async def _log_moves(self, moved: Sequence[LeaderMove | IsrMove]) -> None:
+        async for move in self._node.turns.each(moved):
+            message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
+            level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
+            told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
+            log.log(level, message, extra=told)
 
     async def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
@@ -369,16 +374,6 @@ class ControllerShell:
             await self.run(lambda image: (machine.broker_died(image, broker_id, broker.broker_epoch), None))
         except KafkaError as error:
             log.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
-
-
-async def _log_moves(moved: Sequence[LeaderMove | IsrMove]) -> None:
-    for number, move in enumerate(moved, start=1):
-        message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
-        level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
-        told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
-        log.log(level, message, extra=told)
-        if number % MOVES_LOGGED_AT_ONCE == 0:
-            await asyncio.sleep(0)
 
 
 def _shown(brokers: int | tuple[int, ...]) -> str:

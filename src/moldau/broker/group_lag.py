@@ -27,8 +27,6 @@ INTERVAL_S = 15.0
 SERIES_MAX = 1_000
 """Groups times topics that are reported, the largest lags first: group names come from clients, and each one is a time
 series that Prometheus keeps. `moldau_group_lag_left_off` counts the others."""
-OFFSETS_AT_ONCE = 500
-"""Looked at before others get their turn."""
 ASK_TIMEOUT_S = 5.0
 
 TopicPartition = tuple[str, int]
@@ -55,31 +53,26 @@ class GroupLag:
             await asyncio.sleep(INTERVAL_S)
 
     async def measure(self) -> None:
+        turns = self._node.turns
         committed: list[tuple[str, TopicPartition, int]] = []
-        paused_at = 0
         for _, shard in self._node.groups.shards():
-            for group_id in shard.offsets.groups():
+            async for group_id in turns.each(shard.offsets.groups()):
                 offsets = shard.offsets.of_group(group_id)
                 committed += [(group_id, partition, value.offset) for partition, value in offsets]
-                if len(committed) >= paused_at + OFFSETS_AT_ONCE:
-                    paused_at = len(committed)
-                    await asyncio.sleep(0)
         ends = await self._ends({partition for _, partition, _ in committed})
         lags: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for number, (group_id, partition, offset) in enumerate(committed):
+        async for group_id, partition, offset in turns.each(committed):
             end = ends.get(partition)
             if end is not None and offset >= 0:
                 lags[group_id, partition[0]] += max(0, end - offset)
-            if number % OFFSETS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        told = heapq.nlargest(SERIES_MAX, (GroupTopicLag(lag, *key) for key, lag in lags.items()))
-        self.series, self.left_off = told, len(lags) - len(told)
+        largest = heapq.nlargest(SERIES_MAX, (GroupTopicLag(lag, *key) for key, lag in lags.items()))
+        self.series, self.left_off = largest, len(lags) - len(largest)
 
     async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
         remote: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         image = self._node.image
-        for number, (name, index) in enumerate(partitions):
+        async for name, index in self._node.turns.each(partitions):
             found = self._node.logs.get(name, index)
             topic = image.topics.get(name)
             partition = topic.partition(index) if topic is not None else None
@@ -87,8 +80,6 @@ class GroupLag:
                 ends[name, index] = found.high_watermark
             elif partition is not None and partition.leader >= 0:
                 remote[partition.leader].append((name, index))
-            if number % OFFSETS_AT_ONCE == 0:
-                await asyncio.sleep(0)
         for leader, wanted in remote.items():
             try:
                 ends |= await self._ask(leader, wanted)

@@ -24,6 +24,10 @@ from moldau.metadata.image import PartitionImage
 from moldau.wire.messages import ms
 
 HOUR_S = 3600
+QUICK_ABORTS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
+    "transaction.state.log.num.partitions": "1",
+}
 SetClock = Callable[[int], None]
 
 pytestmark = pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S], ids=["back", "forth"])
@@ -69,12 +73,7 @@ async def open_transaction(broker: OfflineBroker, name: str, timeout_ms: int, pr
 async def test_an_open_transaction_is_aborted_after_its_timeout_and_not_before(
     start_offline: StartOffline, set_clock: SetClock, step_s: int
 ) -> None:
-    broker = start_offline(
-        {
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
-            "transaction.state.log.num.partitions": "1",
-        }
-    )
+    broker = start_offline(QUICK_ABORTS)
     await broker.create("t")
     await broker.node.transactions.ready()
     await open_transaction(broker, "long", 900_000, 7)
@@ -89,12 +88,7 @@ async def test_a_shard_that_is_loaded_again_aborts_what_is_overdue(
     start_offline: StartOffline, set_clock: SetClock, step_s: int
 ) -> None:
     """Its start is known from the record alone; a clock that went back may add the whole timeout, and no more."""
-    broker = start_offline(
-        {
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
-            "transaction.state.log.num.partitions": "1",
-        }
-    )
+    broker = start_offline(QUICK_ABORTS)
     await broker.create("t")
     transactions = broker.node.transactions
     await transactions.ready()
