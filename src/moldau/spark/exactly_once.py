@@ -206,8 +206,8 @@ def _find_done(transactions: Transactions, job: Job, task: int, options: WriteOp
     if task == 0 and record is None and job.batch_id > 0:
         _doubt(
             f"batch {job.batch_id} may be in the topic already: group '{group}' has no record of the batches before "
-            "it. Either this sink has not written for this query or txnAppId before (to this topic, exactly_once), and "
-            f"no row is in danger. Or the record is gone: the group or the topic '{options.records_topic}' was "
+            "it. Either this sink has not written for this query or txnAppId before (to this topic, exactly_once): "
+            f"then it is safe to write. Or the record is gone: the group or the topic '{options.records_topic}' was "
             f"deleted, or nothing was written for offsets.retention.minutes. {_WRITE_WITHOUT_PROOF}",
             options.fail_on_doubt,
         )
