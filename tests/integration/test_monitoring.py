@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import re
 import socket
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,17 +17,20 @@ import pytest
 
 import moldau
 from moldau import Broker
+from moldau.broker.group_lag import GroupLag, GroupTopicLag
 from moldau.broker.metrics_table import HISTOGRAMS, METRICS
 from moldau.client.admin import create_topic
+from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.errors import ConfigError
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
+from moldau.metadata.topics import plan_create_topic
 from soak.broker_process import free_port
 from tests.integration.clients import CLIENTS, Message
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient, batch_of
 from tests.integration.servers import server_of
-from tests.integration.waiting import eventually
+from tests.integration.waiting import eventually, until
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
 CONFLUENT = CLIENTS[0]
@@ -133,6 +138,40 @@ def test_leaders_that_move_are_counted_and_logged(tmp_path: Path) -> None:
         lines = text.read_text()
         assert lines.count("in-sync replicas changed") >= 4
         assert re.search(rf"leader moved.*moves-\d.*broker {other.node_id} is not alive", lines)
+
+
+async def test_the_lag_of_a_group_is_known_to_a_coordinator_without_a_replica(tmp_path: Path) -> None:
+    config = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 1}
+    servers = [server_of(tmp_path, node_id, config) for node_id in (1, 2)]
+    try:
+        for server in servers:
+            await server.start()
+        first, second = (server.node for server in servers)
+        await first.groups.ready()
+        await until(lambda: first.groups.leads("g") or second.groups.leads("g"), "a broker coordinates the group")
+        coordinator, leader = (first, second) if first.groups.leads("g") else (second, first)
+        await until(lambda: not coordinator.groups.is_loading, "its shard is loaded")
+        await first.change_metadata(
+            lambda image: plan_create_topic(
+                image,
+                "t",
+                topic_id=uuid.uuid4(),
+                broker_config=first.config,
+                assignments=[(0, (leader.node_id,))],
+            )
+        )
+        for _ in range(10):
+            leader.find_partition("t", None, 0).append(memoryview(bytearray(batch_of(b"v"))), leader.clock())
+        request = Commit("g", "", None, -1, [Offset("t", 0, 3)])
+        reply = coordinator.groups.ask("g", lambda shard, waiter, now_ms: commit(shard, waiter, request, now_ms))
+        if inspect.isawaitable(reply):
+            await reply
+        lag = GroupLag(coordinator)
+        await lag.measure()
+        assert lag.series == [GroupTopicLag(7, "g", "t")]
+    finally:
+        for server in reversed(servers):
+            await server.stop()
 
 
 async def test_a_broker_that_waits_for_its_cluster_is_healthy_and_not_ready(tmp_path: Path) -> None:
