@@ -194,7 +194,7 @@ def test_a_topic_created_again_with_as_many_records_is_read_again(bootstrap: str
     assert reader.latestOffset(end, ALL) == end
 
 
-def test_a_log_cut_short_is_gone_on_with_at_its_end(bootstrap: str, new_topic: NewTopic) -> None:
+def test_a_query_continues_at_the_end_of_a_log_that_was_cut_short(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     strict, lenient = reader_of(bootstrap, **options), reader_of(bootstrap, **options, failOnDataLoss="false")

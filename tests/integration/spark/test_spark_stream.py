@@ -129,7 +129,7 @@ def test_starts_are_looked_up_once_and_kept_with_the_batch(bootstrap: str, new_t
     again.stop()
 
 
-def test_a_checkpoint_of_sparks_kafka_source_is_gone_on_with(bootstrap: str, new_topic: NewTopic) -> None:
+def test_a_query_continues_from_a_checkpoint_of_sparks_kafka_source(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     produce(bootstrap, topic, numbered(0, 7) + numbered(0, 3, partition=1))
     reader = reader_of(bootstrap, subscribe=topic)
