@@ -128,6 +128,8 @@ class Missing(NamedTuple):
 
 _CONNECT = "run Kafka Connect of Apache Kafka against this broker, or read and write topics from Spark (docs/spark.md)"
 _STREAMS = "Kafka Streams keeps its state on the client's side: use the tool of its own release against this broker"
+_METRICS = "brokers export Prometheus metrics: set moldau.metrics.port (docs/monitoring.md)"
+_MIRROR_MAKER = "run MirrorMaker 2 of Apache Kafka against this broker"
 _PERF = "use kafka-producer-perf-test and kafka-consumer-perf-test"
 _ZK_OFFSETS = "offsets are in __consumer_offsets, not in ZooKeeper: use kafka-consumer-groups --reset-offsets"
 _AT_OFFSET = "use kafka-console-consumer --topic T --partition N --offset O"
@@ -135,24 +137,20 @@ _AT_OFFSET = "use kafka-console-consumer --topic T --partition N --offset O"
 MISSING = {
     "connect-distributed": Missing(_CONNECT, ("ConnectDistributed",)),
     "connect-standalone": Missing(_CONNECT, ("ConnectStandalone",)),
-    "connect-mirror-maker": Missing(
-        "run MirrorMaker 2 of Apache Kafka against this broker", ("MirrorMaker", "MirrorMaker2")
-    ),
+    "connect-mirror-maker": Missing(_MIRROR_MAKER, ("MirrorMaker", "MirrorMaker2")),
     "connect-plugin-path": Missing(_CONNECT, ("ConnectPluginPath",)),
     "kafka-acls": Missing("the broker has no authorizer: listen on 127.0.0.1 or a network you trust", ("AclCommand",)),
-    "kafka-client-metrics": Missing(
-        "brokers export Prometheus metrics: set moldau.metrics.port", ("ClientMetricsCommand",)
-    ),
+    "kafka-client-metrics": Missing(_METRICS, ("ClientMetricsCommand",)),
     "kafka-delegation-tokens": Missing("the broker has no authentication", ("DelegationTokenCommand",)),
     "kafka-e2e-latency": Missing(_PERF, ("EndToEndLatency",)),
     "kafka-features": Missing(
         "a cluster has the features of its release; kafka-broker-api-versions lists the APIs", ("FeatureCommand",)
     ),
-    "kafka-jmx": Missing("brokers export Prometheus metrics: set moldau.metrics.port", ("JmxTool",)),
+    "kafka-jmx": Missing(_METRICS, ("JmxTool",)),
     "kafka-metadata-shell": Missing(
         "use kafka-metadata-quorum describe --status and moldau cluster status", ("MetadataShell",)
     ),
-    "kafka-mirror-maker": Missing("run MirrorMaker 2 of Apache Kafka against this broker", ()),
+    "kafka-mirror-maker": Missing(_MIRROR_MAKER),
     "kafka-preferred-replica-election": Missing(
         "use kafka-leader-election --election-type preferred --all-topic-partitions",
         ("PreferredReplicaLeaderElectionCommand",),
@@ -172,7 +170,7 @@ MISSING = {
     "kafka-verifiable-share-consumer": Missing(_PERF, ("VerifiableShareConsumer",)),
     "trogdor": Missing(_PERF, ("Trogdor",)),
     "zookeeper-security-migration": Missing("nodes in ZooKeeper have no ACLs here", ("ZkSecurityMigrator",)),
-    "zkCli": Missing("use zookeeper-shell localhost:2181", ()),
+    "zkCli": Missing("use zookeeper-shell localhost:2181"),
 }
 _MISSING_CLASSES = {
     "ConsumerOffsetChecker": "use kafka-consumer-groups --describe --group G",

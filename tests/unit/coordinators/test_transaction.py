@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
+from typing import Any
 
 import pytest
 
@@ -32,6 +32,10 @@ SECOND = ("orders", 1)
 def transaction(state: State = State.EMPTY, epoch: int = 5, version: int = 2) -> Transaction:
     partitions = set() if state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT) else {FIRST}
     return Transaction("t", 7, epoch, 60_000, state, partitions, 100, 100, version)
+
+
+def add(one: Transaction, *args: Any, at_ms: int = 200) -> bool:
+    return one.add(*args, now_ms=0, timestamp_ms=at_ms)
 
 
 def refusal(step: object, *args: object) -> ErrorCode:
@@ -82,27 +86,21 @@ def test_every_verdict_to_go_on_leads_where_the_states_allow(state: State) -> No
 def test_only_the_current_producer_may_add_verify_and_end(version: int) -> None:
     one = transaction(State.ONGOING, version=version)
     for zombie in (Identity(7, 4 if version == 1 else 3), Identity(7, 6)):
-        assert (
-            refusal(partial(one.add, now_ms=0, timestamp_ms=200), zombie, [SECOND], version)
-            is ErrorCode.PRODUCER_FENCED
-        )
+        assert refusal(add, one, zombie, [SECOND], version) is ErrorCode.PRODUCER_FENCED
         assert refusal(one.verify, zombie, [FIRST]) is ErrorCode.PRODUCER_FENCED
         assert refusal(one.end, zombie, True, version, 200) is ErrorCode.PRODUCER_FENCED
     stranger = Identity(8, 5)
-    assert (
-        refusal(partial(one.add, now_ms=0, timestamp_ms=200), stranger, [SECOND], version)
-        is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    )
+    assert refusal(add, one, stranger, [SECOND], version) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert refusal(one.end, stranger, True, version, 200) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_the_first_partition_begins_a_transaction_and_a_known_one_changes_nothing() -> None:
     one = transaction(State.COMPLETE_COMMIT)
     producer = Identity(7, 5)
-    assert one.add(producer, [FIRST], 2, now_ms=0, timestamp_ms=200)
+    assert add(one, producer, [FIRST], 2)
     assert (one.state, one.start_ms, one.partitions) == (State.ONGOING, 200, {FIRST})
-    assert not one.add(producer, [FIRST], 2, now_ms=0, timestamp_ms=300)
-    assert one.add(producer, [FIRST, SECOND], 2, now_ms=0, timestamp_ms=300)
+    assert not add(one, producer, [FIRST], 2, at_ms=300)
+    assert add(one, producer, [FIRST, SECOND], 2, at_ms=300)
     assert (one.start_ms, one.last_update_ms) == (200, 300)
     one.verify(producer, [FIRST, SECOND])
     assert refusal(one.verify, producer, [("other", 0)]) is ErrorCode.TRANSACTION_ABORTABLE
@@ -111,11 +109,10 @@ def test_the_first_partition_begins_a_transaction_and_a_known_one_changes_nothin
 def test_a_transaction_that_does_not_fit_a_record_is_refused() -> None:
     one = transaction(State.ONGOING)
     many = [(f"{topic:0200}", 0) for topic in range(5000)]
-    assert refusal(partial(one.add, now_ms=0, timestamp_ms=200), Identity(7, 5), many, 2) is ErrorCode.INVALID_REQUEST
-    assert one.add(Identity(7, 5), [("one topic", number) for number in range(9_999)], 2, now_ms=0, timestamp_ms=200)
+    assert refusal(add, one, Identity(7, 5), many, 2) is ErrorCode.INVALID_REQUEST
+    assert add(one, Identity(7, 5), [("one topic", number) for number in range(9_999)], 2)
     assert len(encode_value(one.to_value())) < 512 * 1024
-    more = partial(one.add, now_ms=0, timestamp_ms=200)
-    assert refusal(more, Identity(7, 5), [("another", 0)], 2) is ErrorCode.INVALID_REQUEST
+    assert refusal(add, one, Identity(7, 5), [("another", 0)], 2) is ErrorCode.INVALID_REQUEST
 
 
 def test_each_new_producer_raises_the_epoch_and_fences_the_one_before() -> None:
@@ -225,10 +222,7 @@ def test_a_record_of_an_unknown_state_is_damage() -> None:
 def test_nothing_joins_a_transaction_whose_end_is_decided(state: State) -> None:
     one = transaction(state)
     assert refusal(one.verify, Identity(7, 5), [FIRST]) is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert (
-        refusal(partial(one.add, now_ms=0, timestamp_ms=200), Identity(7, 5), [FIRST], 2)
-        is ErrorCode.CONCURRENT_TRANSACTIONS
-    )
+    assert refusal(add, one, Identity(7, 5), [FIRST], 2) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(one.initialize, 60_000, None, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
@@ -249,12 +243,12 @@ def test_a_producer_with_its_new_id_waits_until_the_last_transaction_of_the_old_
     one = transaction(State.ONGOING, epoch=EPOCH_MAX - 1)
     assert one.end(one.identity, True, 2, 200, fresh_id=8)
     told = one.identity_after
-    assert refusal(partial(one.add, now_ms=0, timestamp_ms=200), told, [FIRST], 2) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refusal(add, one, told, [FIRST], 2) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(one.verify, told, [FIRST]) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(one.end, told, False, 2, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(one.initialize, 60_000, told, 200) is ErrorCode.CONCURRENT_TRANSACTIONS
     one.complete(300)
-    assert one.add(told, [FIRST], 2, now_ms=0, timestamp_ms=300)
+    assert add(one, told, [FIRST], 2, at_ms=300)
 
 
 def test_the_very_last_epoch_is_nobodys() -> None:
@@ -263,6 +257,6 @@ def test_the_very_last_epoch_is_nobodys() -> None:
     one.complete(200)
     guessed = one.identity
     assert guessed.epoch == EPOCH_MAX
-    assert refusal(partial(one.add, now_ms=0, timestamp_ms=300), guessed, [FIRST], 2) is ErrorCode.PRODUCER_FENCED
+    assert refusal(add, one, guessed, [FIRST], 2) is ErrorCode.PRODUCER_FENCED
     for version in (1, 2):
         assert refusal(one.end, guessed, False, version, 300, 8) is ErrorCode.PRODUCER_FENCED
