@@ -79,7 +79,7 @@ class Log:
         """Those at which the checker has to look."""
         self.flushed_offset = self.checkpoint = 0
         self.epochs = _Epochs(Path())
-        self.single_replica = False
+        self.single_replica = self.is_flush_due = False
         self.log_start_offset = self.log_end_offset = 0
         self._recover()
 
@@ -91,6 +91,10 @@ class Log:
     def high_watermark(self, offset: int) -> None:
         _MOVE_HIGH_WATERMARK(self, offset)
         self._touch()
+
+    @property
+    def durable_end_offset(self) -> int:
+        return self.log_end_offset
 
     @property
     def name(self) -> str:
@@ -117,7 +121,9 @@ class Log:
 
     # -- appending
 
-    def append(self, records: Batch, *, leader_epoch: int, now_ms: int, origin: AppendOrigin) -> AppendInfo:
+    def append(
+        self, records: Batch, *, leader_epoch: int, now_ms: int, origin: AppendOrigin, is_prepared: bool = False
+    ) -> AppendInfo:
         offset = self.log_end_offset
         header = records.header(offset, leader_epoch, now_ms)
         if header.producer_id >= 0:

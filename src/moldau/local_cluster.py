@@ -103,6 +103,7 @@ class BrokerProcess:
         metrics_port = properties.get("moldau.metrics.port", "")
         if metrics_port.isdigit() and int(metrics_port):  # one after the other, as the listeners'
             self.properties["moldau.metrics.port"] = str(int(metrics_port) + node_id - 1)
+        self.command: Sequence[str] = (sys.executable, "-m", "moldau")
         self._properties_path = folder / f"broker-{node_id}.properties"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -141,7 +142,7 @@ class BrokerProcess:
             self._close()
             output = None if self.log_path is None else opened.enter_context(self.log_path.open("ab"))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "moldau", "start", str(self._properties_path), "--child", *self._options],
+                [*self.command, "start", str(self._properties_path), "--child", *self._options],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

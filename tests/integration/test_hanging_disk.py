@@ -140,7 +140,7 @@ async def test_a_member_of_a_cluster_keeps_its_place(tmp_path: Path, disk: Hangi
         disk.hang()
         for partition in partitions:
             partition.append(memoryview(bytearray(batch_of(b"v"))), broker.node.clock())
-            broker.node.group_commit.flush_soon(partition.log)
+            broker.node.replication.flush(partition)
         async with asyncio.timeout(60):
             await until(lambda: disk.waiting >= 4, "fsyncs hang")
             await create("later", 4)

@@ -14,6 +14,7 @@ from moldau.broker.partition import ENOUGH_BYTES, Partition
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.log.partition_log import PartitionLog
 from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.wire.uuids import ZERO_UUID
 
@@ -179,6 +180,12 @@ class HostedPartitions:
             log.warning(
                 "a log that no topic owns was set aside", extra={"partition": f"{name}-{index}", "folder": folder}
             )
+
+    def flushed(self, partition_log: PartitionLog) -> None:
+        """A flush that its partition did not ask for: one that it did ask for may have failed before."""
+        partition = self._by_name.get((partition_log.topic, partition_log.partition))
+        if partition is not None and partition.log is partition_log:
+            partition.flush_ended(None)
 
     def wake_all(self) -> None:
         """A broker that stops need not wait for `fetch.max.wait.ms` of its readers."""

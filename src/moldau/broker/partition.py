@@ -4,6 +4,21 @@ Where this broker is the only replica, the log's end is its high watermark and n
 leader keeps a `Leadership` (the decisions are there): followers say with their fetches what they have, that moves the
 high watermark, and with it go the answers to acks=all and the fetches of consumers. A follower's high watermark is set
 by its fetcher.
+
+**The disk.** `flush.messages=N` promises that a power loss takes fewer than N of the records that anybody was told of.
+Kafka flushes inside the append; here the fsync runs in a thread, and nothing runs ahead of it:
+
+- An append that leaves N or more records unflushed asks for a flush, whoever it is that appends, and whatever acks.
+- Until it ends, the log counts only up to its recovery point (`PartitionLog.durable_end_offset`): that is how far the
+  high watermark of a single replica goes, and what a leader contributes to it. Readers, the last stable offset,
+  acks=all and the coordinators' replies go by the high watermark. acks=1 waits for the flush, acks=0 for nothing.
+- A follower names a partition in a fetch only when it is durable: that vouches for all below the offset
+  (`replica_fetcher`).
+- A new leader's unflushed tail, and a lower N, are cases of the same: nobody has been told of the former by this
+  replica, and a flush is asked for at once. After a kill, the logs are flushed before anybody can read (`LogManager`).
+- A flush that fails fails those who wait for a commit; the high watermark stays until a later one succeeds.
+
+With N = 2⁶³-1, the default, none of this ever happens. `flush.ms` promises nothing beyond a flush now and then.
 """
 
 from __future__ import annotations
@@ -80,6 +95,10 @@ class Replicas(Cluster, Protocol):
 
     def forget(self, partition: Partition) -> None:
         """This broker has no replica of it any more."""
+        ...
+
+    def flush(self, partition: Partition) -> None:
+        """Forces its log to disk, soon; `flush_ended` comes back."""
         ...
 
 
@@ -187,7 +206,7 @@ class Partition:
             self.leadership = None
             self.log.single_replica = False
         if was_leader and not self.is_leader:
-            self._fail_commits()
+            self._fail_commits(self._not_leading())
         if was_epoch != image.leader_epoch or was_leader != self.is_leader:
             # Who waits has to learn that the leader is another one.
             self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
@@ -196,10 +215,12 @@ class Partition:
 
     def _lead(self, image: PartitionImage) -> None:
         now_ms = self._replicas.monotonic_ms()
-        end_offset = self.log.log_end_offset
+        end_offset, durable_end_offset = self.log.log_end_offset, self.log.durable_end_offset
+        if durable_end_offset < end_offset:
+            self._replicas.flush(self)
         if len(image.replicas) == 1:
             self.leadership = None
-            self._move_high_watermark(end_offset)
+            self._move_high_watermark(max(durable_end_offset, self.log.high_watermark))
             self.log.single_replica = True
             return
         self.log.single_replica = False
@@ -216,7 +237,7 @@ class Partition:
         self.is_leader, self.leader_id = False, -1
         self.leadership = None
         self._replicas.forget(self)
-        self._fail_commits()
+        self._fail_commits(self._not_leading())
         self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
         for subscriber in tuple(self.subscribers):
             subscriber.leader_changed()
@@ -273,7 +294,13 @@ class Partition:
         info = log.append(
             records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, is_prepared=is_prepared
         )
-        if self.waiting:
+        if log.is_flush_due:
+            self._count_uncommitted(len(records))
+            self._replicas.flush(self)
+        elif self._uncommitted:  # a flush has ended, and this partition is not told yet
+            self._count_uncommitted(len(records))
+            self.advance(self._replicas.monotonic_ms())
+        elif self.waiting:
             self.wake(len(records), self._newly_stable(stable_before, info.base_offset, len(records)))
         return info
 
@@ -282,6 +309,8 @@ class Partition:
         self._count_uncommitted(byte_count)
         for subscriber in self.subscribers:
             subscriber.appended(base_offset, byte_count)
+        if self.log.is_flush_due:
+            self._replicas.flush(self)
         assert self.leadership is not None
         if len(self.leadership.maximal_isr) == 1:
             self.advance(self._replicas.monotonic_ms())
@@ -374,17 +403,28 @@ class Partition:
             self.advance(now_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Moves a leader's high watermark to where its followers are."""
-        leadership = self.leadership
-        if leadership is None:
+        """Moves a leader's high watermark to where its followers are, and its disk."""
+        leadership, partition_log = self.leadership, self.log
+        known, offset = partition_log.high_watermark, partition_log.durable_end_offset
+        if leadership is not None:
+            offset = leadership.high_watermark(
+                known,
+                log_end_offset=partition_log.log_end_offset,
+                durable_end_offset=offset,
+                min_isr=self.min_isr,
+                now_ms=now_ms,
+            )
+        elif not self.is_leader:
             return
-        partition_log = self.log
-        known = partition_log.high_watermark
-        offset = leadership.high_watermark(
-            known, log_end_offset=partition_log.log_end_offset, min_isr=self.min_isr, now_ms=now_ms
-        )
         if offset > known:
             self._move_high_watermark(offset)
+
+    def flush_ended(self, error: KafkaError | None) -> None:
+        """What was in the log when the flush began is on disk, unless there is an `error`."""
+        if error is not None:
+            self._fail_commits(error)
+        else:
+            self.advance(self._replicas.monotonic_ms())
 
     def _move_high_watermark(self, offset: int) -> None:
         partition_log = self.log
@@ -439,9 +479,8 @@ class Partition:
             future.set_exception(self._not_leading())
         return future
 
-    def _fail_commits(self) -> None:
+    def _fail_commits(self, error: KafkaError) -> None:
         commits, self._commits = self._commits, deque()
-        error = self._not_leading()
         for _, waiting in commits:
             waiting.failed(error)
 

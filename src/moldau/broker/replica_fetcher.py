@@ -8,7 +8,9 @@ Where a log and its leader's part is decided in `cluster.follower`. A partition 
 first times a short one: after a change of leader, either side may know of it first. One that is throttled and not in
 sync is not named while the quota is exceeded. The others go on.
 
-To fetch from an offset says that everything below it is here, so what is appended has to continue the log:
+To fetch from an offset says that everything below it is here. With `flush.messages=1` that means on the disk, whoever
+sent it and however long ago: a partition whose flush is due is flushed before it is named, in every request of every
+session. And what is appended has to continue the log:
 
 - An answer counts only for the offset that was asked for, and only while the log still ends there.
 - Its first batch begins at the log end. It may begin before, where records were deleted up to the middle of it and the
@@ -243,6 +245,10 @@ class ReplicaFetcher:
         wait_ms = 0
         topics: dict[bytes, list[FetchPartition]] = {}
         for key, followed in self._unnamed.items():
+            # To name it says that its records are here: on the disk, where the topic asks for that.
+            if followed.partition.log.durable_end_offset < followed.partition.log.log_end_offset:
+                self._flush(followed)
+                continue
             if followed.partition.is_throttled and not followed.partition.is_in_sync:
                 wait_ms = wait_ms or node.replication.follower_quota.wait_ms(node.monotonic_ms())
                 if wait_ms:
@@ -296,20 +302,16 @@ class ReplicaFetcher:
                     followed.check_continues(records)
                 followed.partition.append_as_follower(records, result.high_watermark, result.log_start_offset, now_ms)
                 if records:
-                    self._name_when_safe(followed)
+                    self._unnamed[followed.key] = followed
                     if followed.partition.is_throttled:
                         self._node.replication.follower_quota.record(len(records), self._node.monotonic_ms())
             followed.failures = 0
         except Exception as error:
             self._failed(followed, error)
 
-    def _name_when_safe(self, followed: Followed) -> None:
-        """To name it says that its records are here: on the disk, where the topic asks for that."""
-        partition_log = followed.partition.log
-        if partition_log.unflushed_messages < partition_log.config.flush_messages:
-            self._unnamed[followed.key] = followed
-        else:
-            self._node.group_commit.flushed(partition_log).add_done_callback(partial(self._flushed, followed))
+    def _flush(self, followed: Followed) -> None:
+        flushed = self._node.group_commit.flushed(followed.partition.log)
+        flushed.add_done_callback(partial(self._flushed, followed))
 
     def _flushed(self, followed: Followed, done: asyncio.Future[None]) -> None:
         if done.cancelled():

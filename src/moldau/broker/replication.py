@@ -123,6 +123,10 @@ class ReplicaManager:
         self._proposals.pop(partition, None)
         self._unfollow(partition)
 
+    def flush(self, partition: Partition) -> None:
+        """Forces its log to disk, soon."""
+        self._node.group_commit.flush_soon(partition.log, partition.flush_ended)
+
     def stop(self) -> None:
         """Follows nothing any more, and asks for nothing."""
         self._is_stopped = True

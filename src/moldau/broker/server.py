@@ -206,7 +206,9 @@ class Server:
         self.node.logs.expire_producers(self.node.clock(), self.node.config.producer_id_expiration_ms)
 
     async def _flush(self, directory: Path) -> None:
-        await self.node.threads.disk(directory)(self.node.logs.flush_due, self.node.monotonic_ms(), directory)
+        disk = self.node.threads.disk(directory)
+        for flushed in await disk(self.node.logs.flush_due, self.node.monotonic_ms(), directory):
+            self.node.hosted.flushed(flushed)
 
     def _checkpoint_interval_ms(self) -> int:
         """All checkpoints are written together; only where there are other replicas high watermarks are hard to get."""

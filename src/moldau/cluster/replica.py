@@ -4,8 +4,10 @@
     maximal ISR     the same, with those whom a pending AlterPartition would add: the controller may have done it
 
 The high watermark is the lowest log end over the maximal ISR, so whoever the controller makes leader next has every
-record below it. A replica that keeps up but is not in the ISR yet is waited for, too, or a busy leader would run away
-from it for ever. Below `min.insync.replicas` the high watermark stands still. It never falls.
+record below it. Where `flush.messages` asks for the disk, each replica counts with what is on its disk: a follower
+fetches from there, and the leader has its durable end offset. A replica that keeps up but is not in the ISR yet is
+waited for, too, or a busy leader would run away from it for ever. Below `min.insync.replicas` the high watermark stands
+still. It never falls.
 
 A change of the ISR is proposed, sent to the controller by the caller, and holds when the controller says so. As long as
 the answer is not known, nothing else is proposed and nobody is dropped: a leader that the controller does not hear
@@ -165,11 +167,13 @@ class Leadership:
 
     # -- the high watermark
 
-    def high_watermark(self, known: int, *, log_end_offset: int, min_isr: int, now_ms: int) -> int:
-        """Where it may stand, given that it was `known` before."""
+    def high_watermark(
+        self, known: int, *, log_end_offset: int, durable_end_offset: int, min_isr: int, now_ms: int
+    ) -> int:
+        """Where it may stand, given that it was `known` before. The leader itself has what is durable on its disk."""
         if len(self.isr) < min_isr:
             return known
-        lowest = log_end_offset
+        lowest = durable_end_offset
         for follower in self.followers.values():
             if follower.log_end_offset < lowest and (
                 follower.broker_id in self.maximal_isr or self._is_about_to_join(follower, log_end_offset, now_ms)

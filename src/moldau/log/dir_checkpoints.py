@@ -37,16 +37,20 @@ class DirCheckpoints:
         self._named: set[TopicPartition] = set()
         self.are_live = False
         """Between the loading of all logs and their end: else the files would tell of too few."""
+        self.lost_dirty_offsets = False
+        """Any of the logs may have been compacted: the file that tells cannot be read."""
 
     def read(self) -> Checkpointed:
         """What a start finds."""
         directory = self._log_dir.path
+        dirty_offsets = _read(directory / checkpoints.CLEANER_OFFSET)
         found = Checkpointed(
-            _read(directory / checkpoints.RECOVERY_POINT),
-            _read(directory / checkpoints.LOG_START_OFFSET),
-            _read(directory / checkpoints.REPLICATION_OFFSET),
-            _read(directory / checkpoints.CLEANER_OFFSET),
+            _read(directory / checkpoints.RECOVERY_POINT) or {},
+            _read(directory / checkpoints.LOG_START_OFFSET) or {},
+            _read(directory / checkpoints.REPLICATION_OFFSET) or {},
+            dirty_offsets or {},
         )
+        self.lost_dirty_offsets = dirty_offsets is None
         self._named.update(*found)
         return found
 
@@ -93,23 +97,27 @@ class DirCheckpoints:
 
     def _write(self, logs: Sequence[PartitionLog]) -> None:
         directory = self._log_dir.path
-        checkpoints.write_offsets(
-            directory / checkpoints.RECOVERY_POINT,
-            {(log.topic, log.partition): log.recovery_point for log in logs},
-        )
+        # First, and also where the first file's name says it: after a power loss, files that were deleted may be back.
         checkpoints.write_offsets(
             directory / checkpoints.LOG_START_OFFSET,
-            {
-                (log.topic, log.partition): log.log_start_offset
-                for log in logs
-                if log.log_start_offset > log.segments[0].base_offset  # else the first file's name says it
-            },
+            {(log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset},
         )
+        self._write_recovery_points(logs)
         checkpoints.write_offsets(
             directory / checkpoints.REPLICATION_OFFSET,
             {(log.topic, log.partition): log.high_watermark for log in logs},
         )
         self._write_dirty_offsets(logs)
+
+    def _write_recovery_points(self, logs: Sequence[PartitionLog]) -> None:
+        offsets = {}
+        for log in logs:
+            # Not above the high watermark: a follower may cut its log down to there, and this would have to be written.
+            offset = offsets[log.topic, log.partition] = min(log.recovery_point, log.high_watermark)
+            log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, offset)
+        checkpoints.write_offsets(self._log_dir.path / checkpoints.RECOVERY_POINT, offsets)
+        for log in logs:
+            log.checkpointed_recovery_point = offsets[log.topic, log.partition]
 
     def _write_dirty_offsets(self, logs: Sequence[PartitionLog]) -> None:
         checkpoints.write_offsets(
@@ -118,10 +126,11 @@ class DirCheckpoints:
         )
 
 
-def _read(path: Path) -> Offsets:
+def _read(path: Path) -> Offsets | None:
+    """None for a file that is damaged."""
     try:
         return checkpoints.read_offsets(path)
     except checkpoints.CorruptCheckpointError as error:
         # Lower bounds all of them: starting from zero costs time, nothing else.
         logger.warning("%s; ignoring it", error)
-        return {}
+        return None

@@ -104,12 +104,6 @@ def close(log: PartitionLog) -> None:
         log.close_files()
 
 
-def advance_recovery_point(log: PartitionLog, offset: int) -> None:
-    """What is below `offset` is deleted and needs no recovery."""
-    with log.recovery_lock:
-        log.recovery_point = max(log.recovery_point, offset)
-
-
 def lower_recovery_point(log: PartitionLog, offset: int) -> None:
     """Before a truncation: a flush that is under way must not count for what is written after it."""
     with log.recovery_lock:

@@ -150,19 +150,22 @@ class LogManager:
     ) -> list[Callable[[], PartitionLog | None]]:
         directory = context.log_dir.path
         recovery_points, start_offsets, high_watermarks, dirty_offsets = self._checkpoints[directory].read()
+        has_gaps = self._checkpoints[directory].lost_dirty_offsets
 
         def load(name: str, key: TopicPartition) -> PartitionLog | None:
             try:
                 log = load_log(
                     directory / name, *key, topic_configs(key[0]), context=context, clean=clean,
                     recovery_point=recovery_points.get(key, 0), log_start_offset=start_offsets.get(key, 0),
+                    first_dirty_offset=dirty_offsets.get(key, 0), has_gaps=has_gaps,
                 )  # fmt: skip
             except OSError as error:
                 logger.error("%s", context.log_dir.storage_error(f"cannot load {name}", error).message)
                 context.log_dir.take_offline(str(error))
                 return None
-            # Should the log have lost its end, what is written there next is dirty.
-            log.first_dirty_offset = min(dirty_offsets.get(key, 0), log.log_end_offset)
+            log.checkpointed_recovery_point = recovery_points.get(key, 0)
+            log.lower_checkpoint = partial(self.checkpoint, directory)
+            _make_durable(log)
             if not context.single_replica:
                 log.high_watermark = high_watermarks.get(key, 0)
             return log
@@ -262,6 +265,7 @@ class LogManager:
             log = create_log(directory, topic, partition, topic_id, config or self._default_config, context=context)
         except OSError as error:
             raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error
+        log.lower_checkpoint = partial(self.checkpoint, context.log_dir.path)
         self.logs[topic, partition] = log
         return log
 
@@ -329,8 +333,9 @@ class LogManager:
             log.producers.expiration_ms = expiration_ms
             log.producers.remove_expired(now_ms)
 
-    def flush_due(self, now_ms: int, directory: Path | None = None) -> None:
-        """Flushes the logs whose `flush.messages` or `flush.ms` is reached, on the monotonic clock."""
+    def flush_due(self, now_ms: int, directory: Path | None = None) -> list[PartitionLog]:
+        """Flushes the logs whose `flush.messages` or `flush.ms` is reached, on the monotonic clock; returns them."""
+        flushed = []
         for log in self._logs_in(directory):
             unflushed = log.unflushed_messages
             if unflushed > 0 and (
@@ -338,8 +343,10 @@ class LogManager:
             ):
                 try:
                     log.flush()
+                    flushed.append(log)
                 except StorageError as error:
                     logger.error("%s", error.message)
+        return flushed
 
     def checkpoint(self, directory: Path | None = None) -> None:
         """Writes recovery points, log start, high watermark and first dirty offsets of one or every directory.
@@ -385,6 +392,17 @@ class LogManager:
                 error = error or str(failure)
             descriptions.append(DirDescription(path, error, total_bytes, usable_bytes, sizes))
         return descriptions
+
+
+def _make_durable(log: PartitionLog) -> None:
+    """What a process that was killed wrote last may not be on disk yet, and nobody may read it before."""
+    if log.durable_end_offset < log.log_end_offset:
+        try:
+            log.flush()
+        except StorageError as error:
+            logger.error("%s", error.message)
+        if log.single_replica:
+            log.high_watermark = log.durable_end_offset
 
 
 def _subdirectories(directory: Path) -> list[str]:

@@ -2,6 +2,10 @@
 
     log start offset ≤ last stable offset ≤ high watermark ≤ log end offset
     recovery point ≤ log end offset: what is below it has been forced to disk
+    durable end offset: the recovery point while a flush is due by `flush.messages`, else the log end
+
+With one replica the high watermark is the durable end offset: with `flush.messages=1` nobody reads what a power loss
+could take back. With more, the leader counts itself by it, and a follower fetches from it (`broker.partition`).
 
 One thread owns a log: it alone appends, reads and deletes, without locks. `flush` may run in another thread
 at the same time. Loading from disk is in `recovery.py`, what to delete when in `retention.py`, questions by
@@ -14,6 +18,7 @@ import random
 import threading
 import uuid
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
@@ -28,13 +33,17 @@ from moldau.log.files import FilePool, LogDir
 from moldau.log.lookups import SMALL_BYTES
 from moldau.log.producer_state import AppendOrigin, EndTxnMarker, ProducerState, read_marker
 from moldau.log.replay import check_producer
-from moldau.log.segment import Segment, base_offset_of
+from moldau.log.segment import MAX_RELATIVE_OFFSET, Segment, base_offset_of
 from moldau.log.validation import LogRules, wrong_size
 from moldau.wire.batch import LOG_OVERHEAD, BatchHeader, check_batch, iter_headers, read_header, stamp
 
 # A reader that reads on finds its position here; with more of them some look it up in the index now and then.
 _HINTS_MAX = 32
 _ANY_EPOCH = 2**31 - 1
+
+
+def _no_checkpoint() -> None:
+    """Of a log without a manager."""
 
 
 class AppendInfo(NamedTuple):
@@ -80,6 +89,7 @@ class PartitionLog:
         "_hints",
         "_rules",
         "_sealed_bytes",
+        "checkpointed_recovery_point",
         "clock",
         "config",
         "deleted_files",
@@ -87,11 +97,13 @@ class PartitionLog:
         "epochs",
         "first_dirty_offset",
         "flush_lock",
+        "is_flush_due",
         "last_flush_ms",
         "last_stable_offset",
         "log_dir",
         "log_end_offset",
         "log_start_offset",
+        "lower_checkpoint",
         "monotonic",
         "needs_dir_sync",
         "partition",
@@ -141,15 +153,19 @@ class PartitionLog:
         self.deleted_files: list[tuple[int, str]] = []  # since when, which
         self.flush_lock = threading.Lock()  # between flushing threads
         self.recovery_lock = threading.Lock()  # around the recovery point
+        self.checkpointed_recovery_point = 0  # what a start after a crash goes by; the manager keeps it
+        self.lower_checkpoint: Callable[[], None] = _no_checkpoint
         self.truncations = 0
         self.needs_dir_sync = parts.needs_dir_sync
         self.unsynced_snapshots: list[str] = []
         self._rules = LogRules.of(config)
+        self.is_flush_due = self.durable_end_offset < self.log_end_offset
+        """Whether the last append left `flush.messages` or more that are not on disk."""
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset -> where it is read from
         self._active = self.segments[-1]
         self._sealed_bytes = sum(segment.size for segment in self.segments[:-1])
         self._high_watermark = self.last_stable_offset = self.log_start_offset
-        self.high_watermark = self.log_end_offset if self.single_replica else self.log_start_offset
+        self.high_watermark = self.durable_end_offset if self.single_replica else self.log_start_offset
 
     @property
     def name(self) -> str:
@@ -167,6 +183,12 @@ class PartitionLog:
     @property
     def unflushed_messages(self) -> int:
         return self.log_end_offset - self.recovery_point
+
+    @property
+    def durable_end_offset(self) -> int:
+        """What is below is as safe from a power loss as `flush.messages` asks for."""
+        end_offset, recovery_point = self.log_end_offset, self.recovery_point
+        return end_offset if end_offset - recovery_point < self._rules.flush_messages else recovery_point
 
     @property
     def high_watermark(self) -> int:
@@ -221,7 +243,9 @@ class PartitionLog:
         elif marker is not None:
             self._end_transaction(header, marker, base_offset)
         self.log_end_offset = self.producers.end_offset = next_offset
-        if self.single_replica:
+        self.is_flush_due = next_offset - self.recovery_point >= rules.flush_messages
+        # Where a flush of earlier records is still awaited, its end moves the high watermark, and tells who waits.
+        if self.single_replica and not self.is_flush_due and self._high_watermark == base_offset:
             if self.producers.has_transactions:
                 self.high_watermark = next_offset
             else:
@@ -294,7 +318,7 @@ class PartitionLog:
                 f"{len(view)} bytes for {self.name} hold no batch to append at offset {end_offset}"
             )
         if self.single_replica:
-            self.high_watermark = self.log_end_offset
+            self.high_watermark = max(self.high_watermark, self.durable_end_offset)
         return self.log_end_offset
 
     def _write(
@@ -322,7 +346,9 @@ class PartitionLog:
                 or segment.index_full
                 or (max_timestamp if segment.first_timestamp >= 0 else now_ms) > segment.roll_deadline_ms
             ) and (position or last_offset > segment.offset_limit):
-                segment = self._roll(base_offset)
+                # At the log end, though the batch may come after a gap; unless that is too wide for the indexes.
+                end_offset = self.log_end_offset
+                segment = self._roll(end_offset if last_offset - end_offset <= MAX_RELATIVE_OFFSET else base_offset)
                 position = 0
             if leader_epoch != self.epochs.latest:
                 self.epochs.assign(leader_epoch, base_offset)
@@ -415,6 +441,7 @@ class PartitionLog:
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
         self._rules = LogRules.of(config)
+        self.is_flush_due = self.durable_end_offset < self.log_end_offset
         if self._active.writable:
             self.make_writable(self._active)
 
@@ -438,6 +465,7 @@ class PartitionLog:
         now_ms = self.monotonic()
         for segment in segments:
             self.deleted_files += [(now_ms, path) for path in segment.mark_deleted()]
+        self.needs_dir_sync = True  # or the files are back after a power loss
         retention.delete_snapshots(self, {segment.base_offset for segment in segments} - {keep_snapshot_at})
 
     def set_end(self, offset: int) -> None:

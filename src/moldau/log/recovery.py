@@ -2,9 +2,14 @@
 
 After a clean stop: list the files, find the log end from the last index entry on, read the newest producer
 snapshot. After a crash: every segment from the recovery point on is read and each batch checked. The first
-batch that is torn, fails its CRC or steps back in offsets ends the log; what follows is dropped. Indexes,
-transaction index, leader epochs and producer state of these segments are built again from the batches.
+batch that is torn, fails its CRC or steps back in offsets or leader epochs ends the log; what follows is dropped.
+Indexes, transaction index, leader epochs and producer state of these segments are built again from the batches.
 Segments below the recovery point were forced to disk before and are trusted.
+
+After a power loss any of what was not forced to disk may be there: a segment's name without the end of the one before,
+or segments that a truncation had removed, behind newer records. A log that goes on behind such a gap would vouch for
+records that it lacks. So a segment that does not begin where the one before ends is dropped, too, with what follows,
+unless the log was ever compacted: that leaves gaps of its own. (An append never does: a roll begins at the log end.)
 """
 
 from __future__ import annotations
@@ -96,24 +101,35 @@ def load_log(
     clean: bool,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    first_dirty_offset: int = 0,
+    has_gaps: bool = False,
 ) -> PartitionLog:
-    """The log in `directory`, recovered unless the last stop was `clean`."""
+    """The log in `directory`, recovered unless the last stop was `clean`; `has_gaps`: it may have been compacted."""
     try:
         topic_id = read_partition_metadata(directory)
     except CorruptCheckpointError as error:
         logger.error("%s", error)
         topic_id = ZERO_UUID
-    parts = _Loader(directory, config, context, log_start_offset).load(clean, recovery_point)
-    return PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
+    has_gaps = has_gaps or config.compact or first_dirty_offset > 0
+    parts = _Loader(directory, config, context, log_start_offset, has_gaps).load(clean, recovery_point)
+    log = PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
+    # Should the log have lost its end, what is written there next is dirty.
+    log.first_dirty_offset = min(first_dirty_offset, log.log_end_offset)
+    return log
 
 
 class _Loader:
-    def __init__(self, directory: Path, config: TopicConfig, context: LogContext, log_start_offset: int) -> None:
+    def __init__(
+        self, directory: Path, config: TopicConfig, context: LogContext, log_start_offset: int, has_gaps: bool
+    ) -> None:
         self.directory = directory
         self.config = config
         self.context = context
         self.now_ms = context.clock()
         self.log_start_offset = log_start_offset
+        self.has_gaps = has_gaps
+        self.last_epoch = -1
+        """Of the batches that were checked."""
         self.producers = ProducerState(context.producer_id_expiration_ms)
         # Loading may run in threads: each has its own files open, and none when it is done.
         self.pool = FilePool(_UNLIMITED)
@@ -217,7 +233,12 @@ class _Loader:
         segments = self.segments
         if not segments:
             return self.log_start_offset
-        first = max(0, sum(segment.base_offset <= recovery_point for segment in segments) - 1)
+        # What is below the log start is deleted, though its files may be back. The segment that ends at the recovery
+        # point is looked at, too: it may have been cut there, and be as long as before.
+        trusted_offset = max(recovery_point, self.log_start_offset)
+        first = max(0, sum(segment.base_offset < trusted_offset for segment in segments) - 1)
+        if not self.epochs.entries():
+            first = 0  # its file is lost, and tells more than the segments that are read
         first = min(first, self._first_corrupt_txn_index())
         end_offset = segments[first].base_offset
         self._rebuild_producers(end_offset)
@@ -227,12 +248,18 @@ class _Loader:
                 limit = min(limit, segments[number + 1].base_offset - 1)
             end_offset, is_whole = self._recover_segment(segments[number], limit)
             if not is_whole:
-                for dropped in segments[number + 1 :]:
-                    logger.warning("dropping %s: it follows a batch that is not valid", dropped.path)
-                    _delete_files(dropped)
-                del segments[number + 1 :]
+                self._drop_from(number + 1, "it follows a batch that is not valid")
+                break
+            if number + 1 < len(segments) and segments[number + 1].base_offset != end_offset and not self.has_gaps:
+                self._drop_from(number + 1, f"it does not begin at offset {end_offset}, where the one before ends")
                 break
         return end_offset
+
+    def _drop_from(self, number: int, why: str) -> None:
+        for dropped in self.segments[number:]:
+            logger.warning("dropping %s: %s", dropped.path, why)
+            _delete_files(dropped)
+        del self.segments[number:]
 
     def _first_corrupt_txn_index(self) -> int:
         for number, segment in enumerate(self.segments):
@@ -253,6 +280,11 @@ class _Loader:
             for position, header, batch in scan(segment.open(), 0, segment.size):
                 check_batch(batch, 0, header, strict=False)
                 _check_offsets(header, next_offset, offset_limit)
+                if 0 <= header.leader_epoch < self.last_epoch:
+                    raise CorruptRecordError(
+                        f"leader epoch {header.leader_epoch} at offset {header.base_offset} follows {self.last_epoch}"
+                    )
+                self.last_epoch = max(self.last_epoch, header.leader_epoch)
                 replay_batch(self.producers, header, batch, segment.txn_index)
                 if header.leader_epoch > self.epochs.latest:
                     self.epochs.assign(header.leader_epoch, header.base_offset)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moldau.errors import OffsetOutOfRangeError
-from moldau.log.durability import advance_recovery_point
 from moldau.log.files import SNAPSHOT_SUFFIX, file_name, remove_file
 
 if TYPE_CHECKING:
@@ -113,13 +112,13 @@ def _advance_log_start_offset(log: PartitionLog, offset: int) -> None:
     if offset > log.log_start_offset:
         log.log_start_offset = offset
         log.epochs.truncate_from_start(offset)
-        advance_recovery_point(log, offset)
         log.high_watermark = max(log.high_watermark, offset)
 
 
 def delete_snapshots(log: PartitionLog, offsets: set[int]) -> None:
     """Producer snapshots go the way of the segments they stand at the start of."""
     for offset in offsets.intersection(log.snapshots):
+        log.needs_dir_sync = True  # or it is back after a power loss
         remove_file(f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
     log.snapshots[:] = [offset for offset in log.snapshots if offset not in offsets]
 

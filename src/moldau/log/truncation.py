@@ -26,6 +26,8 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
     high_watermark = log.high_watermark
     try:
         lower_recovery_point(log, offset)
+        if offset < log.checkpointed_recovery_point:
+            log.lower_checkpoint()  # or a start after a power loss would trust what is written here next
         log.drop_segments([segment for segment in log.segments[1:] if segment.base_offset > offset])
         last = log.segments[-1]
         log.make_writable(last)

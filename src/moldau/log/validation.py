@@ -57,6 +57,7 @@ class LogRules(NamedTuple):
     headers_suffice: bool
     uncompressed_bytes_max: int
     records_max: int
+    flush_messages: int
 
     @classmethod
     def of(cls, config: TopicConfig) -> LogRules:
@@ -75,6 +76,7 @@ class LogRules(NamedTuple):
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=min(config.message_timestamp_after_max_ms, _NO_LIMIT_MS),
             compacted=config.compact,
+            flush_messages=config.flush_messages,
             codec=codec,
             level=levels.get(codec) if codec is not None else None,
             headers_suffice=codec is None and not (config.compact or log_append_time or bounded_before),

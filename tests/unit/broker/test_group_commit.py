@@ -160,7 +160,7 @@ async def test_a_writer_that_goes_away_does_not_take_those_along_who_share_its_f
 ) -> None:
     disk.hold()
     append(logs[0])
-    commit.flush_soon(logs[0])
+    commit.flush_soon(logs[0], lambda _: None)
     await held(disk)
     append(logs[0])
     leaving, staying = commit.flushed(logs[0]), commit.flushed(logs[0])

@@ -15,7 +15,7 @@ from moldau.broker.delayed_produce import DelayedProduce, Uncommitted
 from moldau.broker.partition import UNCOMMITTED_MAX, Partition
 from moldau.cluster.replica import IsrChange
 from moldau.config.topic import TopicConfig
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.log.files import FilePool, LogDir
 from moldau.log.partition_log import LogContext, PartitionLog
 from moldau.log.recovery import create_log
@@ -35,6 +35,7 @@ class Manager:
 
     def __init__(self) -> None:
         self.proposals: list[IsrChange] = []
+        self.flushes: list[Partition] = []
         self.loop = asyncio.get_running_loop()
         self.monotonic_ms: Callable[[], int] = lambda: NOW_MS
 
@@ -46,6 +47,9 @@ class Manager:
 
     def forget(self, partition: Partition) -> None:
         pass
+
+    def flush(self, partition: Partition) -> None:
+        self.flushes.append(partition)
 
 
 class Waiting:
@@ -66,9 +70,9 @@ def image(
     return PartitionImage(0, leader, epoch, (1, 2), isr, partition_epoch)
 
 
-def new_partition(folder: Path, first: PartitionImage, *, min_insync_replicas: int = 1) -> Partition:
+def new_partition(folder: Path, first: PartitionImage, **changes: int) -> Partition:
     context = LogContext(LogDir(folder), FilePool(10), lambda: NOW_MS, 86_400_000, single_replica=False)
-    topic_config = TopicConfig(min_insync_replicas=min_insync_replicas)
+    topic_config = TopicConfig(**changes)
     log: PartitionLog = create_log(folder / "t-0", "t", 0, uuid.UUID(int=1), topic_config, context=context)
     return Partition("t", uuid.UUID(int=1).bytes, first, log, Manager())
 
@@ -281,3 +285,98 @@ async def test_a_leader_that_commits_nothing_remembers_no_more_for_each_batch(tm
     partition.follow_image(image(partition_epoch=1))
     fetched(partition, UNCOMMITTED_MAX + 100)
     assert waiting.byte_count == (UNCOMMITTED_MAX + 100) * len(records)
+
+
+# -- `flush.messages`: nothing runs ahead of the disk
+
+
+ALONE = PartitionImage(0, 1, 0, (1,), (1,))
+
+
+def flush(partition: Partition) -> None:
+    """As the `ReplicaManager` does, in a thread."""
+    manager = partition._replicas
+    assert isinstance(manager, Manager)
+    assert manager.flushes, "nobody asked for it"
+    manager.flushes.clear()
+    partition.log.flush()
+    partition.flush_ended(None)
+
+
+async def test_what_is_not_on_the_disk_is_neither_read_nor_committed(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, ALONE, flush_messages=1)
+    waiting = Waiting(partition)
+    records = batch(2)
+    for acks in (-1, 0, 1):
+        partition.append(batch(2), NOW_MS, required_acks=acks)
+    committed = partition.committed(6)
+    assert committed is not None
+    assert (partition.log.high_watermark, partition.log.last_stable_offset, waiting.byte_count) == (0, 0, 0)
+    flush(partition)
+    assert committed.done()
+    assert (partition.log.high_watermark, partition.log.last_stable_offset) == (6, 6)
+    assert waiting.byte_count == 3 * len(records)
+
+
+async def test_a_leader_commits_no_more_than_is_on_its_own_disk(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, image(), flush_messages=1)
+    partition.append(batch(3), NOW_MS, required_acks=-1)
+    fetched(partition, 3)
+    assert partition.log.high_watermark == 0, "the follower has it on its disk, this broker does not"
+    flush(partition)
+    assert partition.log.high_watermark == 3
+
+
+async def test_a_leader_that_is_alone_in_sync_waits_for_its_disk(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, image(isr=(1,)), flush_messages=1)
+    partition.append(batch(3), NOW_MS, required_acks=-1)
+    assert partition.log.high_watermark == 0
+    flush(partition)
+    assert partition.log.high_watermark == 3
+
+
+async def test_a_new_leader_forces_to_disk_what_it_followed_before_it_counts(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, image(leader=2), flush_messages=1)
+    partition.append_as_follower(batch(5), 3, 0, NOW_MS)
+    partition.follow_image(image(epoch=1, partition_epoch=1))
+    fetched(partition, 5)
+    assert partition.log.high_watermark == 3, "the leader before committed so much"
+    flush(partition)
+    assert partition.log.high_watermark == 5
+
+
+async def test_a_lower_flush_messages_takes_nothing_back_and_holds_for_what_comes(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, ALONE)
+    partition.append(batch(2), NOW_MS)
+    partition.log.update_config(TopicConfig(flush_messages=1))
+    partition.follow_image(ALONE)
+    assert partition.log.high_watermark == 2
+    partition.append(batch(2), NOW_MS)
+    assert partition.log.high_watermark == 2
+    flush(partition)
+    assert partition.log.high_watermark == 4
+
+
+async def test_with_a_larger_flush_messages_fewer_than_that_run_ahead(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, ALONE, flush_messages=3)
+    for expected in (1, 2, 2, 2):
+        partition.append(batch(), NOW_MS)
+        assert partition.log.high_watermark == expected
+    partition.log.flush()  # by somebody who does not tell
+    committed = partition.committed(4)
+    partition.append(batch(), NOW_MS)
+    assert partition.log.high_watermark == 5
+    assert committed is not None
+    assert committed.done()
+
+
+async def test_a_disk_that_fails_fails_who_waits_and_shows_nothing(tmp_path: Path) -> None:
+    partition = new_partition(tmp_path, ALONE, flush_messages=1)
+    produce, results = delayed(partition, 60_000)
+    partition.flush_ended(StorageError("the disk said no"))
+    await produce.future
+    assert results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert partition.log.high_watermark == 0
+    partition.log.flush()  # a later one works
+    partition.flush_ended(None)
+    assert partition.log.high_watermark == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +11,10 @@ from dataclasses import replace
 import pytest
 from offline import StartOffline
 
+import moldau.log.files
 from moldau.broker.node import BrokerNode
 from moldau.broker.partition import Partition
+from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
 from moldau.wire.batch import encode_batch
 from moldau.wire.fetch import FetchPartitionResult, FetchRequest, encode_fetch_response, parse_fetch_request
@@ -141,6 +144,39 @@ async def test_where_each_record_has_to_be_on_disk_the_follower_says_that_it_has
         request, _ = await following.leader.asked()
     assert request.topics[0].partitions[0].fetch_offset == 3
     assert following.partition.log.recovery_point == 3
+
+
+async def test_what_waits_for_the_disk_is_vouched_for_in_no_session_and_to_no_leader(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that begins anew and another leader ask for everything: that must not run ahead of a slow fsync."""
+    may_sync = threading.Event()
+    real_fsync = moldau.log.files.fsync
+
+    def slow_fsync(fd: int) -> None:
+        assert may_sync.wait(30)
+        real_fsync(fd)
+
+    monkeypatch.setattr(moldau.log.files, "fsync", slow_fsync)
+    node = following.node
+    await node.change_metadata(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
+    _, asked = await following.named()
+    asked.set_result(answer(records(3)))
+    request, asked = await following.leader.asked()
+    assert not request.topics
+    asked.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the connection broke"))
+    request, asked = await following.leader.asked()
+    assert request.session_id == 0
+    assert not request.topics, "a new session"
+    part = node.image.topics["t"].partitions[0]
+    await node.change_metadata(lambda _: [part.record(TOPIC_ID, leader_epoch=1, partition_epoch=1)])
+    asked.set_result(answer())
+    request, asked = await following.leader.asked()
+    assert not request.topics, "another leader epoch"
+    assert following.partition.log.recovery_point == 0
+    may_sync.set()
+    asked.set_result(answer())
+    assert (await following.named())[0] == following.partition.log.recovery_point == 3
 
 
 # -- a leader that sends something else than it was asked for

@@ -40,8 +40,22 @@ def fetch(
     )
 
 
-def high_watermark(lead: Leadership, log_end_offset: int, known: int = 0, *, min_isr: int = 1, now_ms: int = 0) -> int:
-    return lead.high_watermark(known, log_end_offset=log_end_offset, min_isr=min_isr, now_ms=now_ms)
+def high_watermark(
+    lead: Leadership,
+    log_end_offset: int,
+    known: int = 0,
+    *,
+    durable_end_offset: int | None = None,
+    min_isr: int = 1,
+    now_ms: int = 0,
+) -> int:
+    return lead.high_watermark(
+        known,
+        log_end_offset=log_end_offset,
+        durable_end_offset=log_end_offset if durable_end_offset is None else durable_end_offset,
+        min_isr=min_isr,
+        now_ms=now_ms,
+    )
 
 
 def test_the_high_watermark_is_where_the_slowest_in_sync_replica_is() -> None:
@@ -52,6 +66,15 @@ def test_the_high_watermark_is_where_the_slowest_in_sync_replica_is() -> None:
     assert high_watermark(lead, 12) == 7
     fetch(lead, 3, 12, 12)
     assert high_watermark(lead, 12) == 10
+
+
+def test_the_leader_counts_with_what_is_on_its_disk() -> None:
+    lead = leadership()
+    fetch(lead, 2, 12, 12)
+    fetch(lead, 3, 12, 12)
+    assert high_watermark(lead, 12, durable_end_offset=9) == 9
+    assert high_watermark(lead, 12, known=10, durable_end_offset=9) == 10, "it never falls"
+    assert high_watermark(leadership((1,)), 12, durable_end_offset=9, now_ms=LAG_MS + 1) == 9
 
 
 def test_a_leader_that_is_alone_in_sync_commits_what_it_has() -> None:

@@ -372,7 +372,7 @@ def test_checkpoints_are_kafkas(tmp_path: Path) -> None:
     log_of(manager, "a").flush()
     log_of(manager, "b").delete_records(2)
     manager.checkpoint()
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 3\nb 0 2\n"
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 3\nb 0 0\n"
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nb 0 2\n"
     assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n2\na 0 3\nb 0 3\n"
     manager.close()

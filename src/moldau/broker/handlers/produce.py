@@ -98,11 +98,11 @@ def _write(
                 result, end_offset = _append(node, partition, part, (now_ms, acks, is_prepared), gate)
                 results.append(result)
                 log = partition.log
-                if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
-                    written.unflushed.append((partition, results, len(results) - 1))
                 if acks == -1 and log.high_watermark < end_offset:
                     delayed = delayed or DelayedProduce(node.loop, request.timeout_ms)
                     delayed.add(Uncommitted(partition, end_offset, results, len(results) - 1))
+                elif acks == 1 and log.is_flush_due:  # what is committed is on the disk
+                    written.unflushed.append((partition, results, len(results) - 1))
             except KafkaError as error:
                 failed = True
                 _count_failure(node, error)
@@ -111,11 +111,10 @@ def _write(
             yield
         written.topics.append((topic.name, topic.topic_id, results))
     if acks == 0:
-        _flush_soon(node, written, failed)
+        _check_unanswered(failed)
         return None
     if written.unflushed:
-        committed = delayed.answer_with(bytes).future if delayed is not None else None
-        return Pipelined(node.spawn(_flush_then_answer(node, context, written, committed)))
+        return Pipelined(node.spawn(_flush_then_answer(node, context, written)))
     if delayed is not None:
         return delayed.answer_with(lambda: _encode(node, context, written.topics))
     return _encode(node, context, written.topics, failed)
@@ -150,10 +149,8 @@ def _append(
     return result, info.last_offset + 1
 
 
-def _flush_soon(node: BrokerNode, written: _Written, failed: bool) -> None:
+def _check_unanswered(failed: bool) -> None:
     """acks=0: nobody waits, and to close the connection is the only way to tell of a failure."""
-    for partition, _, _ in written.unflushed:
-        node.group_commit.flush_soon(partition.log)
     if failed:
         raise ProtocolError("a record sent with acks=0 could not be written")
 
@@ -210,14 +207,11 @@ def _count_failure(node: BrokerNode, error: KafkaError) -> None:
         log.error("batches refused by the disk", extra={"count": count, "why": error.message})
 
 
-async def _flush_then_answer(
-    node: BrokerNode, context: RequestContext, written: _Written, committed: asyncio.Future[Buffers] | None
-) -> Buffers:
+async def _flush_then_answer(node: BrokerNode, context: RequestContext, written: _Written) -> Buffers:
+    """acks=1 where the topic asks for the disk."""
     done = await asyncio.gather(
         *(node.group_commit.flushed(partition.log) for partition, _, _ in written.unflushed), return_exceptions=True
     )
-    if committed is not None:
-        await committed
     for (partition, results, place), error in zip(written.unflushed, done, strict=True):
         if error is not None:
             log.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
