@@ -217,7 +217,8 @@ class StorageKeys(Configuration):
         "log.flush.interval.messages",
         Kind.LONG,
         LONG_MAX,
-        "Records in a partition that force an fsync; 1 means an acked record is on disk.",
+        "Records in a partition that force an fsync; with 1, a record is on disk before it is acked, read or counted "
+        "as replicated.",
         AtLeast(1),
         dynamic=True,
     )

@@ -95,7 +95,7 @@ class TopicConfig(Configuration):
         "flush.messages",
         Kind.LONG,
         LONG_MAX,
-        "Records that force an fsync; 1 means an acked record is on disk.",
+        "Records that force an fsync; with 1, a record is on disk before it is acked, read or counted as replicated.",
         AtLeast(1),
     )
     flush_ms: int = key(

@@ -243,9 +243,9 @@ class PartitionLog:
         elif marker is not None:
             self._end_transaction(header, marker, base_offset)
         self.log_end_offset = self.producers.end_offset = next_offset
-        self.is_flush_due = next_offset - self.recovery_point >= rules.flush_messages
+        self.is_flush_due = is_flush_due = next_offset - self.recovery_point >= rules.flush_messages
         # Where a flush of earlier records is still awaited, its end moves the high watermark, and tells who waits.
-        if self.single_replica and not self.is_flush_due and self._high_watermark == base_offset:
+        if not is_flush_due and self._high_watermark == base_offset and self.single_replica:
             if self.producers.has_transactions:
                 self.high_watermark = next_offset
             else:

@@ -2,14 +2,15 @@
 
 After a clean stop: list the files, find the log end from the last index entry on, read the newest producer
 snapshot. After a crash: every segment from the recovery point on is read and each batch checked. The first
-batch that is torn, fails its CRC or steps back in offsets or leader epochs ends the log; what follows is dropped.
-Indexes, transaction index, leader epochs and producer state of these segments are built again from the batches.
+batch that is torn, fails its CRC or steps back in offsets ends the log; what follows is dropped. Indexes,
+transaction index, leader epochs and producer state of these segments are built again from the batches.
 Segments below the recovery point were forced to disk before and are trusted.
 
 After a power loss any of what was not forced to disk may be there: a segment's name without the end of the one before,
 or segments that a truncation had removed, behind newer records. A log that goes on behind such a gap would vouch for
 records that it lacks. So a segment that does not begin where the one before ends is dropped, too, with what follows,
 unless the log was ever compacted: that leaves gaps of its own. (An append never does: a roll begins at the log end.)
+And so is a segment whose first batch is of an earlier leader epoch than the batch before it.
 """
 
 from __future__ import annotations
@@ -280,7 +281,7 @@ class _Loader:
             for position, header, batch in scan(segment.open(), 0, segment.size):
                 check_batch(batch, 0, header, strict=False)
                 _check_offsets(header, next_offset, offset_limit)
-                if 0 <= header.leader_epoch < self.last_epoch:
+                if not position and 0 <= header.leader_epoch < self.last_epoch:
                     raise CorruptRecordError(
                         f"leader epoch {header.leader_epoch} at offset {header.base_offset} follows {self.last_epoch}"
                     )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from log_helpers import (
     NOW_MS,
+    TOPIC_ID,
     append,
     batch,
     crash,
@@ -19,12 +20,14 @@ from log_helpers import (
     load,
     new_log,
     offsets_of,
+    opened,
     producer_view,
     read_all,
     restart,
 )
 
 from moldau.errors import CorruptRecordError
+from moldau.log import checkpoints
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader
 
@@ -343,3 +346,53 @@ def test_recovery_can_itself_be_interrupted(tmp_path: Path) -> None:
     assert state_of(log) == expected
     log = restart(log)
     assert state_of(log) == expected
+
+
+# -- what only a power loss leaves
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("delete", [0]), ("compact", [0, 2])])
+def test_a_segment_without_the_end_of_the_one_before_is_dropped(tmp_path: Path, policy: str, kept: list[int]) -> None:
+    """Unless the log is compacted, which leaves such gaps too."""
+    log = new_log(tmp_path, cleanup_policy=frozenset({policy}))
+    append(log)
+    size = log.segments[0].size
+    append(log)
+    log.roll()
+    append(log)
+    log.close_files()
+    os.truncate(log.segments[0].path, size)
+    assert offsets_of(crash(log)) == kept
+
+
+def test_a_segment_that_a_truncation_had_removed_is_dropped(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, leader_epoch=1)
+    append(log, leader_epoch=1)
+    log.roll()
+    append(log, leader_epoch=1)
+    log.truncate_to(1)
+    append(log, leader_epoch=2)
+    log.close_files()
+    for path in log.directory.glob("*.deleted"):
+        path.rename(path.with_suffix(""))  # it never happened, as far as the disk knows
+    log = crash(log)
+    assert [(header.base_offset, header.leader_epoch) for header, _ in read_all(log)] == [(0, 1), (1, 2)]
+
+
+def test_a_truncation_below_the_checkpointed_recovery_point_lowers_that_first(tmp_path: Path) -> None:
+    manager = opened(tmp_path, single_replica=False)
+    log = manager.create("t", 0, TOPIC_ID)
+    for _ in range(5):
+        append(log)
+    log.flush()
+    log.high_watermark = 4
+    manager.checkpoint()
+    assert recovery_points(tmp_path) == "0\n1\nt 0 4\n", "a follower may still be cut down to its high watermark"
+    log.truncate_to(2)
+    assert recovery_points(tmp_path) == "0\n1\nt 0 2\n"
+    manager.close()
+
+
+def recovery_points(folder: Path) -> str:
+    return (folder / checkpoints.RECOVERY_POINT).read_text()
