@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from moldau.cli.common import CommandParser, at_terminal, print_json, print_table, run_with_cluster, styled
@@ -182,10 +183,12 @@ def _described(cluster: Cluster) -> ClusterDescription:
 def _expected_brokers(cluster: Cluster, alive: Iterable[int]) -> int:
     from moldau.client.admin import Resource, describe_configs
 
-    brokers = [Resource(ResourceType.BROKER, str(id_)) for id_ in sorted(alive)[:1]]
-    described = describe_configs(cluster, brokers) if brokers else {}
-    entries = [entry for found in described.values() for entry in found if entry.name == "moldau.cluster.brokers"]
-    return int(entries[0].value or 0) if entries else 0
+    for broker_id in sorted(alive):
+        with suppress(KafkaError):  # it just died, perhaps: the next one knows as well
+            described = describe_configs(cluster, [Resource(ResourceType.BROKER, str(broker_id))])
+            entries = (entry for found in described.values() for entry in found)
+            return next((int(one.value or 0) for one in entries if one.name == "moldau.cluster.brokers"), 0)
+    return 0
 
 
 def _reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:

@@ -69,7 +69,7 @@ class ClusterKeys(Configuration):
         "broker.session.timeout.ms",
         Kind.INT,
         9_000,
-        "Silence after which the controller fences a broker.",
+        "Silence after which the controller fences a broker. Clients are told of a lost broker for as long.",
         AtLeast(1),
     )
     replica_lag_time_max_ms: int = key(

@@ -82,7 +82,8 @@ class NetworkKeys(Configuration):
         "zookeeper.session.timeout.ms",
         Kind.INT,
         18_000,
-        "How long ZooKeeper waits for a silent controller before another broker takes its place.",
+        "How long ZooKeeper waits for a silent controller. Three or more brokers replace it sooner: after half of "
+        "broker.session.timeout.ms, if most of them do not hear it.",
         AtLeast(1),
     )
     zookeeper_connection_timeout_ms: int | None = key(
