@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -179,6 +180,7 @@ def _hosts(names: Sequence[str], seed: int, *, is_apache: bool) -> int:
     if why := obstacle():
         print(f"hosts that vanish: left out, {why}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the namespaces are removed then, too
     with running(apache=is_apache) as cluster:
         print(f"{cluster.name} on three hosts; seconds in which nothing was acknowledged:")
         _, problems = run_faults(
