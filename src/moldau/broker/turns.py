@@ -41,7 +41,12 @@ class Turns:
 
     def run(self, work: Work[T]) -> T | Coroutine[Any, Any, T]:
         """What the work comes to; an awaitable of it where one turn is not enough."""
-        outcome = _turn(work, work.__next__)
+        try:
+            wanted = next(work)
+        except StopIteration as end:  # most work does not even yield, and pays for no clock
+            result: T = end.value
+            return result
+        outcome = _turn(work, lambda: wanted)
         return outcome.value if isinstance(outcome, StopIteration) else self._go_on(work, outcome)
 
     async def finish(self, work: Work[T]) -> T:

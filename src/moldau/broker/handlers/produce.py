@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Container
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -22,6 +23,7 @@ from moldau.wire.produce import (
     ProducePartition,
     ProducePartitionResult,
     ProduceRequest,
+    ProduceTopic,
     encode_produce_response,
     parse_produce_request,
 )
@@ -38,6 +40,7 @@ _ADMIN_CLIENT = "__admin_client"
 
 _WrittenAnswer: TypeAlias = "Buffers | Pipelined | None"
 _TopicResults = tuple[str | None, bytes | None, list[ProducePartitionResult]]
+_Place = tuple[str | None, bytes | None, int]
 _Unflushed = tuple[Partition, list[ProducePartitionResult], int]
 """A partition to flush, and where its result stands: a failed fsync turns it into an error."""
 
@@ -83,11 +86,11 @@ def _write(
     for topic in request.topics:
         results: list[ProducePartitionResult] = []
         for part in topic.partitions:
+            if results or written.topics:
+                yield  # not for the first: most requests name one partition, and a turn has its price
             try:
-                if repeated and (topic.name, topic.topic_id, part.index) in repeated:
-                    raise KafkaError(
-                        ErrorCode.INVALID_REQUEST, "the request names this partition more than once; send one batch"
-                    )
+                if repeated:
+                    _check_named_once(topic, part.index, repeated)
                 partition = node.find_partition(topic.name, topic.topic_id, part.index)
                 if partition.is_internal or context.version < _ZSTD_SINCE:
                     _check_allowed(partition, part, context)
@@ -108,15 +111,19 @@ def _write(
                 _count_failure(node, error)
                 hint = leader_hint(node, error.code, topic.name, topic.topic_id, part.index)
                 results.append(_failure(part.index, error, hint))
-            yield
         written.topics.append((topic.name, topic.topic_id, results))
+    if delayed is not None:
+        return delayed.answer_with(lambda: _encode(node, context, written.topics))
+    return _answer(node, context, written, acks, failed)
+
+
+def _answer(node: BrokerNode, context: RequestContext, written: _Written, acks: int, failed: bool) -> _WrittenAnswer:
     if acks == 0:
-        _check_unanswered(failed)
+        if failed:  # nobody waits, and to close the connection is the only way to tell
+            raise ProtocolError("a record sent with acks=0 could not be written")
         return None
     if written.unflushed:
         return Pipelined(node.spawn(_flush_then_answer(node, context, written)))
-    if delayed is not None:
-        return delayed.answer_with(lambda: _encode(node, context, written.topics))
     return _encode(node, context, written.topics, failed)
 
 
@@ -149,12 +156,6 @@ def _append(
     return result, info.last_offset + 1
 
 
-def _check_unanswered(failed: bool) -> None:
-    """acks=0: nobody waits, and to close the connection is the only way to tell of a failure."""
-    if failed:
-        raise ProtocolError("a record sent with acks=0 could not be written")
-
-
 def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResults], failed: bool = True) -> bytes:
     """Where something `failed` perhaps, the leaders that clients are sent to are told with their addresses."""
     where: list[NodeEndpoint] = []
@@ -172,17 +173,24 @@ def _failure(index: int, error: KafkaError, hint: tuple[int, int] | None) -> Pro
     )
 
 
-def _repeated(request: ProduceRequest) -> set[tuple[str | None, bytes | None, int]]:
+def _repeated(request: ProduceRequest) -> set[_Place]:
     """Partitions that the request names more than once. Kafka writes the last batch and drops the others unsaid."""
     if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
         return set()
-    seen: set[tuple[str | None, bytes | None, int]] = set()
-    repeated: set[tuple[str | None, bytes | None, int]] = set()
+    seen: set[_Place] = set()
+    repeated: set[_Place] = set()
     for topic in request.topics:
         for part in topic.partitions:
             place = (topic.name, topic.topic_id, part.index)
             (repeated if place in seen else seen).add(place)
     return repeated
+
+
+def _check_named_once(topic: ProduceTopic, index: int, repeated: Container[_Place]) -> None:
+    if (topic.name, topic.topic_id, index) in repeated:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "the request names this partition more than once; send one batch for it"
+        )
 
 
 def _check_allowed(partition: Partition, part: ProducePartition, context: RequestContext) -> None:
