@@ -85,8 +85,8 @@ _ABSENT = frozenset(
 """Left null where that is allowed."""
 
 
-_EMPTY_ARRAYS = frozenset({"topic_partitions"})
-"""Unless it is the long one: a member that joins a group owns nothing."""
+_EMPTY_ARRAYS = frozenset({"topic_partitions", "acknowledgement_batches"})
+"""Unless it is the long one, or leads there: a member that joins owns nothing, and has nothing to acknowledge."""
 
 
 class Existing(NamedTuple):

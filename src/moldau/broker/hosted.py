@@ -1,7 +1,7 @@
 """The partitions that this broker hosts: folders, logs and `Partition`s follow the metadata image.
 
 An image comes in two steps. `prepare` makes the logs that it needs, in a thread, while the one before is still in
-force; `match` then swaps everything that requests see, on the loop, at once.
+force; `follow` then changes what requests see, partition by partition, on the loop.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
+
+MATCHED_PER_STEP = 20
+"""Partitions that change before others may have their turn: a fraction of a millisecond."""
 
 
 class HostedPartitions:
@@ -89,27 +92,34 @@ class HostedPartitions:
                         log.error("no log for a topic's partitions", extra={"topic": topic.name, "why": error.message})
                     self._topics_without_logs.add(topic.name)
 
-    def match(self, changed: Sequence[TopicImage]) -> list[Partition]:
-        """Partitions and configurations of the `changed` topics as in the node's image, and nothing that it lacks."""
-        for key in [key for key, part in self._by_name.items() if not self._belongs(part)]:
-            partition = self._by_name.pop(key)
-            self._images.pop(key, None)
-            self._configs.pop(partition.topic, None)
-            self._by_id.pop((partition.topic_id, partition.index), None)
-            partition.retire()
-            try:
-                self._node.logs.delete(*key)
-            except StorageError as error:
-                # Out of service it is; at the next start the folder is found to belong to nobody.
-                log.error("cannot delete a log", extra={"partition": partition.log.name, "why": error.message})
-        followed = []
+    def match(self, changed: Sequence[TopicImage]) -> Iterator[list[Partition]]:
+        """Makes partitions and configurations of the `changed` topics what they are in the node's image, and removes
+        what it lacks; step by step, since a broker may have ten thousand of them.
+
+        Each step gives the partitions that it changed. Whoever goes on has to follow them first (`ReplicaManager`).
+        """
+        for key, partition in list(self._by_name.items()):
+            if not self._belongs(partition):
+                self._remove(key, partition)
+                yield []
         for topic in changed:
             config = self._config_of(topic.name)
-            for each in topic.partitions:
-                matched = self._match_one(topic, each, config)
-                if matched is not None:
-                    followed.append(matched)
-        return followed
+            for start in range(0, len(topic.partitions), MATCHED_PER_STEP):
+                some = topic.partitions[start : start + MATCHED_PER_STEP]
+                matched = (self._match_one(topic, each, config) for each in some)
+                yield [each for each in matched if each is not None]
+
+    def _remove(self, key: tuple[str, int], partition: Partition) -> None:
+        del self._by_name[key]
+        self._images.pop(key, None)
+        self._configs.pop(partition.topic, None)
+        self._by_id.pop((partition.topic_id, partition.index), None)
+        partition.retire()
+        try:
+            self._node.logs.delete(*key)
+        except StorageError as error:
+            # Out of service it is; at the next start the folder is found to belong to nobody.
+            log.error("cannot delete a log", extra={"partition": partition.log.name, "why": error.message})
 
     def _match_one(self, topic: TopicImage, image: PartitionImage, config: TopicConfig) -> Partition | None:
         partition = self._by_name.get((topic.name, image.index))
@@ -146,6 +156,12 @@ class HostedPartitions:
         image = topic.partition(partition.index)
         return image is not None and self._node.node_id in image.replicas
 
+    async def follow(self, changed: Sequence[TopicImage]) -> None:
+        """On the loop, in turns: the `changed` topics as in the node's image."""
+        async for partitions in self._node.turns.each(self.match(changed)):
+            self._node.replication.follow(partitions)
+        self._node.replication.follow(())  # brokers may have come or gone
+
     async def retry(self) -> None:
         """Tries again for partitions that got no folder, because the disk was full perhaps."""
         if not self._topics_without_logs:
@@ -153,7 +169,7 @@ class HostedPartitions:
         node = self._node
         topics = [node.image.topics[name] for name in self._topics_without_logs if name in node.image.topics]
         await node.threads.files(self.prepare, topics, node.image, node.image)
-        node.replication.follow(self.match(topics))
+        await self.follow(topics)
         self._topics_without_logs = {topic.name for topic in topics if not self._has_all_logs(topic)}
 
     def _has_all_logs(self, topic: TopicImage) -> bool:

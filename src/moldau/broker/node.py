@@ -113,6 +113,7 @@ class BrokerNode:
         self._is_open = False
         self.is_closing = False
         self._applied = asyncio.Condition()
+        self._applied_version = -1
         self._tasks: set[asyncio.Task[Any]] = set()
         self.logs = LogManager(
             directories,
@@ -145,14 +146,15 @@ class BrokerNode:
         self.hosted.settle()
         topics = list(self.image.topics.values())
         self.hosted.prepare(topics, self.image, self.image)
-        self.hosted.match(topics)
+        for _ in self.hosted.match(topics):
+            pass  # `begin` follows them all
         self._is_open = True
 
     def begin(self) -> None:
         """The logs are open: leads, follows and coordinates what the image says. On the loop."""
         self.replication.follow(list(self.hosted))
         self.coordinators.follow()
-        self.spawn(self._tell_applied())  # the first image came into force without a word
+        self.spawn(self._tell_applied(self.image.version))  # the first image came into force without a word
         self._catch_up()
 
     def _adopt(self) -> None:
@@ -303,6 +305,7 @@ class BrokerNode:
     def begin_with(self, image: MetadataImage) -> None:
         """The first image; `open_logs` makes it true."""
         self.image = image
+        self._applied_version = image.version
         self.lost_brokers.begin(image)
         if image.version >= self._newest.version:
             self._newest = image
@@ -318,9 +321,9 @@ class BrokerNode:
         return self._newest
 
     async def applied(self, version: int) -> None:
-        """Returns when the image in force has that version, or a later one."""
+        """Returns when an image of that version, or a later one, is wholly in force."""
         async with self._applied:
-            await self._applied.wait_for(lambda: self.image.version >= version)
+            await self._applied.wait_for(lambda: self._applied_version >= version)
 
     async def _follow(self) -> None:
         async with self._following:
@@ -333,9 +336,10 @@ class BrokerNode:
                     log.exception("a change of metadata is not wholly in force", extra={"version": newest.version})
                     self.image = newest
                 self.controller.feed.made_true(self.node_id, newest.version)
-                await self._tell_applied()
+                await self._tell_applied(newest.version)
 
-    async def _tell_applied(self) -> None:
+    async def _tell_applied(self, version: int) -> None:
+        self._applied_version = version
         async with self._applied:
             self._applied.notify_all()
 
@@ -347,11 +351,11 @@ class BrokerNode:
         self.image = after
         if self._apply_broker_overrides():
             changed = list(after.topics.values())
-        self.replication.follow(self.hosted.match(changed))
+        await self.hosted.follow(changed)
         replaced = [topic for topic in changed if _takes_a_name(topic, before)]
         if replaced:  # whose logs could not be made while those of the topics before them were there
             await self.threads.files(self.hosted.prepare, replaced, MetadataImage(), after)
-            self.replication.follow(self.hosted.match(replaced))
+            await self.hosted.follow(replaced)
         if after.brokers is not before.brokers:
             self.lost_brokers.follow(before, after)
             self.peers.follow(before, after)

@@ -19,7 +19,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.topics import validate_topic_name
 from moldau.wire.constants import ResourceType
-from moldau.wire.messages import Schema, error, ms
+from moldau.wire.messages import Schema, error, has_more_entries, ms
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -30,6 +30,9 @@ _ALTERABLE = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker", Resour
 DESCRIBE_INLINE_MAX = 4
 """Resources described on the event loop: each takes nearly a millisecond."""
 
+NAMED_INLINE_MAX = 200
+"""Resources and keys, together, in such a request."""
+
 Resource = tuple[int, str]
 
 
@@ -37,7 +40,7 @@ Resource = tuple[int, str]
 
 
 def handle_describe_configs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    if len(request.resources) <= DESCRIBE_INLINE_MAX:
+    if len(request.resources) <= DESCRIBE_INLINE_MAX and not has_more_entries(request, NAMED_INLINE_MAX):
         return _describe_all(node, context.schema, request)
     return answer_in_thread(node, context, partial(_describe_all, node, context.schema, request))
 
@@ -52,7 +55,7 @@ def _describe_all(node: BrokerNode, schema: Schema, request: Any) -> Any:
             entries = _describe(node, resource.resource_type, resource.resource_name)
         except KafkaError as failure:
             refusal = failure
-        keys = resource.configuration_keys
+        keys = frozenset(resource.configuration_keys or ())
         results.append(
             schema.DescribeConfigsResult(
                 error_code=error_of(refusal),

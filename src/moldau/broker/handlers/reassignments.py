@@ -6,11 +6,13 @@ What is allowed is decided in `moldau.cluster`; here requests become its events,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.changes import error_of, repeated
 from moldau.broker.handlers.controller import machine_of, run_everywhere
+from moldau.broker.turns import Work
 from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.topics import check_partition_count
@@ -19,7 +21,11 @@ from moldau.wire.messages import error, ms
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.request import RequestContext
+    from moldau.cluster.controller import Controller
+    from moldau.metadata.image import MetadataImage
+    from moldau.metadata.records import Record
 
+ELECTED_PER_STEP = 1000
 _WHOLE_ERROR_FROM = 1
 
 
@@ -35,26 +41,42 @@ async def handle_elect_leaders(node: BrokerNode, context: RequestContext, reques
     try:
         check_partition_count(len(asked or ()))
         election = _election_type(getattr(request, "election_type", ElectionType.PREFERRED))
-        outcomes = await run_everywhere(node, lambda machine, image: machine.elect_leaders(image, election, asked))
+        for some in _parts(asked):
+            outcomes |= await run_everywhere(node, partial(_elect, election, some))
     except KafkaError as refusal:
         code = refusal.code
         if context.version < _WHOLE_ERROR_FROM:  # no place for it but with each partition
             outcomes = dict.fromkeys(asked or (), refusal)
-    return schema.ElectLeadersResponse(
-        throttle_time=ms(0),
-        error_code=error(code),
-        replica_election_results=tuple(
-            schema.ReplicaElectionResult(topic=topic, partition_result=results)
-            for topic, results in _by_topic(
-                outcomes,
-                lambda index, outcome: schema.PartitionResult(
-                    partition_id=index,
-                    error_code=error_of(outcome),
-                    error_message=outcome.message if outcome is not None else None,
-                ),
-            )
+    by_topic = _by_topic(
+        outcomes,
+        lambda index, outcome: schema.PartitionResult(
+            partition_id=index,
+            error_code=error_of(outcome),
+            error_message=outcome.message if outcome is not None else None,
         ),
     )
+    results = [
+        schema.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+        async for topic, partitions in node.turns.each((await node.turns.finish(by_topic)).items())
+    ]
+    return schema.ElectLeadersResponse(
+        throttle_time=ms(0), error_code=error(code), replica_election_results=tuple(results)
+    )
+
+
+def _parts(asked: list[TopicPartition] | None) -> Iterator[list[TopicPartition] | None]:
+    """Each is one step of the controller; None stands for all partitions there are."""
+    if asked is None:
+        yield None
+        return
+    for start in range(0, max(1, len(asked)), ELECTED_PER_STEP):
+        yield asked[start : start + ELECTED_PER_STEP]
+
+
+def _elect(
+    election: ElectionType, asked: list[TopicPartition] | None, machine: Controller, image: MetadataImage
+) -> tuple[Sequence[Record], Outcomes]:
+    return machine.elect_leaders(image, election, asked)
 
 
 def _election_type(number: int) -> ElectionType:
@@ -88,22 +110,24 @@ async def handle_alter_partition_reassignments(node: BrokerNode, context: Reques
         failure = refusal
     refused = KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named more than once.")
     outcomes |= dict.fromkeys(duplicates, refused)
+    by_topic = _by_topic(
+        outcomes,
+        lambda index, outcome: schema.ReassignablePartitionResponse(
+            partition_index=index,
+            error_code=error_of(outcome),
+            error_message=outcome.message if outcome is not None else None,
+        ),
+    )
+    responses = [
+        schema.ReassignableTopicResponse(name=topic, partitions=tuple(partitions))
+        async for topic, partitions in node.turns.each((await node.turns.finish(by_topic)).items())
+    ]
     return schema.AlterPartitionReassignmentsResponse(
         throttle_time=ms(0),
         allow_replication_factor_change=allow_change,
         error_code=error_of(failure),
         error_message=failure.message if failure is not None else None,
-        responses=tuple(
-            schema.ReassignableTopicResponse(name=topic, partitions=results)
-            for topic, results in _by_topic(
-                outcomes,
-                lambda index, outcome: schema.ReassignablePartitionResponse(
-                    partition_index=index,
-                    error_code=error_of(outcome),
-                    error_message=outcome.message if outcome is not None else None,
-                ),
-            )
-        ),
+        responses=tuple(responses),
     )
 
 
@@ -143,8 +167,9 @@ def handle_list_partition_reassignments(node: BrokerNode, context: RequestContex
     )
 
 
-def _by_topic(outcomes: Outcomes, result: Callable[[int, KafkaError | None], Any]) -> list[tuple[str, tuple[Any, ...]]]:
+def _by_topic(outcomes: Outcomes, result: Callable[[int, KafkaError | None], Any]) -> Work[dict[str, list[Any]]]:
     topics: dict[str, list[Any]] = defaultdict(list)
     for (topic, index), outcome in outcomes.items():
         topics[topic].append(result(index, outcome))
-    return [(topic, tuple(results)) for topic, results in topics.items()]
+        yield
+    return topics

@@ -244,7 +244,7 @@ async def handle_create_partitions(node: BrokerNode, context: RequestContext, re
             broker_config=node.config,
             assignments=topic.assignments and [assignment.broker_ids for assignment in topic.assignments],
         )
-        for topic in request.topics
+        async for topic in node.turns.each(request.topics)
         if topic.name not in duplicates
     }
     outcomes = await change_each(node, planners, validate_only=request.validate_only)
@@ -269,6 +269,9 @@ def _duplicate_name() -> KafkaError:
 
 # -- DeleteRecords
 
+_Deleted = tuple[int, ErrorCode]
+"""A partition's low watermark afterwards, or why it stays as it was."""
+
 
 async def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     places = ((topic.name, part) for topic in request.topics for part in topic.partitions)
@@ -287,7 +290,7 @@ async def handle_delete_records(node: BrokerNode, context: RequestContext, reque
 
 
 def _deleted_topics(
-    schema: Schema, topics: Sequence[Any], outcomes: Iterator[int | KafkaError], unsafe: StorageError | None
+    schema: Schema, topics: Sequence[Any], outcomes: Iterator[_Deleted], unsafe: StorageError | None
 ) -> Work[tuple[Any, ...]]:
     told = []
     for topic in topics:
@@ -299,25 +302,24 @@ def _deleted_topics(
     return tuple(told)
 
 
-def _deleted_records(schema: Schema, index: int, outcome: int | KafkaError, unsafe: StorageError | None) -> Any:
-    if unsafe is not None and not isinstance(outcome, KafkaError):
-        outcome = unsafe
+def _deleted_records(schema: Schema, index: int, deleted: _Deleted, unsafe: StorageError | None) -> Any:
+    low_watermark, code = deleted
+    if unsafe is not None and code is ErrorCode.NONE:
+        low_watermark, code = -1, unsafe.code
     return schema.DeleteRecordsPartitionResult(
-        partition_index=index,
-        low_watermark=-1 if isinstance(outcome, KafkaError) else outcome,
-        error_code=error_of(outcome),
+        partition_index=index, low_watermark=low_watermark, error_code=error(code)
     )
 
 
-def _delete_records(node: BrokerNode, directories: set[Path], topic: str, asked: Any) -> int | KafkaError:
-    """The partition's low watermark afterwards, or why it stays as it was; adds the directory of its log."""
+def _delete_records(node: BrokerNode, directories: set[Path], topic: str, asked: Any) -> _Deleted:
+    """Adds the directory of the partition's log, if something was deleted from it."""
     try:
         partition = node.find_partition(topic, None, asked.partition_index)
         low_watermark = _move_log_start(partition, asked.offset)
     except KafkaError as refusal:
-        return refusal
+        return -1, refusal.code  # not the error: a hundred thousand of them, with their tracebacks, are much to keep
     directories.add(partition.log.log_dir.path)
-    return low_watermark
+    return low_watermark, ErrorCode.NONE
 
 
 def _move_log_start(partition: Partition, offset: int) -> int:
