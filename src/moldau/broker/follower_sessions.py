@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from moldau.broker.connection import Answer, Buffers, ClientConnection, Pipelined
+from moldau.broker.connection import Buffers, ClientConnection, Pipelined
 from moldau.broker.partition import Partition
 from moldau.broker.request import RequestContext
+from moldau.broker.turns import Work
 from moldau.cluster.brokers import check_life, is_registered
 from moldau.cluster.follower import divergence
 from moldau.cluster.replica import LONG_AGO_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
@@ -41,6 +43,8 @@ HIGH_WATERMARK_DELAY_S = 0.01
 """How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
 WAIT_MAX_MS = 600_000
 """Of a fetch: a follower that is gone is not remembered longer."""
+RESULTS_MAX = 1000
+"""Partitions in one answer: a few milliseconds. The others are due in the next one."""
 HELD_MAX_S = 0.5
 """How long a throttled partition is held before its follower is looked at again: it may be in sync by then."""
 _UNTOLD = -2
@@ -233,6 +237,7 @@ class FollowerSession:
         self.subscriptions: dict[_PartitionKey, Subscription] = {}
         self.due: dict[Subscription, None] = {}
         """In the order in which they became due."""
+        self._is_closed = False
         self._replica_epoch = UNKNOWN_EPOCH
         self._max_bytes = 0
         self._held: list[Subscription] = []
@@ -243,6 +248,7 @@ class FollowerSession:
         check_life(self.node.image, self.replica_id, self._replica_epoch)
 
     def close(self) -> None:
+        self._is_closed = True
         self.answer()
         for subscription in self.subscriptions.values():
             subscription.end()
@@ -259,7 +265,7 @@ class FollowerSession:
 
     # -- a fetch
 
-    def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
+    def fetch(self, context: RequestContext, request: FetchRequest) -> Work[Buffers | Pipelined]:
         self.answer()
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
         now_ms = self.last_fetch_ms = self.node.monotonic_ms()
@@ -269,10 +275,16 @@ class FollowerSession:
         for forgotten in request.forgotten:
             for index in forgotten.partitions:
                 self._forget((forgotten.topic_id or b"", index))
+            yield
         is_refused = False
         for topic in request.topics:
             for asked in topic.partitions:
-                is_refused |= not self._named(topic.topic_id or b"", asked, now_ms)
+                if not self._is_closed:
+                    is_refused |= not self._named(topic.topic_id or b"", asked, now_ms)
+                yield
+        if self._is_closed:  # by another session of the follower, which tells the truth now
+            code = int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
         results, size = self._read()
         # A session that begins is answered at once: with its id the follower can speak up again at any time.
         if size >= request.min_bytes or is_refused or request.session_epoch == 0 or request.max_wait_ms <= 0:
@@ -323,7 +335,7 @@ class FollowerSession:
         left = min(self._max_bytes, self.node.connections.send_budget.left)
         size = 0
         results: _Results = []
-        for subscription in tuple(self.due):
+        for subscription in tuple(islice(self.due, RESULTS_MAX)):
             if left <= 0 and size:
                 break
             subscription.is_due = False
@@ -409,7 +421,8 @@ class FollowerSessions:
         self._node = node
         self._sessions: dict[int, FollowerSession] = {}
 
-    def fetch(self, context: RequestContext, request: FetchRequest) -> Answer:
+    def fetch(self, context: RequestContext, request: FetchRequest) -> Work[Buffers | Pipelined]:
+        """KafkaError where there is no such session; the work of a follower that names thousands takes turns."""
         if request.session_epoch <= 0:
             return self._begin(request, context.connection).fetch(context, request)
         session = self._sessions.get(request.session_id)

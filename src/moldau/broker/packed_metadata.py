@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 NO_LEADER = -1
+ANSWERS_MAX = 8
+"""Answers with all topics that are kept, of 56 kinds. Each can have many megabytes; most clients ask in few ways."""
 PACKED_INLINE_MAX = 500
 """Partitions of a topic that is packed on the loop: two milliseconds. A thread packs a larger one."""
 
@@ -74,6 +76,8 @@ class PackedMetadata:
             self._follow_image()
             answer = self.response(listener, version, cluster_operations, topics)
             if self._image is image:
+                while len(self._answers) >= ANSWERS_MAX:
+                    del self._answers[next(iter(self._answers))]
                 self._answers[key] = answer
         return answer
 

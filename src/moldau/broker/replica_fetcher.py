@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.partition import Partition
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
+
+NAMED_MAX = 2000
+"""Partitions in one request, which the leader looks at one by one; the others are in the next ones."""
 
 FETCH_VERSION = 17
 RETRY_MIN_S = 0.02
@@ -244,7 +248,8 @@ class ReplicaFetcher:
         self._sent += 1
         wait_ms = 0
         topics: dict[bytes, list[FetchPartition]] = {}
-        for key, followed in self._unnamed.items():
+        for key in tuple(islice(self._unnamed, NAMED_MAX)):
+            followed = self._unnamed.pop(key)
             # To name it says that its records are here: on the disk, where the topic asks for that.
             if followed.partition.log.durable_end_offset < followed.partition.log.log_end_offset:
                 self._flush(followed)
@@ -260,7 +265,7 @@ class ReplicaFetcher:
         request = FetchRequest(
             replica_id=node.node_id,
             replica_epoch=node.broker_epoch,
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=0 if self._unnamed else config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=session_id,
@@ -268,7 +273,6 @@ class ReplicaFetcher:
             topics=[FetchTopic(None, topic_id, partitions) for topic_id, partitions in topics.items()],
             forgotten=[ForgottenTopic(None, topic_id, [index]) for topic_id, index in self._gone],
         )
-        self._unnamed.clear()
         self._gone.clear()
         body = encode_fetch_request(FETCH_VERSION, request)
         timeout_s = (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
 
@@ -54,15 +55,17 @@ class Led:
         ((_, _, (result,)),) = (await self.send(offset, broker_epoch)).topics
         return result.error_code
 
-    async def send(self, offset: int, broker_epoch: int, session: tuple[int, int] = (0, 0)) -> FetchResponse:
-        """On a connection of its own."""
-        asked = FetchPartition(0, 0, offset, -1, 0, 1 << 20)
+    async def send(
+        self, offset: int, broker_epoch: int, session: tuple[int, int] = (0, 0), made_up: int = 0
+    ) -> FetchResponse:
+        """On a connection of its own; the partition comes behind those that are `made_up`."""
+        asked = [FetchPartition(index, 0, offset, -1, 0, 1 << 20) for index in (*range(1, made_up + 1), 0)]
         request = FetchRequest(
             replica_id=FOLLOWER,
             replica_epoch=broker_epoch,
             session_id=session[0],
             session_epoch=session[1],
-            topics=[FetchTopic(None, TOPIC_ID.bytes, [asked])],
+            topics=[FetchTopic(None, TOPIC_ID.bytes, asked)],
         )
         body = encode_fetch_request(17, request)
         head = request_head(ApiKey.FETCH, 17, 1, "test", len(body))
@@ -111,3 +114,17 @@ async def test_a_replica_that_was_about_to_join_and_died_is_waited_for_no_longer
     assert led.partition.log.high_watermark == 3
     await node.change_metadata(lambda image: [replace(image.brokers[FOLLOWER], fenced=True)])
     assert led.partition.log.high_watermark == 4
+
+
+async def test_a_session_that_is_replaced_while_it_takes_turns_leaves_nothing_behind(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.broker.turns.TURN_S", 0.0)
+    first = asyncio.ensure_future(led.send(3, BROKER_EPOCH, made_up=50))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert await led.fetch(1, BROKER_EPOCH) == 0
+    assert (await first).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(led.partition.subscribers) == 1
+    assert led.partition.log.high_watermark == 1, "what the first one had yet to say does not count"

@@ -10,6 +10,7 @@ import pytest
 from offline import ADVERTISED, OfflineBroker, StartOffline
 
 from moldau.broker.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from moldau.broker.packed_metadata import ANSWERS_MAX
 from moldau.errors import ErrorCode
 from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
 from moldau.wire.apis import ApiKey
@@ -224,6 +225,14 @@ async def test_answers_are_kept_until_something_changes(offline_broker: OfflineB
     await offline_broker.create("u")
     assert await finish(packed.topic("t", 12, NOT_ASKED)) is kept, "another topic changed, not this one"
     assert told(await ask(offline_broker, None, 12)) == [("t", ErrorCode.NONE, 1), ("u", ErrorCode.NONE, 1)]
+
+
+async def test_few_answers_with_all_topics_are_kept(offline_broker: OfflineBroker) -> None:
+    await offline_broker.create("t")
+    for version in range(1, 14):
+        for operations in (False, True) if version >= 8 else (False,):
+            await ask(offline_broker, None, version, topic_operations=operations)
+    assert len(offline_broker.node.packed_metadata._answers) == ANSWERS_MAX
 
 
 # -- DescribeCluster

@@ -20,6 +20,6 @@ def handle_replica_fetch(node: BrokerNode, context: RequestContext, request: Fet
     try:
         if context.version < _SINCE:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "followers fetch in version 15 or a later one")
-        return node.replication.sessions.fetch(context, request)
+        return node.turns.run(node.replication.sessions.fetch(context, request))
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
