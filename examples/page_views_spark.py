@@ -29,4 +29,6 @@ def count_page_views(spark: SparkSession, servers: str, checkpoint: str) -> Stre
 
 
 if __name__ == "__main__":
-    count_page_views(moldau.spark.session(), *sys.argv[1:3]).awaitTermination()
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: python {sys.argv[0]} HOST:PORT CHECKPOINT-FOLDER")
+    count_page_views(moldau.spark.session(), *sys.argv[1:]).awaitTermination()

@@ -8,10 +8,9 @@ with moldau.Broker() as broker:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from moldau.version import __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would be a fifth of what a command imports at first
 if TYPE_CHECKING:
     from moldau.embedded import Broker
     from moldau.local_cluster import Cluster

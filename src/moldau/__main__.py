@@ -2,7 +2,7 @@
 
 import sys
 
-from moldau.cli.main import main
+from moldau.cli.entry import moldau
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(moldau())

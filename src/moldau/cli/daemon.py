@@ -8,6 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+from moldau.errors import ConfigError
 
 READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
@@ -21,9 +24,8 @@ def log_path(name: str) -> Path:
 def start_in_background(argv: Sequence[str], *, name: str, is_ready: Callable[[int], bool], stop: str) -> int:
     """Starts `moldau <argv>` in a session of its own; returns an exit code when it is ready, or has failed."""
     path = log_path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begin = path.stat().st_size if path.exists() else 0
-    with path.open("ab") as output:
+    with _open_log(path) as output:
+        begin = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "moldau", *argv],
             stdin=subprocess.DEVNULL,
@@ -44,3 +46,13 @@ def start_in_background(argv: Sequence[str], *, name: str, is_ready: Callable[[i
         time.sleep(_POLL_S)
     print(f"{name} runs in the background (process {process.pid}); its log is {path}; stop it with {stop}")
     return 0
+
+
+def _open_log(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the log {path}: {error.strerror} ({error.filename}); set LOG_DIR to a folder for it"
+        ) from None

@@ -7,11 +7,12 @@ module imports nothing but Python's own. Commands of Kafka's that are not here a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 _SERVER = "moldau.cli.server"  # its commands name themselves in their help
 _ZOOKEEPER = "moldau.cli.zookeeper"
+_ENTRY = "moldau.cli.entry"
 
 
 class Command(NamedTuple):
@@ -22,9 +23,8 @@ class Command(NamedTuple):
     script: str | None = ""  # the installed name where it is not `kafka-<name>`; None: `moldau <name>` alone
 
     def run(self, argv: Sequence[str], prog: str) -> int:
-        module, function = self.target.split(":")
-        main = getattr(importlib.import_module(module), function)
-        return cast(int, main(argv) if module == _SERVER else main(argv, prog))
+        main = _load(self.target)
+        return main(argv) if self.target.startswith(f"{_SERVER}:") else main(argv, prog)
 
 
 COMMANDS = (
@@ -188,9 +188,33 @@ MISSING_CLASSES = _MISSING_CLASSES | {
 }
 
 
+def _load(target: str) -> Callable[..., int]:
+    module, function = target.split(":")
+    return cast(Callable[..., int], getattr(importlib.import_module(module), function))
+
+
+def load(entry: str) -> Callable[[], int]:
+    """The main function of the installed command that has this function in `moldau.cli.entry`."""
+    return _load(next(target for name, target in _installed().items() if _entry(name) == entry))
+
+
 def scripts() -> dict[str, str]:
     """Installed name → module:function. Kafka's own names exist with and without `.sh`."""
-    names = {
+    return {
+        installed: f"{_ENTRY}:{_entry(name)}"
+        for name in _installed()
+        for installed in ([name] if name == "moldau" else [name, f"{name}.sh"])
+    }
+
+
+def _entry(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _installed() -> dict[str, str]:
+    """Name → where its main function lives."""
+    return {
+        "moldau": "moldau.cli.main:main",
         "kafka-server-start": f"{_SERVER}:kafka_server_start_main",
         **{
             command.script or f"kafka-{command.name}": command.target
@@ -199,4 +223,3 @@ def scripts() -> dict[str, str]:
         },
         **dict.fromkeys(MISSING, "moldau.cli.missing:main"),
     }
-    return {"moldau": "moldau.cli.main:main", **names, **{f"{name}.sh": target for name, target in names.items()}}

@@ -314,6 +314,8 @@ def _reason(error: OSError) -> str:
 # For the codes people meet in answers that carry no text of their own.
 _MESSAGES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "The topic is internal, or its name is invalid: a name has up to 249 "
+    "characters, which are ASCII letters, digits, '.', '_' and '-'.",
     ErrorCode.OFFSET_OUT_OF_RANGE: "The requested offset is not within the range of the partition.",
     ErrorCode.LEADER_NOT_AVAILABLE: "The partition has no leader at the moment.",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "The broker is not the leader of the partition.",

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from moldau.spark import register
 from moldau.spark.class_data import archive_options, cache_folder
-from moldau.spark.gateway import can_start_directly, start_gateway
+from moldau.spark.gateway import can_start_directly, spark_package, start_gateway
 from moldau.spark.java import find_java, home_for_scripts
 from moldau.spark.options import option_text
 from moldau.spark.warm_python import WarmPython, start_warm_python
@@ -65,6 +65,7 @@ def get_or_create(
     if running is not None:
         _apply(running, {"spark.master": master, **asked} if master != "local[*]" else asked)
         return register(running)
+    spark_package()  # before anything is started, an error where PySpark is not installed
     is_local = master.startswith("local")
     _set_python(is_local)
     settings = {

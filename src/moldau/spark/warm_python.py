@@ -55,7 +55,10 @@ def start_warm_python(folder: Path) -> WarmPython:
 
 def serve(address: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except FileNotFoundError:
+            return  # the process that started this one has ended, and its folder is gone
         listener.listen(_BACKLOG)
         preload()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are Spark's: nobody asks how they ended

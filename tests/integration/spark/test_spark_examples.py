@@ -65,6 +65,13 @@ def test_the_script_counts_every_view_once(fresh_kafka_broker: Broker, tmp_path:
     counts.close()
 
 
+def test_the_script_without_arguments_says_how_it_is_used() -> None:
+    command = [sys.executable, str(EXAMPLES / "page_views_spark.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stderr == f"usage: python {command[1]} HOST:PORT CHECKPOINT-FOLDER\n"
+    assert ended.returncode == 1
+
+
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
     return subprocess.run(

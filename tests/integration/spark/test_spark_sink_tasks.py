@@ -252,6 +252,11 @@ def test_a_topic_that_brokers_do_not_create_is_told() -> None:
             sink.write(0, 0, range(10))
 
 
+def test_a_topic_name_that_brokers_refuse_is_told_in_words(bootstrap: str) -> None:
+    with pytest.raises(KafkaError, match=r"^topic 'my topic': .*its name is invalid: a name has up to 249 characters"):
+        Sink(bootstrap, "my topic").write(0, 0, range(10))
+
+
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_rows_survive_a_restart_of_the_broker_once_each_and_in_order(tmp_path: Path, guarantee: str) -> None:
     with Broker(data_dir=tmp_path / "data") as broker:

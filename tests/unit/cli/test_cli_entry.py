@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +14,7 @@ from moldau import __version__
 from moldau.cli import main as moldau_main
 from moldau.cli import run_class
 from moldau.cli.common import CommandParser, parse_key_values, run, topic_pattern
-from moldau.cli.registry import COMMANDS, MISSING, scripts
+from moldau.cli.registry import COMMANDS, MISSING, load, scripts
 from moldau.client import zookeeper
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
@@ -152,8 +152,7 @@ def test_a_command_that_is_not_here_is_answered_with_what_to_use(
 def test_every_installed_name_leads_to_a_function_and_has_a_twin_with_sh() -> None:
     installed = scripts()
     for name, target in installed.items():
-        module, _, function = target.partition(":")
-        assert callable(getattr(importlib.import_module(module), function)), name
+        assert callable(load(target.removeprefix("moldau.cli.entry:"))), name
     kafkas = [name for name in installed if not name.endswith(".sh") and name != "moldau"]
     assert {f"{name}.sh" for name in kafkas} == {name for name in installed if name.endswith(".sh")}
     assert {"kafka-server-start", "kafka-topics", "zookeeper-server-start", "zkServer", "kafka-acls"} <= set(kafkas)
@@ -190,6 +189,63 @@ def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert run("cmd", work) == 130
     assert capsys.readouterr().err == ""
+
+
+# Runs an installed command that gets SIGINT when it imports a module: name, module, arguments.
+INTERRUPTED = """\
+import os, signal, sys
+from importlib.metadata import EntryPoint
+from moldau.cli.registry import scripts
+
+name, module = sys.argv[1:3]
+target = scripts()[name]
+for loaded in [each for each in sys.modules if each.startswith("moldau")]:
+    del sys.modules[loaded]
+
+class Interrupt:
+    def find_spec(self, found, *_):
+        if found == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv[:3] = [name]
+sys.exit(EntryPoint(name, target, "console_scripts").load()())
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("moldau start --port 0", "moldau.cli.registry"),
+        ("moldau start --port 0", "moldau.cli.server"),
+        ("moldau start --port 0", "uvloop"),
+        ("moldau start --port 0", "moldau.broker.server"),
+        ("moldau start --brokers 3", "moldau.local_cluster"),
+        ("kafka-server-start.sh missing.properties", "moldau.cli.running"),
+        ("kafka-topics --list", "moldau.cli.common"),
+        ("kafka-topics.sh --list", "moldau.client.cluster"),
+        ("moldau cluster status", "moldau.cli.cluster"),
+        ("kafka-console-consumer --topic t", "confluent_kafka"),
+    ],
+)
+def test_ctrl_c_while_a_command_starts_ends_it_quietly(command: str, module: str, tmp_path: Path) -> None:
+    name, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, name, module, *arguments],
+        cwd=tmp_path, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_command_that_was_started_without_ctrl_c_keeps_it_so() -> None:
+    code = (
+        "import os, signal, moldau.cli.registry as registry\n"
+        "from moldau.cli.entry import kafka_topics\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "registry.load = lambda _: lambda: os.kill(os.getpid(), signal.SIGINT) or 7\n"
+        "raise SystemExit(kafka_topics())\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 7
 
 
 def test_options_may_be_shortened_as_kafkas(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,6 +301,7 @@ def test_help_of_the_record_commands_is_light_too(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "rooms"),
     [
+        ("moldau.cli.entry", ["cli", "cli.entry"]),
         ("moldau.cli.main", ["cli", "cli.main", "cli.registry"]),
         ("moldau.testing.plugin", ["testing", "testing.plugin"]),
     ],

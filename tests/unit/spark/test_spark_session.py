@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.spark import class_data, daemon, spark_session, warm_client
+from moldau.spark import class_data, daemon, gateway, spark_session, warm_client
 from moldau.spark.java import Java
 from moldau.spark.jvm_connector import apply_options
 from moldau.spark.warm_python import start_warm_python
@@ -233,6 +233,21 @@ def test_without_the_warm_process_the_real_python_is_the_daemon(python: str, war
         timeout=60,
     )
     assert len(process.stdout) == 4
+
+
+def test_without_pyspark_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark_session, "_running_session", lambda: None)
+    spark_session._warm_python.cache_clear()
+    with pytest.raises(ConfigError, match="PySpark is not installed"):
+        spark_session.get_or_create()
+    assert spark_session._warm_python.cache_info().misses == 0
+
+
+def test_a_warm_python_whose_folder_is_gone_ends_quietly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "moldau.spark.warm_python", str(tmp_path / "gone" / "socket")]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_connector_jvm_is_the_same_options_under_another_format() -> None:
