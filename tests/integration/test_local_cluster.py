@@ -312,6 +312,13 @@ def test_a_cluster_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_pat
             supervisor.process.kill()
 
 
+def test_a_second_cluster_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with Supervisor(tmp_path, count=1) as supervisor:
+        data = ("--data-dir", str(tmp_path / "data"))
+        second = supervisor.moldau("start", "--brokers", "1", "--port", str(free_port()), *data)
+        assert (second.returncode, "is in use by another" in second.stderr) == (2, True), second
+
+
 def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         pids = supervisor.brokers()

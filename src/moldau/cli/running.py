@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -17,14 +18,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+log = logging.getLogger(__name__)
+
 _POLL_S = 0.05
 BROKER, ZOOKEEPER = "json", "zookeeper"
 """Kinds of processes: how their files' names end."""
 
 
 def folder() -> Path:
-    """Private to the user: another user's file could name any process to be stopped."""
-    path = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"moldau-{os.getuid()}"
+    """Private to the user: another user's file could name any process to be stopped.
+
+    After `su`, or in a container, XDG_RUNTIME_DIR may name what is not there or somebody else's.
+    """
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    parent = given if given and os.access(given, os.W_OK | os.X_OK) else tempfile.gettempdir()
+    path = Path(parent) / f"moldau-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if path.is_symlink() or status.st_uid != os.getuid():
@@ -34,12 +42,18 @@ def folder() -> Path:
 
 @contextmanager
 def registered(facts: dict[str, Any]) -> Iterator[None]:
-    """This process is found by `kafka-server-stop` while it lasts."""
-    with _register(facts, BROKER) as file:
+    """This process is found by `kafka-server-stop` while it lasts; where that cannot be, it runs all the same."""
+    try:
+        file = _register(facts, BROKER)
+    except OSError as error:
+        log.warning("kafka-server-stop will not find this broker: %s", error)
+        yield
+        return
+    with file:
         try:
             yield
         finally:
-            Path(file.name).unlink(missing_ok=True)
+            (folder() / f"{os.getpid()}.{BROKER}").unlink(missing_ok=True)
 
 
 def register_program(facts: dict[str, Any], kind: str) -> IO[str]:
@@ -50,10 +64,13 @@ def register_program(facts: dict[str, Any], kind: str) -> IO[str]:
 
 
 def _register(facts: dict[str, Any], kind: str) -> IO[str]:
-    file = (folder() / f"{os.getpid()}.{kind}").open("w")
+    """Under its name only when it is locked and complete: who looks meanwhile would take it for one of the dead."""
+    path = folder() / f"{os.getpid()}.{kind}"
+    file = path.with_suffix(".new").open("w")
     fcntl.flock(file, fcntl.LOCK_EX)
     json.dump({"pid": os.getpid(), **facts}, file)
     file.flush()
+    os.replace(file.name, path)
     return file
 
 
@@ -88,7 +105,7 @@ def wait_until_ended(pids: Iterable[int], timeout_s: float, kind: str = BROKER) 
 
 def _is_locked(file: IO[str]) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may look at the same time
     except BlockingIOError:
         return True
     fcntl.flock(file, fcntl.LOCK_UN)

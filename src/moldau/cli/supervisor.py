@@ -7,6 +7,7 @@ for the supervisor to find. Should the supervisor be killed, its brokers notice 
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
 import os
@@ -17,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from moldau.cli import running
 from moldau.errors import ConfigError, MoldauError
@@ -47,6 +48,7 @@ class _Stopped(BaseException):
 def supervise(count: int, port: int, data_dir: Path | None, given: Mapping[str, str], options: Sequence[str]) -> int:
     """`given` are server properties for all brokers, `options` go to each `moldau start`. Returns the exit code."""
     folder = (data_dir or DATA_DIR).absolute()
+    lock = _lock(folder)
     brokers = _brokers(count, port, folder, given, options)
     for broker in brokers:
         _request_path(folder, broker.node_id).unlink(missing_ok=True)  # of an earlier run
@@ -70,7 +72,21 @@ def supervise(count: int, port: int, data_dir: Path | None, given: Mapping[str, 
     except MoldauError as error:
         print(f"moldau: {error}", file=sys.stderr)
         return 1
+    finally:
+        lock.close()
     return 0
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Two clusters that start on one folder at once would each get some of its brokers' directories."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "cluster.lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(f"{folder} is in use by another `moldau start --brokers`: give another --data-dir") from None
+    return file
 
 
 def _brokers(

@@ -149,10 +149,11 @@ class Job(NamedTuple):
 
     app: str
     batch_id: int | None
+    is_query: bool = False  # its batches have consecutive numbers, and each leaves a record
 
     @classmethod
     def of_query(cls, options: WriteOptions, query_id: str, batch_id: int) -> Job:
-        return cls(f"{options.id_prefix}-{query_id}", batch_id)
+        return cls(f"{options.id_prefix}-{query_id}", batch_id, is_query=True)
 
     @classmethod
     def of_write(cls, options: WriteOptions) -> Job:
@@ -216,6 +217,14 @@ def _find_done(transactions: Transactions, job: Job, task: int, options: WriteOp
             f"the topic holds batch {record.batch} of this query or txnAppId, and this is batch {job.batch_id}: the "
             "checkpoint is older than the topic, or txnVersion does not grow. Use the checkpoint that wrote it, or a "
             f"new one, or a version that was not used. {_WRITE_WITHOUT_PROOF}",
+            options.fail_on_doubt,
+        )
+    if task == 0 and record is not None and job.is_query and record.batch < job.batch_id - 1:
+        _doubt(
+            f"batch {job.batch_id} may be in the topic already: the record of group '{group}' is of batch "
+            f"{record.batch}, and those of the batches between are gone. The topic '{options.records_topic}' or the "
+            "group's offsets were deleted or restored from a copy, or batches were written with another setting. "
+            f"{_WRITE_WITHOUT_PROOF}",
             options.fail_on_doubt,
         )
     return record if record is not None and record.batch == job.batch_id else None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from moldau.errors import InDoubtError
-from moldau.spark.exactly_once import Job, Record, TaskMessage, _check_replay
+from moldau.spark.exactly_once import Job, Record, TaskMessage, _check_replay, _find_done
 from moldau.spark.transactions import Offset, Transaction
 from moldau.spark.write_options import WriteOptions
 
 BATCH = 7
+OPTIONS = WriteOptions.parse({"kafka.bootstrap.servers": "localhost:9092", "topic": "out"})
 
 
 def wrote(task: int, rows: int = 10) -> TaskMessage:
@@ -90,3 +93,18 @@ def test_who_asks_for_it_goes_on_in_doubt_with_a_warning(caplog: pytest.LogCaptu
     check(wrote(0), had(1), fail_on_doubt=False)
     check(had(0, tasks=4), wrote(1), fail_on_doubt=False)
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        {"out": Offset(4, '{"rows": 5, "tasks": 1}')},  # where records once were; the topic with later ones is gone
+        {OPTIONS.records_topic: Offset(0, Record(3, 5, 1).to_text())},  # restored from a copy
+    ],
+)
+def test_a_record_from_before_the_last_batch_proves_nothing(offsets: dict[str, Offset]) -> None:
+    transactions: Any = SimpleNamespace(read_records=lambda group: offsets)
+    with pytest.raises(InDoubtError, match=r"is of batch 3, and those of the batches between are gone"):
+        _find_done(transactions, Job.of_query(OPTIONS, "q", 10), 0, OPTIONS)
+    assert _find_done(transactions, Job.of_query(OPTIONS, "q", 4), 0, OPTIONS) is None
+    assert _find_done(transactions, Job("app", 10), 0, OPTIONS) is None  # versions may skip numbers
