@@ -140,18 +140,35 @@ def _where_brokers_are(error: Exception) -> str:
     """For somebody who called the wrong port, or forgot to start a broker."""
     if not isinstance(error, KafkaError) or error.code != ErrorCode.BROKER_NOT_AVAILABLE:
         return ""
-    from moldau.cli import running
-
-    try:
-        listeners = [address for facts in running.find_running() for address in facts["listeners"]]
-    except OSError:
-        return ""
-    found = ", ".join(dict.fromkeys(address.partition("://")[2] for address in listeners))
+    found = ", ".join(address for facts in _running() if facts["node.id"] is not None for address in _addresses(facts))
     return (
         f". On this machine brokers listen on {found}"
         if found
         else ". You run no broker on this machine: `moldau start` starts one"
     )
+
+
+def default_servers() -> str:
+    """localhost:9092, or all brokers of the local cluster that has one there: that one may be stopped."""
+    for facts in _running():
+        addresses = _addresses(facts)
+        if facts["node.id"] is None and any(address.endswith(":9092") for address in addresses):
+            return ",".join(addresses)
+    return DEFAULT_SERVER
+
+
+def _running() -> list[dict[str, Any]]:
+    """The brokers and supervisors of brokers that this user runs on this machine."""
+    from moldau.cli import running
+
+    try:
+        return list(running.find_running())
+    except OSError:
+        return []
+
+
+def _addresses(facts: dict[str, Any]) -> list[str]:
+    return [listener.partition("://")[2] for listener in facts["listeners"]]
 
 
 def _fail(message: str, code: int) -> int:
@@ -229,7 +246,7 @@ def cluster_config(args: argparse.Namespace, properties: Mapping[str, str]) -> C
     from moldau.client.config import ClientConfig
 
     return ClientConfig.from_properties(
-        args.bootstrap_server or "", {"bootstrap.servers": DEFAULT_SERVER, **properties}
+        args.bootstrap_server or "", {"bootstrap.servers": default_servers(), **properties}
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from moldau.cli.common import DEFAULT_SERVER, did_you_mean, warn
+from moldau.cli.common import default_servers, did_you_mean, warn
 from moldau.client.property_names import CLIENT_PROPERTIES
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
@@ -49,7 +49,7 @@ def client_config(props: Mapping[str, str], bootstrap_servers: str | None, clien
         warn(f"WARN property {name} has no effect here")
     if bootstrap_servers is not None:
         config["bootstrap.servers"] = bootstrap_servers
-    config.setdefault("bootstrap.servers", DEFAULT_SERVER)
+    config.setdefault("bootstrap.servers", default_servers())
     config.setdefault("client.id", client_id)
     # librdkafka writes its own log to stderr, fatal errors even at the lowest level; what people need to see comes
     # through the error callback and with the records.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from moldau.cli import running
+from moldau.cli.common import _where_brokers_are, default_servers
+from moldau.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +66,26 @@ def test_a_broker_that_cannot_be_registered_runs_all_the_same(tmp_path: Path, ca
     place.symlink_to(tmp_path)
     with running.registered({"node.id": 1}):
         assert "kafka-server-stop will not find this broker" in caplog.text
+
+
+def test_commands_ask_every_broker_of_the_local_cluster_by_default() -> None:
+    assert default_servers() == "localhost:9092"
+    listeners = [f"PLAINTEXT://127.0.0.1:{port}" for port in (9092, 9093)]
+    with running.registered({"node.id": None, "listeners": listeners}):
+        assert default_servers() == "127.0.0.1:9092,127.0.0.1:9093"
+    with running.registered({"node.id": None, "listeners": [listeners[1]]}):
+        assert default_servers() == "localhost:9092"
+
+
+def test_a_failed_command_names_brokers_that_run_not_those_that_should() -> None:
+    supervisor = {
+        "pid": 1,
+        "node.id": None,
+        "listeners": ["PLAINTEXT://127.0.0.1:19092", "PLAINTEXT://127.0.0.1:19093"],
+    }
+    (running.folder() / "1.json").write_text(json.dumps(supervisor))
+    with (running.folder() / "1.json").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with running.registered({"node.id": 2, "listeners": ["PLAINTEXT://127.0.0.1:19093"]}):
+            hint = _where_brokers_are(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker"))
+    assert hint == ". On this machine brokers listen on 127.0.0.1:19093"
