@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
@@ -144,9 +145,13 @@ class Server:
                 connect, listener.host or None, listener.port, backlog=self._backlog(), reuse_address=True
             )
         except OSError as error:
+            advice = (
+                "this machine does not have that address"
+                if error.errno == errno.EADDRNOTAVAIL
+                else "is another broker running there? Choose another port"
+            )
             raise ConfigError(
-                f"listeners: cannot listen on {listener.host}:{listener.port} ({error.strerror or error}); "
-                "is another broker running there? Choose another port"
+                f"listeners: cannot listen on {listener.host}:{listener.port} ({error.strerror or error}); {advice}"
             ) from error
         self._listeners.append(server)
         port = server.sockets[0].getsockname()[1]

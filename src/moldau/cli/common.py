@@ -144,7 +144,7 @@ def _where_brokers_are(error: Exception) -> str:
     return (
         f". On this machine brokers listen on {found}"
         if found
-        else ". You run no broker on this machine: `moldau start` starts one"
+        else ". No broker of yours was found on this machine: `moldau start` starts one"
     )
 
 

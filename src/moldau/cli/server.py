@@ -59,10 +59,10 @@ def start_main(argv: Sequence[str] | None = None) -> int:
         logs.set_up(arguments.log_format, arguments.log_level, file=arguments.log_config)
         if arguments.daemon:
             return _start_in_background(arguments, given)
-        if arguments.brokers is not None:
-            return _supervise(arguments)
         if arguments.node_id is not None:
             return _start_again(arguments)
+        if arguments.brokers is not None:
+            return _supervise(arguments)
         config = _load_config(arguments)
         return _run(config, is_child=arguments.child)
     except MoldauError as error:
@@ -84,7 +84,8 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--override", action="append", default=[], metavar="key=value", help="set a property; repeatable"
     )
-    parser.add_argument("--port", type=int, help="short for --override listeners=PLAINTEXT://127.0.0.1:PORT")
+    parser.add_argument("--port", type=int, help="short for --override listeners=PLAINTEXT://HOST:PORT")
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1); 0.0.0.0 is every network")
     parser.add_argument("--data-dir", type=Path, help="short for --override log.dirs=FOLDER")
     parser.add_argument(
         "--brokers", type=int, metavar="N", help="a cluster of N brokers, with node ids and ports that count up"
@@ -125,11 +126,15 @@ def _supervise(arguments: argparse.Namespace) -> int:
         "--log-config": arguments.log_config and arguments.log_config.absolute(),
     }
     options = [part for option, value in logging_options.items() if value for part in (option, str(value))]
+    if arguments.host is not None:
+        raise ConfigError("--host: the brokers of --brokers listen on 127.0.0.1; for a network use server.properties")
     port = 9092 if arguments.port is None else arguments.port
     return supervise(arguments.brokers, port, arguments.data_dir, _load_properties(arguments, {}), options)
 
 
 def _start_again(arguments: argparse.Namespace) -> int:
+    if arguments.brokers is not None:
+        raise ConfigError("--node-id starts one broker of a cluster that runs, --brokers a whole one: give either")
     from moldau.cli.supervisor import start_again
 
     return start_again(arguments.node_id, arguments.data_dir)
@@ -139,8 +144,8 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
     from moldau.config.broker import BrokerConfig
 
     short = {}
-    if arguments.port is not None:
-        short["listeners"] = f"PLAINTEXT://127.0.0.1:{arguments.port}"
+    if arguments.port is not None or arguments.host is not None:
+        short["listeners"] = f"PLAINTEXT://{arguments.host or '127.0.0.1'}:{arguments.port or 9092}"
     if arguments.data_dir is not None:
         short["log.dirs"] = str(arguments.data_dir)
     config, warnings = BrokerConfig.from_properties(_load_properties(arguments, short))

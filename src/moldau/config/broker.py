@@ -161,7 +161,7 @@ def _warning_about(name: str) -> str | None:
         return None
     meant = nearest(name, [*BROKER_KEYS, *KNOWN_WITHOUT_EFFECT])
     hint = f"; did you mean {meant}?" if meant else ""
-    return f"unknown configuration key {name} is ignored{hint}"
+    return f"unknown configuration key {name}{hint}"
 
 
 def _settle_node_id(values: dict[str, Any]) -> None:

@@ -3,11 +3,11 @@
 | fixture                 | gives                                                                     |
 |-------------------------|---------------------------------------------------------------------------|
 | `kafka_broker`          | one real broker for the whole test session, with `.bootstrap_servers`     |
-| `kafka_broker_config`   | override it (session scope) to give that broker Kafka's server properties |
+| `kafka_broker_config`   | its server properties: override it in conftest.py, with scope="session"   |
 | `kafka_topic`           | the name of a new, empty topic on `kafka_broker`, deleted afterwards      |
 | `kafka_producer`        | a confluent-kafka `Producer` for `kafka_broker`, flushed at the end       |
 | `kafka_consumer`        | a `Consumer` that reads `kafka_topic` from its first record on            |
-| `fresh_kafka_broker`    | a broker for this test alone                                              |
+| `fresh_kafka_broker`    | a broker for this test alone, with the same configuration                 |
 | `kafka_cluster`         | three brokers, each a process of its own, for this test alone             |
 
 `@pytest.mark.kafka_topic(partitions=3, config={"cleanup.policy": "compact"})` on a test chooses what its topic is like.
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from moldau.embedded import Broker
     from moldau.local_cluster import Cluster
+
+
+T = TypeVar("T")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,25 +45,34 @@ def kafka_broker_config() -> dict[str, object]:
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_config: dict[str, object]) -> Iterator[Broker]:
     """A real broker on a free port, for the whole session."""
-    from moldau.embedded import Broker
-    from moldau.errors import ConfigError
-
-    broker = Broker(kafka_broker_config)
-    try:
-        broker.start()
-    except ConfigError as error:
-        pytest.fail(f"kafka_broker_config: {error}", pytrace=False)
+    broker = _start(kafka_broker_config)
     yield broker
     broker.stop()
 
 
 @pytest.fixture
-def fresh_kafka_broker() -> Iterator[Broker]:
+def fresh_kafka_broker(kafka_broker_config: dict[str, object]) -> Iterator[Broker]:
     """A real broker on a free port, for this test alone."""
+    broker = _start(kafka_broker_config)
+    yield broker
+    broker.stop()
+
+
+def _start(config: dict[str, object]) -> Broker:
     from moldau.embedded import Broker
 
-    with Broker() as broker:
-        yield broker
+    return _or_fail("kafka_broker_config", lambda: Broker(config).start())
+
+
+def _or_fail(where: str, do: Callable[[], T]) -> T:
+    """What `do` returns; an error of ours fails the test in one sentence, without a traceback."""
+    from moldau.errors import MoldauError
+
+    try:
+        return do()
+    except MoldauError as error:
+        message = f"{where}: {error}"
+    pytest.fail(message, pytrace=False)  # not above, or pytest shows the first error as well
 
 
 @pytest.fixture
@@ -78,16 +90,12 @@ def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterato
     from moldau.client.admin import create_topic, delete_topics
     from moldau.client.cluster import Cluster as Client
     from moldau.client.config import ClientConfig
-    from moldau.errors import KafkaError
 
     partitions, config = _topic_options(request.node)
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
     with Client(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as client:
-        try:
-            create_topic(client, name, partitions=partitions, configs=config)
-        except KafkaError as error:
-            pytest.fail(f"@pytest.mark.kafka_topic: {error}", pytrace=False)
+        _or_fail("@pytest.mark.kafka_topic", lambda: create_topic(client, name, partitions=partitions, configs=config))
         yield name
         delete_topics(client, [name])
 
