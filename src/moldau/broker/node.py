@@ -58,6 +58,8 @@ METADATA_FILE = "moldau-metadata.jsonl"
 PROGRESS_INTERVAL_S = 2.0
 DISKS_CLOSE_TIMEOUT_S = 20.0
 """In which at least one log has to come to its end: else its disk hangs, and the next start checks what is there."""
+DISKS_SETTLE_TIMEOUT_S = 5.0
+"""For what is under way when the broker stops, such as the folders of a new topic: nobody may write behind its back."""
 STORE_CLOSE_TIMEOUT_S = 10.0
 
 Plan: TypeAlias = "Callable[[MetadataImage], Sequence[Record] | Work[Sequence[Record]]]"
@@ -175,6 +177,7 @@ class BrokerNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.peers.close()
+        await self.threads.settle(DISKS_SETTLE_TIMEOUT_S)  # what the cancelled tasks began
         await self.threads.files(partial(self.logs.close, self.broker_epoch, timeout_s=DISKS_CLOSE_TIMEOUT_S))
         close_store = self.controller.close if self.membership is None else self.membership.close
         try:

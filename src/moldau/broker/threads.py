@@ -46,6 +46,8 @@ class Lane:
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
         """Works that wait or run; only the loop counts them."""
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._since: dict[int, float] = {}
         """Since when each busy thread does its work."""
         self._is_stopped = False
@@ -58,6 +60,7 @@ class Lane:
         if self._unfinished >= len(self._threads) < self._size:
             self._start_thread()
         self._unfinished += 1
+        self._is_idle.clear()
         self._queue.put((future, work, args))
         return future
 
@@ -66,6 +69,11 @@ class Lane:
         """How long the oldest work that runs has been running; 0.0 if none does. From any thread."""
         since = min(list(self._since.values()), default=None)
         return 0.0 if since is None else max(0.0, time.monotonic() - since)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Until all work is done, or the time is over. Work goes on where the task that waited for it was cancelled."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_idle.wait(), timeout_s)
 
     def stop(self) -> None:
         """No work begins any more. What runs goes on, and nobody waits for it."""
@@ -99,6 +107,8 @@ class Lane:
 
     def _done(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._unfinished -= 1
+        if not self._unfinished:
+            self._is_idle.set()
         if future.done():
             return
         if error is not None:
@@ -120,6 +130,10 @@ class Threads:
     def disk(self, directory: Path) -> Lane:
         """For what has to reach the disk of one of `log.dirs`."""
         return self._disks[directory]
+
+    async def settle(self, timeout_s: float) -> None:
+        """The work on files and disks."""
+        await asyncio.gather(*(lane.settle(timeout_s) for lane in (self.files, *self._disks.values())))
 
     def stop(self) -> None:
         for lane in (*self._disks.values(), self.metadata, self.compute, self.files, self.cleaning):

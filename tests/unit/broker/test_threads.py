@@ -51,3 +51,23 @@ async def test_what_is_cancelled_before_it_began_does_not_run_and_a_stopped_lane
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
+
+
+async def test_work_whose_task_was_cancelled_is_waited_for_as_long_as_asked() -> None:
+    """A broker that stops while it makes folders would otherwise leave while they are made."""
+    threads = Threads(asyncio.get_running_loop(), [Path("a")])
+    may_end, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        may_end.wait(30)
+        ended.set()
+
+    task = asyncio.ensure_future(threads.files(work))
+    await until(lambda: threads.files.busy_s)
+    task.cancel()
+    await threads.settle(0.01)
+    assert not ended.is_set()
+    may_end.set()
+    await threads.settle(30)
+    assert ended.is_set()
+    threads.stop()
