@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.lives import distrust
@@ -32,6 +34,8 @@ CHECK_INTERVAL_S = 1.0
 """The longest that a full or failed disk stays unnoticed, and freed space unused."""
 
 
+HANDED_OVER_MAX = 2000
+"""Partitions in one request: the controller finds new leaders for all of them in one go."""
 STUCK_S = 10.0
 """A write to the disk that takes longer is worth a line in the log."""
 
@@ -86,17 +90,22 @@ class FailingDisks:
 
     async def _hand_over(self) -> None:
         lost = self._lost()
-        if not lost:
-            return
+        try:
+            for start in range(0, len(lost), HANDED_OVER_MAX):
+                await self._tell(lost[start : start + HANDED_OVER_MAX])
+        except KafkaError as error:
+            log.warning("partitions cannot be handed over yet", extra={"why": error.message})
+
+    async def _tell(self, lost: Sequence[tuple[Any, int]]) -> None:
         node = self._node
 
         def build(schema: Schema) -> Any:
             topics = tuple(
                 schema.TopicData(
                     topic_id=topic_id,
-                    partitions=tuple(schema.PartitionData(partition_index=index) for index in indexes),
+                    partitions=tuple(schema.PartitionData(partition_index=index) for _, index in partitions),
                 )
-                for topic_id, indexes in lost.items()
+                for topic_id, partitions in groupby(lost, itemgetter(0))
             )
             return schema.AssignReplicasToDirsRequest(
                 broker_id=node.node_id,
@@ -104,23 +113,20 @@ class FailingDisks:
                 directories=(schema.DirectoryData(id_=LOST_DIRECTORY, topics=topics),),
             )
 
-        try:
-            answer = await node.ask_controller(ApiKey.ASSIGN_REPLICAS_TO_DIRS, build)
-            if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code), "the controller refused it")
-        except KafkaError as error:
-            log.warning("partitions cannot be handed over yet", extra={"why": error.message})
+        answer = await node.ask_controller(ApiKey.ASSIGN_REPLICAS_TO_DIRS, build)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), "the controller refused it")
 
-    def _lost(self) -> dict[Any, list[int]]:
-        """By topic id the partitions that cannot be written here, though this broker is in sync, beside others."""
+    def _lost(self) -> list[tuple[Any, int]]:
+        """The partitions that cannot be written here, though this broker is in sync, beside others; topic by topic."""
         node, image = self._node, self._node.image
         active = active_brokers(image, node.node_id)
-        lost: dict[Any, list[int]] = {}
-        for topic in image.topics.values():
-            for partition in topic.partitions:
-                if can_do_without(partition, node.node_id, active) and not self._can_write(topic.name, partition.index):
-                    lost.setdefault(topic.topic_id, []).append(partition.index)
-        return lost
+        return [
+            (topic.topic_id, partition.index)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if can_do_without(partition, node.node_id, active) and not self._can_write(topic.name, partition.index)
+        ]
 
     def _can_write(self, topic: str, index: int) -> bool:
         partition_log = self._node.logs.get(topic, index)
