@@ -9,9 +9,10 @@ import asyncio
 import heapq
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from moldau.coordinators.offsets.records import OffsetCommitValue
 from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST
@@ -28,6 +29,8 @@ SERIES_MAX = 1_000
 """Groups times topics that are reported, the largest lags first: group names come from clients, and each one is a time
 series that Prometheus keeps. `moldau_group_lag_left_off` counts the others."""
 ASK_TIMEOUT_S = 5.0
+ASK_MAX = 100
+"""Partitions in one request to another broker: a request is built, and its answer read, without a pause."""
 
 TopicPartition = tuple[str, int]
 
@@ -53,20 +56,31 @@ class GroupLag:
             await asyncio.sleep(INTERVAL_S)
 
     async def measure(self) -> None:
-        turns = self._node.turns
-        committed: list[tuple[str, TopicPartition, int]] = []
+        """Nothing as long as all offsets is built: to free it would hold the loop, even if it was built in turns."""
+        partitions: set[TopicPartition] = set()
+        async for _, offsets in self._committed():
+            partitions.update(partition for partition, _ in offsets)
+        ends = await self._ends(partitions)
+        largest: list[GroupTopicLag] = []
+        count = 0
+        async for group_id, offsets in self._committed():
+            lags: defaultdict[str, int] = defaultdict(int)
+            for partition, value in offsets:
+                end = ends.get(partition)
+                if end is not None and value.offset >= 0:
+                    lags[partition[0]] += max(0, end - value.offset)
+            count += len(lags)
+            for topic, lag in lags.items():
+                heapq.heappush(largest, GroupTopicLag(lag, group_id, topic))
+                if len(largest) > SERIES_MAX:
+                    heapq.heappop(largest)
+        self.series, self.left_off = sorted(largest, reverse=True), count - len(largest)
+
+    async def _committed(self) -> AsyncIterator[tuple[str, Iterator[tuple[TopicPartition, OffsetCommitValue]]]]:
+        """Each group with its offsets, in turns."""
         for _, shard in self._node.groups.shards():
-            async for group_id in turns.each(shard.offsets.groups()):
-                offsets = shard.offsets.of_group(group_id)
-                committed += [(group_id, partition, value.offset) for partition, value in offsets]
-        ends = await self._ends({partition for _, partition, _ in committed})
-        lags: defaultdict[tuple[str, str], int] = defaultdict(int)
-        async for group_id, partition, offset in turns.each(committed):
-            end = ends.get(partition)
-            if end is not None and offset >= 0:
-                lags[group_id, partition[0]] += max(0, end - offset)
-        largest = heapq.nlargest(SERIES_MAX, (GroupTopicLag(lag, *key) for key, lag in lags.items()))
-        self.series, self.left_off = largest, len(lags) - len(largest)
+            async for group_id in self._node.turns.each(shard.offsets.groups()):
+                yield group_id, shard.offsets.of_group(group_id)
 
     async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
@@ -82,7 +96,8 @@ class GroupLag:
                 remote[partition.leader].append((name, index))
         for leader, wanted in remote.items():
             try:
-                ends |= await self._ask(leader, wanted)
+                for first in range(0, len(wanted), ASK_MAX):
+                    ends |= await self._ask(leader, wanted[first : first + ASK_MAX])
             except KafkaError as error:
                 log.debug(
                     "cannot get the end offsets of some partitions", extra={"broker": leader, "why": error.message}

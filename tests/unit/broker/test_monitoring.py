@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from offline import OfflineBroker, StartOffline, until
 
-from moldau.broker import group_lag
+from moldau.broker import group_lag, turns
 from moldau.broker.group_lag import GroupLag, GroupTopicLag
 from moldau.broker.health import Health
 from moldau.broker.metrics import SECONDS, Histogram
@@ -18,6 +21,7 @@ from moldau.broker.metrics_reference import render
 from moldau.broker.metrics_table import HISTOGRAMS, METRICS
 from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema, request_schema
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:
@@ -83,6 +87,70 @@ async def test_the_lag_of_a_group_is_what_lies_between_its_offsets_and_the_ends(
     monkeypatch.setattr(group_lag, "SERIES_MAX", 1)
     await lag.measure()
     assert (lag.series, lag.left_off) == ([GroupTopicLag(13, "far", "t")], 2)
+
+
+class Watched(str):
+    """A name that counts how often it is looked at: a measure of work that needs no clock."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Watched.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Watched.looks += 1
+        return super().__eq__(other)
+
+    def __lt__(self, other: str) -> bool:
+        Watched.looks += 1
+        return super().__lt__(other)
+
+
+async def test_the_lag_of_many_groups_is_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(group_lag, "SERIES_MAX", 10)
+    names = [Watched(f"group-{number}") for number in range(1_000)]
+    offset = SimpleNamespace(offset=5)
+    table = SimpleNamespace(groups=lambda: names, of_group=lambda name: [((Watched("t"), 0), offset)])
+    node: Any = SimpleNamespace(
+        groups=SimpleNamespace(shards=lambda: [(0, SimpleNamespace(offsets=table))]),
+        logs=SimpleNamespace(get=lambda *_: SimpleNamespace(high_watermark=12)),
+        image=SimpleNamespace(topics={}),
+        turns=turns.Turns(asyncio.to_thread),
+    )
+    lag = GroupLag(node)
+    measuring = asyncio.ensure_future(lag.measure())
+    most = 0
+    while not measuring.done():
+        Watched.looks = 0
+        await asyncio.sleep(0)
+        most = max(most, Watched.looks)
+    await measuring
+    assert (len(lag.series), lag.left_off) == (10, 990)
+    assert most < len(names) / 2, "names looked at between two passes of the loop"
+
+
+async def test_other_brokers_are_asked_for_the_ends_of_some_partitions_at_a_time(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = offline_broker.node
+    await offline_broker.create("t", partitions=7)
+    wanted = [("t", index) for index in range(7)]
+    asked: list[list[int]] = []
+
+    async def ask(_: int, key: ApiKey, build: Callable[[Schema], Any], **__: Any) -> Any:
+        request = build(request_schema(key, 1))
+        asked.append([one.partition_index for topic in request.topics for one in topic.partitions])
+        answers = [SimpleNamespace(partition_index=index, offset=index, error_code=0) for index in asked[-1]]
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=answers)])
+
+    monkeypatch.setattr(group_lag, "ASK_MAX", 3)
+    monkeypatch.setattr(node.logs, "get", lambda *_: None)
+    monkeypatch.setattr(node.peers, "ask", ask)
+    assert await GroupLag(node)._ends(wanted) == {("t", index): index for index in range(7)}
+    assert asked == [[0, 1, 2], [3, 4, 5], [6]]
 
 
 async def test_a_broker_says_why_it_is_not_ready(start_offline: StartOffline) -> None:
