@@ -22,6 +22,7 @@ from moldau.broker.metrics_table import HISTOGRAMS, METRICS
 from moldau.client.admin import create_topic
 from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.errors import ConfigError
+from moldau.log.files import DiskSpace
 from moldau.metadata.shared_store import SharedStore
 from moldau.metadata.store import Candidate
 from moldau.metadata.topics import plan_create_topic
@@ -172,6 +173,17 @@ async def test_the_lag_of_a_group_is_known_to_a_coordinator_without_a_replica(tm
     finally:
         for server in reversed(servers):
             await server.stop()
+
+
+async def test_the_space_of_a_disk_is_measured_again_and_again(tmp_path: Path) -> None:
+    server = server_of(tmp_path, 1, {})
+    try:
+        await server.start()
+        (log_dir,) = server.node.logs.log_dirs
+        log_dir.space = DiskSpace()
+        await until(lambda: log_dir.space.total_bytes > 0, "the disk is measured")
+    finally:
+        await server.stop()
 
 
 async def test_a_broker_that_waits_for_its_cluster_is_healthy_and_not_ready(tmp_path: Path) -> None:

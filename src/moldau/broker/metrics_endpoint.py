@@ -1,21 +1,31 @@
 """`/metrics` for Prometheus, `/health` and `/ready` for whoever runs the broker: HTTP on a port of its own.
 
 Served from threads: a scrape never runs on the broker's loop. Health is asked on the loop, by one short call.
+
+Whoever reaches the port shares descriptors, threads and the interpreter's lock with the broker's clients. So there is a
+limit on connections and on the time of a request, and one scrape at a time: all who ask meanwhile get its page.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any
+from threading import Lock, Thread
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.process_collector import ProcessCollector
 
 from moldau.broker.group_lag import GroupLag
@@ -25,12 +35,36 @@ from moldau.broker.metrics_table import HISTOGRAMS, METRICS, Metric, Scrape
 from moldau.broker.node import BrokerNode
 from moldau.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 LOOP_ANSWERS_S = 2.0
 """A loop that is busy for longer serves nobody."""
 POLL_S = 0.05
 """How soon a stop is noticed."""
-SOCKET_TIMEOUT_S = 10.0
-"""Of one request: a client that says nothing must not keep a thread."""
+CONNECTIONS_MAX = 20
+"""Each takes a thread and a descriptor; a few scrapers and probes need two or three. More are closed at once."""
+REQUEST_S = 10.0
+"""For a request to be complete, byte by byte perhaps, and again for its answer to be taken: as long as Prometheus waits
+for a scrape by default."""
+SHARED_S = 1.0
+"""A page is given out again for this long: a scrape of thousands of partitions needs the interpreter's lock for a tenth
+of a second, and one client in a loop would slow down all others."""
+PLAIN_TEXT, OPENMETRICS = CONTENT_TYPE_PLAIN_0_0_4, openmetrics.CONTENT_TYPE_LATEST
+ENCODERS: dict[str, Callable[[CollectorRegistry], bytes]] = {
+    PLAIN_TEXT: generate_latest,
+    OPENMETRICS: openmetrics.generate_latest,
+}
+
+
+def content_type(accept: str) -> str:
+    """What to answer to an `Accept` header: OpenMetrics if it is asked for, else plain text."""
+    wanted = {each.partition(";")[0].strip() for each in accept.split(",")}
+    return OPENMETRICS if "application/openmetrics-text" in wanted else PLAIN_TEXT
+
+
+class Page(NamedTuple):
+    body: bytes
+    made_s: float
 
 
 class Monitor:
@@ -43,11 +77,22 @@ class Monitor:
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
+        self._pages: dict[str, Page] = {}
+        self._scraping = Lock()
 
     def start(self) -> None:
         """Begins to measure. On the loop."""
         self._node.spawn(self._health.probe_forever())
         self._node.spawn(self._group_lag.measure_forever())
+
+    def page(self, content_type: str) -> bytes:
+        """All metrics; who asks while they are read, or shortly after, gets the same page."""
+        with self._scraping:
+            page = self._pages.get(content_type)
+            if page is None or time.monotonic() - page.made_s >= SHARED_S:
+                page = Page(ENCODERS[content_type](self.registry), time.monotonic())
+                self._pages[content_type] = page
+            return page.body
 
     def collect(self) -> Iterator[Family]:
         scrape = Scrape(self._node, self._group_lag, is_ready=not self.why_not_ready())
@@ -110,17 +155,63 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     monitor: Monitor
 
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._deadlines_s: dict[Any, float] = {}
+        """Of open connections: until when their request has to be complete."""
+        self._lock = Lock()
+        super().__init__(address, _Handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """False: the connection is closed."""
+        with self._lock:
+            if len(self._deadlines_s) >= CONNECTIONS_MAX:
+                return False
+            self._deadlines_s[request] = time.monotonic() + REQUEST_S
+            return True
+
+    def completed(self, request: Any) -> None:
+        """The rest is up to us; a client that takes no answer ends by the time-out of its socket."""
+        with self._lock:
+            self._deadlines_s[request] = math.inf
+
+    def service_actions(self) -> None:
+        self._end_connections(time.monotonic())
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._end_connections(math.inf)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._deadlines_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if isinstance(sys.exception(), OSError):
+            log.debug("a client of the metrics port went away", extra={"client": client_address[0]})
+        else:
+            log.exception("internal error while serving the metrics port (please report it)")
+
+    def _end_connections(self, now_s: float) -> None:
+        """Those whose time is over: whatever their threads wait for ends."""
+        with self._lock:  # none of them is closed meanwhile, and its descriptor another's
+            for request, deadline_s in self._deadlines_s.items():
+                if deadline_s <= now_s:
+                    with suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
+
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = SOCKET_TIMEOUT_S
+    timeout = REQUEST_S
     server: _Server
 
     def do_GET(self) -> None:
+        self.server.completed(self.request)
         path = self.path.partition("?")[0].rstrip("/") or "/"
         monitor = self.server.monitor
         if path == "/metrics":
-            encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, content_type, encoder(monitor.registry))
+            wanted = content_type(self.headers.get("Accept", ""))
+            self._answer(200, wanted, monitor.page(wanted))
         elif path == "/health":
             self._tell("healthy", monitor.why_unhealthy())
         elif path == "/ready":
@@ -150,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serve_metrics(node: BrokerNode, host: str, port: int) -> Callable[[], None]:
     """Listens until the function that it returns is called. From any thread."""
     try:
-        server = _Server((host, port), _Handler)
+        server = _Server((host, port))
     except OSError as error:
         raise ConfigError(
             f"moldau.metrics.port: cannot listen on {host}:{port} ({error.strerror}); choose another port"

@@ -29,6 +29,10 @@ controller, not fenced, and up to date with the metadata.
 
 A 503 says why: `{"status": "not ready", "reasons": ["the logs are not loaded yet"]}`.
 
+The port takes 20 connections at a time and closes further ones at once; a request has to be complete within 10 seconds.
+Metrics are read at most once a second: all who ask within that second get the same page. No page waits for a disk; the
+space on disks is measured once a second, and a disk that hangs keeps its last known value.
+
 With `moldau start --brokers 3` each broker has a port of its own: 9308, 9309, 9310.
 
 ## Prometheus and Grafana

@@ -1,7 +1,7 @@
 """Every metric of a broker, once: name, kind, labels, what it means, and where its value is read.
 
 `docs/monitoring.md` is made from this table. Values are read in the thread of a scrape: plain numbers of the loop, of
-which a torn read across two is fine for a metric.
+which a torn read across two is fine for a metric. No value comes from a disk: one that hangs must not hide its metrics.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "moldau_log_dir_waiting_seconds",
-        "How long the oldest fsync, checkpoint or deletion under way has been waiting for the disk.",
+        "How long the oldest fsync, checkpoint, deletion or other call under way has been waiting for the disk.",
         _per_dir(lambda scrape, each: scrape.node.threads.disk(each.path).busy_s),
         ("directory",),
     ),

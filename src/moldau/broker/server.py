@@ -25,6 +25,7 @@ from moldau.broker.stores import make_store
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import EVERY_INTERFACE, Listener
 from moldau.errors import ConfigError, StorageError
+from moldau.log.files import LogDir
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Server:
             self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush, directory)
             self._every(self._checkpoint_interval_ms() / 1000, self._checkpoint, directory)
             self._every(1.0, self._purge, directory)
+        for log_dir in self.node.logs.log_dirs:
+            self._every(1.0, self._measure, log_dir)
         self._every(1.0, self.node.retry_logs)
         self._every(CHECK_INTERVAL_S, FailingDisks(self.node).check)
         prune_interval_ms = self.config.share_coordinator_state_topic_prune_interval_ms
@@ -227,6 +230,9 @@ class Server:
 
     async def _purge(self, directory: Path) -> None:
         await self.node.threads.disk(directory)(self.node.logs.purge_deleted, self.node.monotonic_ms(), directory)
+
+    async def _measure(self, log_dir: LogDir) -> None:
+        await self.node.threads.disk(log_dir.path)(log_dir.measure)
 
 
 def _outward_address() -> str:

@@ -3,7 +3,7 @@
 A disk that hangs holds the threads that wait for it, for good perhaps. So each kind of work has threads of its own, and
 nothing waits in a queue behind a disk that it does not need:
 
-    disk(directory)  fsyncs, checkpoints and deletions of one log directory
+    disk(directory)  fsyncs, checkpoints, deletions and free space of one log directory
     metadata         the metadata store, elections in it included
     compute          decoding and encoding of messages too large for the loop; no I/O
     files            loading logs at the start, making folders for new partitions

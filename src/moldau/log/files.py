@@ -11,7 +11,8 @@ import errno
 import os
 from os import fsync, pwrite
 from pathlib import Path
-from typing import Protocol
+from shutil import disk_usage
+from typing import NamedTuple, Protocol
 
 from moldau.errors import StorageError
 
@@ -37,6 +38,13 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
+class DiskSpace(NamedTuple):
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    error: str = ""
+    """Why the others are -1: unknown."""
+
+
 class LogDir:
     """One entry of `log.dirs`: where it is, and whether its disk is full or has failed.
 
@@ -44,13 +52,15 @@ class LogDir:
     has space again.
     """
 
-    __slots__ = ("error", "is_full", "offline", "path")
+    __slots__ = ("error", "is_full", "offline", "path", "space")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offline = False
         self.is_full = False
         self.error = ""
+        self.space = DiskSpace()
+        """As last measured: who asks for it never waits for the disk."""
 
     @property
     def is_writable(self) -> bool:
@@ -77,6 +87,14 @@ class LogDir:
     def check_online(self) -> None:
         if self.offline:
             raise StorageError(f"log directory {self.path} is offline ({self.error}); nothing can be written there")
+
+    def measure(self) -> None:
+        """How much space the disk has. Blocks."""
+        try:
+            usage = disk_usage(self.path)
+            self.space = DiskSpace(usage.total, usage.free)
+        except OSError as error:
+            self.space = DiskSpace(error=str(error))
 
     def probe(self) -> None:
         """Whether a full directory has space again. Blocks."""

@@ -104,6 +104,7 @@ class LogManager:
                 except OSError as error:
                     raise ConfigError(f"log directory {directory} cannot be used: {error.strerror}") from error
                 self._locks.append(lock)
+                self._contexts[directory].log_dir.measure()
         except ConfigError:
             self._unlock()
             raise
@@ -379,18 +380,14 @@ class LogManager:
         return [log_dir.path for log_dir in self.log_dirs if log_dir.offline]
 
     def describe_dirs(self) -> list[DirDescription]:
+        """From memory, in any thread; `LogDir.measure` asks the disks."""
         logs = list(self.logs.items())  # another thread may be adding some
         descriptions = []
         for path, context in self._contexts.items():
             sizes = {key: log.size_bytes for key, log in logs if log.log_dir is context.log_dir}
-            total_bytes = usable_bytes = -1
-            error = context.log_dir.error
-            try:
-                usage = shutil.disk_usage(path)
-                total_bytes, usable_bytes = usage.total, usage.free
-            except OSError as failure:
-                error = error or str(failure)
-            descriptions.append(DirDescription(path, error, total_bytes, usable_bytes, sizes))
+            space = context.log_dir.space
+            error = context.log_dir.error or space.error
+            descriptions.append(DirDescription(path, error, space.total_bytes, space.usable_bytes, sizes))
         return descriptions
 
 

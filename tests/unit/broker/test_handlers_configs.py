@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NoReturn
 
 import pytest
 from offline import OfflineBroker, StartOffline
@@ -390,6 +391,17 @@ async def test_log_dirs_tell_only_what_was_asked_for(offline_broker: OfflineBrok
         (topic.name, [part.partition_index for part in topic.partitions]) for topic in answer.results[0].topics
     ] == [("t", [1])]
     assert (await log_dirs(offline_broker, {}, 4)).results[0].topics == ()
+
+
+async def test_log_dirs_are_described_while_a_disk_hangs(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(path: str) -> NoReturn:
+        raise AssertionError(f"the loop asked for the space of {path}")
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    (directory,) = (await log_dirs(offline_broker, None, 4)).results
+    assert directory.total_bytes >= directory.usable_bytes > 0, "as last measured"
 
 
 async def test_a_folder_that_failed_says_so(offline_broker: OfflineBroker) -> None:

@@ -100,6 +100,21 @@ def test_a_full_directory_that_fails_when_it_is_tried_is_offline(
     assert log_dir.offline
 
 
+def test_a_directory_whose_space_is_unknown_says_why(tmp_path: Path) -> None:
+    manager = opened(tmp_path / "data")
+    (log_dir,) = manager.log_dirs
+    (tmp_path / "data").rename(tmp_path / "away")
+    log_dir.measure()
+    (described,) = manager.describe_dirs()
+    assert (described.total_bytes, described.usable_bytes) == (-1, -1)
+    assert "No such file" in described.error
+    (tmp_path / "away").rename(tmp_path / "data")
+    log_dir.measure()
+    (described,) = manager.describe_dirs()
+    assert (described.error, described.total_bytes > 0) == ("", True)
+    manager.close()
+
+
 def test_a_failed_directory_gets_no_clean_mark_and_no_new_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = tmp_path / "bad", tmp_path / "good"
     manager = opened(bad, good)
