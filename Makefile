@@ -52,7 +52,7 @@ bench-quick: $(READY) ## The same, smaller: one round
 fuzz: $(READY) ## Mutated frames against a live broker (SECONDS=60), then the largest request of every API
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
-simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=1000 of each of 7 scenarios; two to three minutes)
+simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=1000 of each of 8 scenarios; two to three minutes)
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 
 soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300), hosts that vanish

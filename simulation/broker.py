@@ -335,16 +335,19 @@ class Broker(Host):
     def _match_one(self, topic: TopicImage, part: PartitionImage) -> None:
         where = (topic.name, part.index)
         log = self.logs.get(where)
+        config = _topic_config(tuple(self.image.topic_config(topic.name).items()))
         if log is None:
-            config = _topic_config(tuple(self.image.topic_config(topic.name).items()))
             log = self.logs[where] = Log(where, config, self.broker_id, self.checker.touched)
             self.checker.add_log(log)
+        is_configured, log.config = log.config is config, config
         partition = self.partitions.get(where)
         if partition is None:
             stands_in: Any = log
             partition = Partition(topic.name, topic.topic_id.bytes, part, stands_in, self)  # type: ignore[arg-type]
             self.partitions[where] = partition
         elif partition.partition_epoch == part.partition_epoch:
+            if not is_configured:
+                partition.follow_image(part)
             return
         partition.follow_image(part)
         self._leave(where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from moldau.cluster.elections import ElectionType
+from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from simulation.broker import Broker
 from simulation.cluster import Cluster
 
@@ -15,7 +16,7 @@ class Faults:
         self._world = cluster.world
         self._menu = menu
         self._moves = moves
-        """Topics whose partitions are reassigned."""
+        """Topics whose partitions are reassigned, and whose configuration changes."""
         self._is_over = False
         self._world.after(self._world.between_ms(100, 700), self._next)
 
@@ -159,6 +160,15 @@ class Faults:
             replicas = None
         self._world.note("{}-{} is to move to {}", topic, index, replicas)
         cluster.admin.run(lambda machine, image: machine.reassign(image, {(topic, index): replicas}))
+
+    def _set_minimum(self) -> None:
+        topic = self._world.random.choice(list(self._moves))
+        change = ConfigChange("min.insync.replicas", ConfigOp.SET, str(self._world.random.choice((2, 3))))
+        self._world.note("{}: min.insync.replicas={}", topic, change.value)
+        config = self._somebody().config
+        self._cluster.admin.run(
+            lambda _, image: (plan_incremental_alter_configs(image, "topic", topic, [change], config), None)
+        )
 
     def _elect(self) -> None:
         self._world.note("preferred leaders are asked for")

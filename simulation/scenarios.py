@@ -67,6 +67,10 @@ SCENARIOS = {
             broker_count=4,
         ),
         Scenario(
+            "minimums",
+            ("set_minimum", "set_minimum", "kill", "kill", "crash_machine", "isolate", "slow", *_CONTROLLER, "pause"),
+        ),
+        Scenario(
             "coordinators",
             ("kill", "elect", "isolate", "pause", "crash_machine", "lose", "slow", "slow", "kill_controller"),
             clients=_transactors,

@@ -29,12 +29,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from moldau.cluster.partition_changes import NO_LEADER, effective_min_isr
+from moldau.cluster.partition_changes import NO_LEADER
 from moldau.cluster.replica import Cluster, Follower, IsrChange, Leadership
 from moldau.cluster.replication_quota import is_throttled
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
 from moldau.log.producer_state import AppendOrigin
+from moldau.metadata.cluster_wide import effective_min_isr
 from moldau.metadata.image import PartitionImage
 from moldau.metadata.topics import is_internal
 

@@ -11,7 +11,8 @@ where nothing is.
   leaders commit nothing then, so it lacks nothing: they go by the same value (`metadata.cluster_wide`). It is elected
   when nobody of the ISR is active. Who may have lost part of its log (`lost`) leaves ISR and ELR both; only if that
   leaves none at all, the last leader is kept.
-- **Minimum.** `effective_min_isr`: the leader and the controller count it alike.
+- **Minimum.** `effective_min_isr`: the leader and the controller count it alike. When it changes, so may the ELR
+  (`metadata.cluster_wide`).
 - **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so, or
   the controller's own configuration, as in Kafka.
 - **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to nobody, and
@@ -22,12 +23,13 @@ where nothing is.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from moldau.cluster.brokers import active_brokers
 from moldau.config.broker import BrokerConfig
+from moldau.metadata.cluster_wide import effective_min_isr, min_insync_replicas
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord
 
@@ -49,21 +51,18 @@ def rules_by_topic(
 ) -> Callable[[str], Rules]:
     """The rules of a topic by its name, under the brokers that are active now, unless told otherwise."""
     now_active = active_brokers(image, config.node_id) if active is None else active
-    cluster = image.broker_config(None)
     own_unclean = image.broker_config(config.node_id).get(
-        "unclean.leader.election.enable", cluster.get("unclean.leader.election.enable")
+        "unclean.leader.election.enable", image.broker_config(None).get("unclean.leader.election.enable")
     )
 
     @cache
     def rules_of(topic: str) -> Rules:
         # Only these two of the topic's keys: to resolve them all takes a hundred times longer. What is dynamic comes
         # from the image that is planned on: `config` may not have followed it yet.
-        overrides = image.topic_config(topic)
-        min_insync = overrides.get("min.insync.replicas", cluster.get("min.insync.replicas"))
-        unclean = overrides.get("unclean.leader.election.enable", own_unclean)
+        unclean = image.topic_config(topic).get("unclean.leader.election.enable", own_unclean)
         return Rules(
             now_active,
-            config.min_insync_replicas if min_insync is None else int(min_insync),
+            min_insync_replicas(image, config, topic),
             config.unclean_leader_election_enable if unclean is None else unclean.strip().lower() == "true",
         )
 
@@ -172,15 +171,6 @@ def _elect(
         return leader, isr, ()
     candidates = dict.fromkeys((*eligible, *partition.isr))
     return leader, isr, tuple(one for one in candidates if one in replicas and one not in isr and one not in lost)
-
-
-def effective_min_isr(min_insync_replicas: int, replicas: Sequence[int], adding: Sequence[int]) -> int:
-    """How many replicas have to be in sync for acks=all: the leader and the controller must agree on it.
-
-    Never more than there are, as in Kafka. Those that a reassignment is adding do not count, unlike in Kafka: a
-    partition that grows from one replica to three stays writable while the new ones catch up.
-    """
-    return min(min_insync_replicas, max(1, len(replicas) - len(adding)))
 
 
 def _last_resort(partition: PartitionImage, replicas: tuple[int, ...]) -> tuple[int, ...]:

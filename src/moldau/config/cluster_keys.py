@@ -20,7 +20,8 @@ class ClusterKeys(Configuration):
         Kind.INT,
         1,
         "Replicas that must have a record before acks=all is answered. A cluster has one value, which its first "
-        "controller takes from its file; change it for all brokers together.",
+        "controller takes from its file; change it for all brokers together. Lowering it to the number of replicas "
+        "that are in sync can lose acknowledged records if the leader's machine is down and not fenced yet.",
         AtLeast(1),
         dynamic=True,
     )

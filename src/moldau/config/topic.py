@@ -165,7 +165,8 @@ class TopicConfig(Configuration):
         "min.insync.replicas",
         Kind.INT,
         1,
-        "Replicas that must have a record before acks=all is answered.",
+        "Replicas that must have a record before acks=all is answered. Lowering it to the number of replicas that are "
+        "in sync can lose acknowledged records if the leader's machine is down and not fenced yet.",
         AtLeast(1),
     )
     preallocate: bool = key(

@@ -21,6 +21,11 @@ def elect(cluster: Controlled, election: ElectionType, *indexes: int) -> list[Er
     return [outcome.code if outcome is not None else ErrorCode.NONE for outcome in outcomes.values()]
 
 
+def set_minimum(cluster: Controlled, resource: tuple[str, str], value: str) -> None:
+    change = ConfigChange("min.insync.replicas", ConfigOp.SET, value)
+    cluster.do(plan_incremental_alter_configs(cluster.image, *resource, [change], cluster.config))
+
+
 class TestLossOfALeader:
     def test_the_next_replica_in_sync_leads_with_a_new_epoch(self) -> None:
         cluster = Controlled()
@@ -113,12 +118,53 @@ class TestEligibleLeaderReplicas:
         assert cluster.part().leader == 2
 
     @pytest.mark.parametrize("resource", [("topic", TOPIC), ("broker", "")])
-    def test_a_new_minimum_makes_nobody_eligible_who_was_under_the_old_one(self, resource: tuple[str, str]) -> None:
+    def test_a_lower_minimum_that_the_isr_meets_leaves_nobody_eligible(self, resource: tuple[str, str]) -> None:
         cluster = Controlled(config=BrokerConfig(min_insync_replicas=2))
         cluster.add(1, 2, isr=(1,), elr=(2,))
-        change = ConfigChange("min.insync.replicas", ConfigOp.SET, "1")
-        cluster.do(plan_incremental_alter_configs(cluster.image, *resource, [change], cluster.config))
+        set_minimum(cluster, resource, "1")
         assert (cluster.part().elr, cluster.part().partition_epoch) == ((), 1)
+
+    @pytest.mark.parametrize("resource", [("topic", TOPIC), ("broker", "")])
+    def test_a_higher_minimum_keeps_who_is_eligible(self, resource: tuple[str, str]) -> None:
+        cluster = Controlled(config=BrokerConfig(min_insync_replicas=2))
+        cluster.add(1, 2, 3)
+        cluster.die(3)
+        cluster.die(1)
+        cluster.revive(1)
+        assert (cluster.part().leader, cluster.part().isr, cluster.part().elr) == (2, (2,), (1,))
+        set_minimum(cluster, resource, "3")
+        # The machine of 2 dies and comes back with part of its log, before the controller noticed.
+        cluster.revive(2, clean=False)
+        assert cluster.part().leader == 1, "it has all that was acknowledged"
+
+    def test_a_lower_minimum_that_the_isr_is_still_below_keeps_who_is_eligible(self) -> None:
+        cluster = Controlled(config=BrokerConfig(min_insync_replicas=3))
+        cluster.add(1, 2, 3, isr=(2,), elr=(1, 3))
+        set_minimum(cluster, ("topic", TOPIC), "2")
+        assert cluster.part().elr == (1, 3)
+
+    def test_the_clusters_minimum_changes_nothing_for_a_topic_with_its_own(self) -> None:
+        cluster = Controlled(config=BrokerConfig(min_insync_replicas=2), **MIN_TWO)
+        cluster.add(1, 2, 3, isr=(2,), elr=(1,))
+        set_minimum(cluster, ("broker", ""), "1")
+        assert (cluster.part().elr, cluster.part().partition_epoch) == ((1,), 0)
+
+    def test_a_topic_without_its_own_minimum_any_more_goes_by_the_clusters(self) -> None:
+        cluster = Controlled(config=BrokerConfig(min_insync_replicas=1), **MIN_TWO)
+        cluster.add(1, 2, 3, isr=(2,), elr=(1,))
+        change = ConfigChange("min.insync.replicas", ConfigOp.DELETE)
+        cluster.do(plan_incremental_alter_configs(cluster.image, "topic", TOPIC, [change], cluster.config))
+        assert cluster.part().elr == ()
+
+    def test_a_leader_adds_nobody_before_it_knows_of_a_higher_minimum(self) -> None:
+        """With ISR 1, 2 it would commit by the lower one, and 3, which lacks those records, would stay eligible."""
+        cluster = Controlled(**MIN_TWO)
+        cluster.add(1, 2, 3, isr=(2,), elr=(1, 3))
+        known = cluster.part().partition_epoch
+        set_minimum(cluster, ("topic", TOPIC), "3")
+        assert cluster.report_isr(2, 1, partition_epoch=known) is ErrorCode.INVALID_UPDATE_VERSION
+        cluster.report_isr(2, 1)
+        assert (set(cluster.part().isr), cluster.part().elr) == ({1, 2}, (3,))
 
     @pytest.mark.parametrize(("files_say", "cluster_has", "eligible"), [(2, "1", ()), (1, "2", (2,))])
     def test_the_controller_goes_by_the_clusters_minimum_as_the_leader_does(
