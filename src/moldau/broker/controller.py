@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from moldau.broker.metadata_feed import MetadataFeed
 from moldau.broker.turns import Work
@@ -55,6 +55,15 @@ _Asked: TypeAlias = "tuple[Step[Any], asyncio.Future[Any]]"
 _Reply = tuple["asyncio.Future[Any]", Any]
 
 
+class _Heard(NamedTuple):
+    """The newest heartbeat of a broker."""
+
+    connection: object
+    at_s: float
+    answer_arrived_s: float
+    """The broker is known to have got an answer then, or later."""
+
+
 class ControllerShell:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -72,8 +81,7 @@ class ControllerShell:
         self._stood_aside = False
         self._log_limit = LogLimit()
         self._began_s = 0.0
-        self._heard_s: dict[int, float] = {}
-        """When a heartbeat of each broker arrived."""
+        self._heard: dict[int, _Heard] = {}
 
     @property
     def is_active(self) -> bool:
@@ -90,18 +98,29 @@ class ControllerShell:
 
     # -- who hears it
 
-    def heard_from(self, broker_id: int) -> None:
-        self._heard_s[broker_id] = self._node.loop.time()
+    def heard_from(self, broker_id: int, connection: object) -> None:
+        """A registered broker sent a heartbeat, and gets an answer now.
+
+        The heartbeat may have waited in the socket while this process stood still, so it does not tell when it was
+        sent. But a broker sends the next one on a connection only after the answer to the one before has arrived.
+        """
+        before = self._heard.get(broker_id)
+        if before is None:
+            arrived_s = self._began_s
+        else:
+            arrived_s = before.at_s if before.connection is connection else before.answer_arrived_s
+        self._heard[broker_id] = _Heard(connection, self._node.loop.time(), arrived_s)
 
     @property
     def backed_s(self) -> float:
-        """When so many brokers were heard that the others are no majority: these cannot have replaced this controller
-        within the time that they would have to wait (`takeover`)."""
+        """So many brokers got an answer since then that the others are no majority: these cannot have replaced this
+        controller within the time that they would have to wait (`takeover`)."""
         others = [id_ for id_, one in self.image.brokers.items() if one.is_active and id_ != self._node.node_id]
         needed = len(others) // 2
         if needed == 0:
             return self._node.loop.time()
-        return sorted((self._heard_s.get(id_, self._began_s) for id_ in others), reverse=True)[needed - 1]
+        arrived_s = [self._heard[id_].answer_arrived_s if id_ in self._heard else self._began_s for id_ in others]
+        return sorted(arrived_s, reverse=True)[needed - 1]
 
     # -- being elected
 
@@ -128,6 +147,7 @@ class ControllerShell:
     async def elected(self, store: MetadataStore, leadership: Leadership) -> None:
         """This broker is the controller of a new epoch."""
         self._store = store
+        self._began_s = self._node.loop.time()  # the others may know by now, however long it takes to load
         try:
             image = await self._node.threads.metadata(store.load, leadership.epoch)
             if self.leadership != leadership:
@@ -166,8 +186,7 @@ class ControllerShell:
         self.leadership = leadership
         self.image = image
         self._ticked_ms = self._node.monotonic_ms()
-        self._began_s = self._node.loop.time()
-        self._heard_s.clear()
+        self._heard.clear()
         self.machine = Controller(lambda: self._node.config, image, self._ticked_ms)
         self.feed.begin(leadership.epoch, image)
         self.machine.followed = self.feed.followed
@@ -361,7 +380,7 @@ class ControllerShell:
 
     def silent_since(self, broker_id: int, moment_ms: int) -> None:
         """Its session began then, if it is not heard any more."""
-        if self.machine is not None and broker_id not in self._heard_s:
+        if self.machine is not None and broker_id not in self._heard:
             self.machine.silent_since(broker_id, moment_ms)
 
     async def broker_died(self, broker_id: int) -> None:

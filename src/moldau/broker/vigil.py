@@ -6,8 +6,10 @@ others have acknowledged since. So it answers them only while somebody hears it:
 - A process that stood still for most of a session answers no reads until the controller answers a heartbeat sent
   after it woke up. If it is the controller itself, it waits until the store had time to depose it; once it is
   deposed, its own heartbeats to itself count for nothing.
-- The controller hears of itself only as long as it hears so many brokers that the others cannot replace it
-  (`takeover`).
+- The controller's heartbeats to itself count only as long as so many brokers get its answers that the others cannot
+  replace it (`takeover`). A broker's heartbeat proves that the answer to the one before arrived; it says nothing of the
+  time at which it was sent itself, because it may have waited while this process stood still. So a proof is up to two
+  intervals old, half of a session at most.
 - A leader that has not heard of the controller for so long goes on as long as an in-sync follower fetches from it:
   then it is the controller that is away, and nobody else can have been elected.
 
@@ -39,6 +41,8 @@ class Vigil:
         self._noted_s = now_s
         self._woke_s = 0.0
         self._heard_s = now_s
+        self._heard_itself_s = 0.0
+        """When it sent the newest heartbeat that it answered itself, as the controller."""
 
     @property
     def _limit_s(self) -> float:
@@ -56,8 +60,13 @@ class Vigil:
         if controller.is_active:
             if sent_s < self._woke_s + DEPOSED_WITHIN_S:
                 return
-            sent_s = min(sent_s, controller.backed_s)
-        self._heard_s = max(self._heard_s, sent_s)
+            self._heard_itself_s = sent_s
+            self._count_backing()
+        else:
+            self._heard_s = max(self._heard_s, sent_s)
+
+    def _count_backing(self) -> None:
+        self._heard_s = max(self._heard_s, min(self._heard_itself_s, self._node.controller.backed_s))
 
     def deposed(self) -> None:
         """This broker heard of itself, as the controller, and is it no more: that says nothing now."""
@@ -68,6 +77,8 @@ class Vigil:
         now_s, limit_s = self._node.loop.time(), self._limit_s
         if now_s - self._noted_s > limit_s:
             self._note(now_s)  # what waited in the sockets comes before any timer
+        if now_s - self._heard_s > limit_s and self._node.controller.is_active:
+            self._count_backing()  # by what other brokers proved since its last heartbeat to itself
         return self._slept or now_s - self._heard_s > limit_s
 
     @property

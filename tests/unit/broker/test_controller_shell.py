@@ -14,6 +14,8 @@ import pytest
 from offline import OfflineBroker
 
 from moldau.broker import controller as shell
+from moldau.broker.membership import BEATS_PER_SESSION
+from moldau.broker.vigil import Vigil
 from moldau.cluster.controller import Controller
 from moldau.errors import KafkaError
 from moldau.log.meta_properties import read_cluster_id
@@ -21,6 +23,8 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.local_store import LocalStore
 from moldau.metadata.records import BrokerRecord, ClusterRecord, ConfigRecord, Record
 from moldau.metadata.store import Leadership
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import encode_request, request_schema
 
 SESSION_MS = 9_000
 
@@ -130,27 +134,104 @@ async def test_brokers_with_data_do_not_take_an_empty_store_for_their_clusters(o
     assert other != formatted
 
 
-async def test_a_controller_is_backed_while_those_it_does_not_hear_are_no_majority(
+class Backed:
+    """Broker 1 is the controller of some brokers, on a clock to turn; each of them has a connection to it."""
+
+    def __init__(self, broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, *ids: int) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(broker.node, "loop", SimpleNamespace(time=lambda: self.now_s))
+        self.controller = broker.node.controller
+        self.controller._began_s = 900.0
+        self.vigil = Vigil(broker.node)
+        self.have(*ids)
+
+    def have(self, *ids: int) -> None:
+        records = [BrokerRecord(each, each, (), None, fenced=False, incarnation_id="") for each in ids]
+        self.controller.image = MetadataImage().apply(records)
+        self.connections = {each: object() for each in ids}
+
+    def pass_s(self, elapsed_s: float) -> None:
+        """Time in which the process was awake."""
+        until_s = self.now_s + elapsed_s
+        while self.now_s < until_s:
+            self.now_s = min(self.now_s + 0.25, until_s)
+            self.vigil._note(self.now_s)
+
+    def hear(self, *ids: int) -> None:
+        for one in ids:
+            self.controller.heard_from(one, self.connections[one])
+
+
+async def test_a_controller_is_backed_while_those_without_its_answers_are_no_majority(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = offline_broker.node
-    controller = node.controller
-    now_s = 1000.0
-    monkeypatch.setattr(node, "loop", SimpleNamespace(time=lambda: now_s))
-    controller._began_s = 900.0
-
-    def with_brokers(*ids: int) -> None:
-        records = [BrokerRecord(each, each, (), None, fenced=False, incarnation_id="") for each in ids]
-        controller.image = MetadataImage().apply(records)
-
-    for ids in ((1,), (1, 2)):
-        with_brokers(*ids)
-        assert controller.backed_s == now_s, "one other broker outvotes nobody"
-    with_brokers(1, 2, 3)
-    assert controller.backed_s == 900.0, "nobody was heard yet"
-    controller.heard_from(2)
-    assert controller.backed_s == now_s, "broker 3 is alone"
-    with_brokers(1, 2, 3, 4, 5)
+    cluster = Backed(offline_broker, monkeypatch, 1)
+    controller = cluster.controller
+    assert controller.backed_s == cluster.now_s
+    cluster.have(1, 2)
+    assert controller.backed_s == cluster.now_s, "one other broker outvotes nobody"
+    cluster.have(1, 2, 3)
+    cluster.hear(2)
+    assert controller.backed_s == 900.0, "whether 2 gets the answer is not known yet"
+    cluster.now_s = 1002.0
+    cluster.hear(2)
+    assert controller.backed_s == 1000.0, "2 got it, and 3 is alone"
+    cluster.now_s = 1004.0
+    controller.heard_from(2, object())
+    assert controller.backed_s == 1000.0, "on a new connection: the answer before may be lost"
+    cluster.have(1, 2, 3, 4, 5)
     assert controller.backed_s == 900.0, "3, 4 and 5 are three of five"
-    controller.heard_from(5)
-    assert controller.backed_s == now_s
+    cluster.hear(5)
+    cluster.now_s = 1006.0
+    cluster.hear(5)
+    assert controller.backed_s == 1000.0, "of 2; 5 got an answer later"
+
+
+async def test_heartbeats_that_waited_while_the_controller_stood_still_do_not_back_it(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Backed(offline_broker, monkeypatch, 1, 2, 3)
+    cluster.hear(2, 3)
+    cluster.vigil.heard(cluster.now_s)
+    last_heard_s = cluster.now_s
+    cluster.now_s += 6.5  # stopped, for less than a process has to notice
+    cluster.hear(2, 3)  # sent at 2 s; from now on it is cut off from brokers and store
+    cluster.vigil.heard(cluster.now_s)
+    while cluster.now_s < last_heard_s + SESSION_MS / 1000:  # then its successor fences it
+        cluster.pass_s(0.5)
+        cluster.vigil.heard(cluster.now_s)
+    assert cluster.vigil.is_in_doubt()
+
+
+@pytest.mark.parametrize("others_lag_s", [0.05, 1.0, 2.2])
+async def test_a_controller_that_is_heard_is_never_in_doubt(
+    offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, others_lag_s: float
+) -> None:
+    cluster = Backed(offline_broker, monkeypatch, 1, 2, 3)
+    interval_s = SESSION_MS / 1000 / BEATS_PER_SESSION
+    for _ in range(10):
+        cluster.vigil.heard(cluster.now_s)
+        cluster.pass_s(others_lag_s)
+        assert not cluster.vigil.is_in_doubt()
+        cluster.hear(2, 3)
+        cluster.pass_s(interval_s - others_lag_s)
+        assert not cluster.vigil.is_in_doubt()
+    cluster.pass_s(2.0)
+    assert not cluster.vigil.is_in_doubt(), "heartbeats may be late"
+
+
+async def test_only_registered_brokers_back_a_controller(offline_broker: OfflineBroker) -> None:
+    node = offline_broker.node
+    await node.register_alone()
+    known = node.image.brokers[node.node_id]
+    for broker_id, epoch in ((999, 1), (node.node_id, known.broker_epoch + 1), (node.node_id, known.broker_epoch)):
+        request = request_schema(ApiKey.BROKER_HEARTBEAT, 0).BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            current_metadata_offset=0,
+            want_fence=False,
+            want_shut_down=False,
+        )
+        assert list(node.controller._heard) == []
+        await offline_broker.send(encode_request(7, "broker-999", request)[4:])
+    assert list(node.controller._heard) == [node.node_id]

@@ -109,11 +109,16 @@ async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, req
         request.want_fence,
         request.want_shut_down,
     )
+
+    def step(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], HeartbeatReply]:
+        planned = machine.heartbeat(image, beat, node.monotonic_ms())
+        node.controller.heard_from(beat.broker_id, context.connection)
+        return planned
+
     code, reply = ErrorCode.NONE, HeartbeatReply(is_caught_up=False, is_fenced=True, should_shut_down=False)
     try:
         _check_broker(context)
-        node.controller.heard_from(beat.broker_id)
-        reply = await run(node, lambda machine, image: machine.heartbeat(image, beat, node.monotonic_ms()))
+        reply = await run(node, step)
     except KafkaError as refusal:
         code = refusal.code
     return context.schema.BrokerHeartbeatResponse(
