@@ -84,12 +84,13 @@ async def _add_each(
     verify_only: bool = False,
 ) -> dict[TopicPartition, ErrorCode]:
     """All the partitions or none: where one does not exist, the others are not attempted."""
-    wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
+    places = ((topic.name, index) for topic in topics for index in topic.partitions)
+    wanted = [one async for one in node.turns.each(places)]
     missing = {one async for one in node.turns.each(wanted) if not _exists(node, one)}
     if missing:
         return {
             one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for one in wanted
+            async for one in node.turns.each(wanted)
         }
     if not verify_only:
         code = await _add(node, AddPartitions(transactional_id, producer, wanted, version))
