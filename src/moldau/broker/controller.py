@@ -237,7 +237,9 @@ class ControllerShell:
 
     def _write_ended(self, task: asyncio.Task[None]) -> None:
         self._writing = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():  # the broker closes
+            return
+        if (error := task.exception()) is not None:
             log.error("a change of metadata failed inside", exc_info=error)
         if self._steps and self.machine is not None:
             self._begin_writing()

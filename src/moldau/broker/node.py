@@ -117,6 +117,7 @@ class BrokerNode:
         self._applied = asyncio.Condition()
         self._applied_version = -1
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closing = False
         self.logs = LogManager(
             directories,
             default_config=TopicConfig.resolve({}, config),
@@ -173,9 +174,11 @@ class BrokerNode:
         self.share_partitions.stop()
         self.coordinators.stop()
         self.replication.stop()
+        self._is_closing = True
         for task in tuple(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # the end of one may begin another
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         self.peers.close()
         await self.threads.settle(DISKS_SETTLE_TIMEOUT_S)  # what the cancelled tasks began
         await self.threads.files(partial(self.logs.close, self.broker_epoch, timeout_s=DISKS_CLOSE_TIMEOUT_S))
@@ -192,6 +195,8 @@ class BrokerNode:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._is_closing:
+            task.cancel()
         return task
 
     def disconnected(self, connection: ClientConnection) -> None:

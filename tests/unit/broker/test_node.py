@@ -170,3 +170,25 @@ async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> 
     node.begin()
     await asyncio.wait_for(waiting, 10)
     await node.close()
+
+
+async def test_a_task_that_ends_when_the_node_closes_begins_no_other(tmp_path: Path) -> None:
+    """The last write of the controller tells of a new topic: its folders must not be made behind a stopped broker."""
+    node = open_node(tmp_path)
+    begun: list[str] = []
+
+    async def second() -> None:
+        begun.append("second")
+
+    async def first() -> None:
+        try:
+            begun.append("first")
+            await asyncio.Event().wait()
+        finally:
+            node.spawn(second())
+
+    node.spawn(first())
+    while not begun:
+        await asyncio.sleep(0)
+    await node.close()
+    assert begun == ["first"]
