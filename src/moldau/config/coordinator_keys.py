@@ -66,14 +66,14 @@ class CoordinatorKeys(Configuration):
         "group.consumer.min.session.timeout.ms",
         Kind.INT,
         45_000,
-        "The least session timeout that a group may be given.",
+        "The shortest session timeout that a group may be given.",
         AtLeast(1),
     )
     group_consumer_max_session_timeout_ms: int = key(
         "group.consumer.max.session.timeout.ms",
         Kind.INT,
         60_000,
-        "The most session timeout that a group may be given.",
+        "The longest session timeout that a group may be given.",
         AtLeast(1),
     )
     group_consumer_heartbeat_interval_ms: int = key(
@@ -87,14 +87,14 @@ class CoordinatorKeys(Configuration):
         "group.consumer.min.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "The least heartbeat interval that a group may be given.",
+        "The shortest heartbeat interval that a group may be given.",
         AtLeast(1),
     )
     group_consumer_max_heartbeat_interval_ms: int = key(
         "group.consumer.max.heartbeat.interval.ms",
         Kind.INT,
         15_000,
-        "The most heartbeat interval that a group may be given.",
+        "The longest heartbeat interval that a group may be given.",
         AtLeast(1),
     )
     group_consumer_max_size: int = key(

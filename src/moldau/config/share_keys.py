@@ -26,14 +26,14 @@ class ShareKeys(Configuration):
         "group.share.min.session.timeout.ms",
         Kind.INT,
         45_000,
-        "The least session timeout that a share group may be given.",
+        "The shortest session timeout that a share group may be given.",
         AtLeast(1),
     )
     group_share_max_session_timeout_ms: int = key(
         "group.share.max.session.timeout.ms",
         Kind.INT,
         60_000,
-        "The most session timeout that a share group may be given.",
+        "The longest session timeout that a share group may be given.",
         AtLeast(1),
     )
     group_share_heartbeat_interval_ms: int = key(
@@ -47,14 +47,14 @@ class ShareKeys(Configuration):
         "group.share.min.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "The least heartbeat interval that a share group may be given.",
+        "The shortest heartbeat interval that a share group may be given.",
         AtLeast(1),
     )
     group_share_max_heartbeat_interval_ms: int = key(
         "group.share.max.heartbeat.interval.ms",
         Kind.INT,
         15_000,
-        "The most heartbeat interval that a share group may be given.",
+        "The longest heartbeat interval that a share group may be given.",
         AtLeast(1),
     )
     group_share_max_size: int = key(
@@ -89,14 +89,14 @@ class ShareKeys(Configuration):
         "group.share.min.record.lock.duration.ms",
         Kind.INT,
         15_000,
-        "The least lock duration that a share group may be given.",
+        "The shortest lock duration that a share group may be given.",
         Between(1_000, 30_000),
     )
     group_share_max_record_lock_duration_ms: int = key(
         "group.share.max.record.lock.duration.ms",
         Kind.INT,
         60_000,
-        "The most lock duration that a share group may be given.",
+        "The longest lock duration that a share group may be given.",
         Between(30_000, _HOUR_MS),
     )
     group_share_partition_max_record_locks: int = key(
