@@ -6,14 +6,19 @@ table shows. In a terminal it runs until Ctrl-C; without one it ends by itself. 
 are counted here, so that at least the broker is seen at work.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+import os
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports is no traceback
 
 import argparse
 import contextlib
 import json
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -63,6 +68,7 @@ class Demo:
         self.done = threading.Event()
         # There will be no more results: Spark failed, or the end came before the first one.
         self.over = threading.Event()
+        self.is_interrupted = False
 
     @property
     def elapsed_s(self) -> float:
@@ -246,10 +252,12 @@ def run(console: Console, seconds: float | None) -> int:
         reader = threading.Thread(target=read_counts, args=(servers, demo))
         spark = threading.Thread(target=count_in_spark, args=(servers, demo, checkpoint, writer))
         with running(demo, writer, reader, spark):
-            with contextlib.suppress(KeyboardInterrupt):
+            try:
                 if console.is_terminal:
                     console.print("Ctrl-C ends the demo")
                 show(console, demo, seconds)
+            except KeyboardInterrupt:
+                demo.is_interrupted = True
             # A second Ctrl-C ends at once what would end by itself soon.
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             if demo.first_result_s is None:
@@ -281,8 +289,12 @@ def running(demo: Demo, *threads: threading.Thread) -> Iterator[None]:
 
 
 def verdict(console: Console, demo: Demo) -> int:
+    if demo.first_result_s is None and demo.is_interrupted:
+        console.print("stopped before the first result")
+        return 0
     if demo.first_result_s is None:
-        console.print("ended before the first result")
+        is_late = demo.elapsed_s > SECONDS_TO_FIRST_RESULT
+        console.print(f"no result within {SECONDS_TO_FIRST_RESULT:g} s" if is_late else "no result")
         return 1
     console.print(f"first result {demo.first_result_s:.1f} s after the start")
     wrong = demo.acknowledged - demo.counted
@@ -301,8 +313,12 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=110)
     if seconds is None and not console.is_terminal:
         seconds = SECONDS_OF_RESULTS
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return run(console, seconds)
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 0
     except BrokenPipeError:  # as of `make demo | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

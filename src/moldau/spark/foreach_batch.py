@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 
 _JOB_GROUP = "spark.jobGroup.id"  # the id of the query's run, which is another after each start
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job group of the user's does not look like this
+_SIGNS_OF_A_STOP = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+    "SPARK_JOB_CANCELLED",
+)
+# By these words Spark knows the error of a query that `stop()` has interrupted. It looks for them with a regular
+# expression that overflows the stack of Java in a long text, as the error with its Java stack trace is.
+_STOPPED = (
+    "the query was stopped while it wrote a batch (py4j.protocol.Py4JJavaError: An error occurred while calling save: "
+    "java.lang.InterruptedException)"
+)
 
 
 class _Batch(NamedTuple):
@@ -57,7 +69,12 @@ class BatchSink:
                 "of this query, so these rows would be taken for the same and left out: give each batch_sink a "
                 "txnAppId of its own"
             )
-        rows.write.format("moldau").mode("append").options(**self._named(query_id, batch_id)).save()
+        try:
+            rows.write.format("moldau").mode("append").options(**self._named(query_id, batch_id)).save()
+        except Exception as error:
+            if any(sign in str(error) for sign in _SIGNS_OF_A_STOP):
+                raise RuntimeError(_STOPPED) from None
+            raise
         _written[writer] = batch
 
     def _parsed(self, query_id: str, batch_id: int) -> WriteOptions:

@@ -69,9 +69,14 @@ def start_gateway(java: Java, config: Mapping[str, str]) -> JavaGateway:
         process = subprocess.Popen(
             java_command(java, config), stdin=subprocess.PIPE, env=_environment(java, answer), process_group=0
         )
-        import pyspark.sql  # noqa: F401 -- takes as long as the JVM needs; both at the same time
+        try:
+            import pyspark.sql  # noqa: F401 -- takes as long as the JVM needs; both at the same time
 
-        port, secret = _connection(process, answer)
+            port, secret = _connection(process, answer)
+        except BaseException:  # a JVM that finds no folder for its answer would never end
+            process.kill()
+            process.wait()
+            raise
     return _connect(process, port, secret)
 
 

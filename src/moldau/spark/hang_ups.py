@@ -1,21 +1,30 @@
 """A JVM that closes the connection to a Python worker first, which is no failure.
 
 Spark does so whenever it has all it wants: `show(2)` and `limit` read the first rows of a task and close the socket
-while the task still writes. PySpark's daemon then fails to flush that socket, prints a traceback, and ends the worker.
-The worker has to end; the traceback of a query that worked is noise.
+while the task still writes, and `query.stop()` closes that of a stream reader. PySpark then fails to use the socket,
+prints a traceback, and ends the worker. The worker has to end; the traceback of a query that worked is noise.
 
-The error appears in the daemon's own frames, after the last line of any data source has run, so a reader cannot catch
-it. Instead, the daemon's module gets a `traceback` that leaves these errors out. The module is that of a worker's own
-process, and what comes from a user's code never gets there: PySpark sends it to the JVM.
+The error appears in PySpark's own frames, after the last line of any data source has run, so a reader cannot catch it.
+What comes from a user's code never gets there: PySpark sends it to the JVM. So these errors are left out where they are
+printed, in a worker's own process only: the daemon's module gets a `traceback` without them, and a process that Spark
+starts for one module (`python -m pyspark.sql.streaming.python_streaming_source_runner`) an `excepthook`.
+
+Where `warm_client` is the session's Python, such a module is run by this one, so that no error is too early:
+
+    python -m moldau.spark.hang_ups <module>
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
 import traceback
+from socketserver import BaseServer
+from types import TracebackType
+from typing import Any
 
 _DAEMON = "pyspark.daemon"
-HANG_UPS = (BrokenPipeError, ConnectionResetError)
+HANG_UPS = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
 class _Traceback:
@@ -25,7 +34,7 @@ class _Traceback:
 
     @staticmethod
     def print_exc() -> None:
-        if not isinstance(sys.exception(), HANG_UPS):
+        if not _is_hang_up(sys.exception()):
             traceback.print_exc()
 
 
@@ -37,5 +46,36 @@ def ignore_hang_ups() -> None:
     for name in (_DAEMON, "__main__"):
         module = sys.modules.get(name)
         spec = getattr(module, "__spec__", None)
-        if module is not None and spec is not None and spec.name == _DAEMON:
+        if module is None or spec is None:
+            continue
+        if spec.name == _DAEMON:
             module.traceback = _Traceback  # type: ignore[attr-defined]
+        elif spec.name.startswith("pyspark."):
+            sys.excepthook = _print_unless_hang_up
+
+
+def ignore_hang_ups_in(server: BaseServer) -> None:
+    """In the driver: of the server that takes the updates of accumulators, from tasks that may be cancelled."""
+    tell = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not _is_hang_up(sys.exception()):
+            tell(request, address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign, assignment]
+
+
+def _print_unless_hang_up(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    if not _is_hang_up(error):
+        sys.__excepthook__(kind, error, where)
+
+
+def _is_hang_up(error: BaseException | None) -> bool:
+    """A JVM that listens no more has hung up, too; one that still waits for its worker says so itself."""
+    return isinstance(error, HANG_UPS) or "[CANNOT_OPEN_SOCKET]" in str(error)
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    sys.excepthook = _print_unless_hang_up
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from moldau.spark import register
 from moldau.spark.class_data import archive_options, cache_folder
 from moldau.spark.gateway import can_start_directly, spark_package, start_gateway
+from moldau.spark.hang_ups import ignore_hang_ups_in
 from moldau.spark.java import find_java, home_for_scripts
 from moldau.spark.options import option_text
 from moldau.spark.warm_python import WarmPython, start_warm_python
@@ -96,7 +97,9 @@ def _start(settings: dict[str, str], short_job: bool) -> SparkSession:
 
     if gateway is not None:
         SparkContext._ensure_initialized(gateway=gateway)
-    return SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    ignore_hang_ups_in(session.sparkContext._accumulatorServer)
+    return session
 
 
 def _has_jvm() -> bool:

@@ -4,7 +4,8 @@
 
 Spark's pipes, environment and folder go to the process that was forked; this one stays, for Spark watches it, passes
 on the signal to end, and ends with the other. Any other command line, or a socket where nobody answers: the real Python
-takes its place. Only what Python has built in is imported, for this is run several times before the first result.
+takes its place; modules of PySpark's are run by `hang_ups` then. Only what Python has built in is imported, for this is
+run several times before the first result.
 """
 
 import os
@@ -26,6 +27,8 @@ def main(python: str, address: str, *arguments: str) -> None:
         except OSError:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             connection.close()
+    elif arguments[:1] == ("-m",) and arguments[1].startswith("pyspark."):
+        arguments = ("-m", "moldau.spark.hang_ups", *arguments[1:])
     os.execv(python, [python, *arguments])
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer
 
 from moldau import Broker
@@ -95,3 +98,43 @@ def test_the_demo_shows_the_broker_where_spark_is_missing(tmp_path: Path) -> Non
     assert "no Spark here" in ended.stdout
     assert ended.stderr == ""
     assert "every acknowledged view was counted once: yes" in ended.stdout
+
+
+@pytest.mark.parametrize("has_terminal", [True, False])
+def test_the_demo_that_is_stopped_before_the_first_result_ends_quietly(has_terminal: bool) -> None:
+    """In a terminal while Spark runs its first batch, without one while Spark starts."""
+    reading, writing = pty.openpty() if has_terminal else os.pipe()
+    command = [sys.executable, str(EXAMPLES / "demo.py")]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing) as process:
+        os.close(writing)
+        output = b""
+        for part in iter(lambda: _read(reading), b""):
+            output += part
+            if (b"its first micro-batch runs" if has_terminal else b"starting Spark") in output:
+                break
+        process.send_signal(signal.SIGINT)
+        output += b"".join(iter(lambda: _read(reading), b""))
+        os.close(reading)
+        assert process.wait(60) == 0
+    text = output.decode()
+    assert text.splitlines()[-1] == "stopped before the first result"
+    assert "Exception" not in text
+    assert "Traceback" not in text
+
+
+def _read(descriptor: int) -> bytes:
+    """Empty at the end, which a terminal tells by an error."""
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
+def test_the_demo_says_how_long_it_waited_for_a_first_result() -> None:
+    code = "import sys, demo; demo.SECONDS_TO_FIRST_RESULT = 0.5; sys.exit(demo.main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=False,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert ended.stdout.splitlines()[-1] == "no result within 0.5 s"

@@ -71,6 +71,44 @@ except Exception as error:
     print(type(error).__name__)
 """
 
+# Stops a query while Spark starts its stream reader, and two while their first batch is being written.
+STOPS = """
+import sys, tempfile, time
+import moldau.spark
+
+spark = moldau.spark.session("stops", "local[2]", short_job=True)
+kafka = {"kafka.bootstrap.servers": sys.argv[1]}
+source = kafka | {"subscribe": sys.argv[2], "startingOffsets": "earliest"}
+# A task that takes longer than any test.
+slow = spark.readStream.format("moldau").options(**source).load().selectExpr(
+    "reflect('java.lang.Thread', 'sleep', 1000000L) AS value"
+)
+sink = kafka | {"topic": sys.argv[3]}
+jobs = spark.sparkContext.statusTracker()
+
+
+def start(stream):
+    return stream.option("checkpointLocation", tempfile.mkdtemp(dir=".")).start()
+
+
+def stop(query):
+    query.stop()
+    print(query.exception())
+
+
+stop(start(slow.writeStream.format("moldau").options(**sink)))
+for stream in (
+    slow.writeStream.format("moldau").options(**sink),
+    slow.writeStream.foreachBatch(moldau.spark.batch_sink(**sink)),
+):
+    query = start(stream)
+    while not jobs.getActiveJobsIds():
+        time.sleep(0.01)
+    stop(query)
+    while jobs.getActiveJobsIds():
+        time.sleep(0.01)
+"""
+
 WAITS = """
 import os, time
 import moldau.spark
@@ -130,6 +168,12 @@ def test_the_first_rows_leave_no_traceback_in_a_plain_session(bootstrap: str, fi
     assert output.splitlines()[-1] == "3 4"
     for word in ("Traceback", "BrokenPipe", "ConnectionReset", "DeprecationWarning"):
         assert word not in complaints
+
+
+def test_a_stopped_query_leaves_no_traceback(bootstrap: str, filled: str, new_topic: NewTopic, tmp_path: Path) -> None:
+    output, complaints = run_script(STOPS, tmp_path, bootstrap, filled, new_topic())
+    assert output.split() == ["None"] * 3
+    assert complaints == ""
 
 
 def test_mistakes_that_spark_lets_through_or_tells_in_its_own_words_are_explained_on_the_screen(

@@ -250,6 +250,24 @@ def test_a_warm_python_whose_folder_is_gone_ends_quietly(tmp_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+def test_a_start_that_is_interrupted_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(process: subprocess.Popen[bytes], _answer: Path) -> tuple[int, str]:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gateway, "java_command", lambda *_: ["sleep", "1000"])
+    monkeypatch.setattr(gateway, "_connection", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gateway.start_gateway(JAVA, {})
+    try:
+        assert started[0].returncode == -signal.SIGKILL
+    finally:
+        started[0].kill()
+        started[0].communicate()
+
+
 def test_connector_jvm_is_the_same_options_under_another_format() -> None:
     options = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "failOnDataLoss": False}
     ours = apply_options(Recorder(), options)  # type: ignore[type-var]
