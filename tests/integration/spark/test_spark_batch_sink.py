@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,11 +29,15 @@ class Query:
         self._spark = spark
         self._files = folder / "files"
         self._files.mkdir()
+        self._began_s = int(time.time())
         self.checkpoint = folder / "checkpoint"
 
     def add(self, batch: int) -> None:
         lines = "\n".join(str(batch * ROWS + row) for row in range(ROWS))
-        (self._files / f"{batch}.txt").write_text(lines)
+        file = self._files / f"{batch}.txt"
+        file.write_text(lines)
+        # Spark takes files by their time, and two of the same millisecond in any order.
+        os.utime(file, (self._began_s + batch, self._began_s + batch))
 
     def run(self, into: Callable[[DataFrame, int], None]) -> None:
         source = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self._files))
