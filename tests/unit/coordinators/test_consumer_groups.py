@@ -321,10 +321,10 @@ def test_patterns_that_take_too_long_find_nothing_and_stop_nobody() -> None:
     lab = Lab(LabTopics(t=1, **names))
     slow = [LabMember(lab, f"s{number}", regex=".*a[ab]{150}c" + "x" * number) for number in range(10)]
     good = LabMember(lab, "m", "t")
-    began = time.perf_counter()
+    began = time.process_time()  # not the clock: the machine may be busy
     for member in (*slow, good):
         member.beat()
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert good.owned == lab.topics.partitions("t")
     assert not any(resolved.topics for resolved in lab.group.resolved.values())
 
