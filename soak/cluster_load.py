@@ -310,7 +310,7 @@ def read_all(bootstrap: str, topic: str, partition: int, *, committed: bool) -> 
     records: list[tuple[int, str]] = []
     try:
         where = confluent_kafka.TopicPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(where, timeout=30, cached=False)
+        end = _end(consumer, where)
         consumer.assign([where])
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
@@ -335,7 +335,17 @@ def end_of(bootstrap: str, topic: str, partition: int, *, committed: bool) -> in
         {"bootstrap.servers": bootstrap, "group.id": "none", "isolation.level": level, **CLIENT}
     )
     try:
-        where = confluent_kafka.TopicPartition(topic, partition)
-        return int(consumer.get_watermark_offsets(where, timeout=30, cached=False)[1])
+        return _end(consumer, confluent_kafka.TopicPartition(topic, partition))
     finally:
         consumer.close()
+
+
+def _end(consumer: Any, where: Any) -> int:
+    """Asked again while the leader moves, or is not sure yet that it leads: librdkafka does not do that here."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(where, timeout=30, cached=False)[1])
+        except confluent_kafka.KafkaException as failure:
+            if failure.args[0].code() not in _HARMLESS or time.monotonic() > deadline:
+                raise

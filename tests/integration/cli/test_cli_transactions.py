@@ -118,7 +118,8 @@ def test_a_transaction_that_hangs_is_found_and_aborted(commands: Commands, tmp_p
         for scope in (["--topic", "stuck"], ["--broker-id", "1"], ["--topic", "stuck", "--partition", "0"]):
             (found,) = json.loads(commands.ok(*search, *scope))
             assert (found["topic"], found["partition"], found["producerId"]) == ("stuck", 0, PRODUCER_ID)
-            assert (found["startOffset"], found["durationMin"]) == (0, 60)
+            assert found["startOffset"] == 0
+            assert found["durationMin"] >= 60
         for scope in (["--topic", "other"], ["--topic", "stuck", "--max-transaction-timeout", "120"]):
             assert json.loads(commands.ok(*search, *scope)) == []
         aborted = commands.ok("transactions", "abort", "--topic", "stuck", "--partition", "0", "--start-offset", "0")
