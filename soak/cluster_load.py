@@ -262,6 +262,9 @@ _HARMLESS = frozenset(
     )
 )
 """The cluster is away for a while: that is what the faults are for."""
+_MOVING = frozenset(
+    (confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION, confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE)
+)
 
 
 class EndAsker(Worker):
@@ -347,5 +350,5 @@ def _end(consumer: Any, where: Any) -> int:
         try:
             return int(consumer.get_watermark_offsets(where, timeout=30, cached=False)[1])
         except confluent_kafka.KafkaException as failure:
-            if failure.args[0].code() not in _HARMLESS or time.monotonic() > deadline:
+            if failure.args[0].code() not in _HARMLESS | _MOVING or time.monotonic() > deadline:
                 raise
