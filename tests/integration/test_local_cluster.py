@@ -312,6 +312,16 @@ def test_a_cluster_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_pat
             supervisor.process.kill()
 
 
+def test_ports_of_metrics_that_brokers_need_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    port = free_port()
+    supervisor = Supervisor(tmp_path, "--port", str(port), "--override", f"moldau.metrics.port={port + 1}")
+    try:
+        assert supervisor.process.wait(30) == 2
+        assert "choose ports that do not overlap" in supervisor.log()
+    finally:
+        supervisor.process.kill()
+
+
 def test_a_second_cluster_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     with Supervisor(tmp_path, count=1) as supervisor:
         data = ("--data-dir", str(tmp_path / "data"))

@@ -99,10 +99,18 @@ def _brokers(
     if (folder / "meta.properties").exists():
         raise ConfigError(f"{folder} holds the data of a single broker: give another folder with --data-dir")
     check_shared(given)
-    for number in range(port, port + count):
-        _check_free(number)
     shared = shared_properties(count, folder, given)
-    return [BrokerProcess(number + 1, port + number, folder, shared, options=options) for number in range(count)]
+    brokers = [BrokerProcess(number + 1, port + number, folder, shared, options=options) for number in range(count)]
+    metrics = [int(broker.properties.get("moldau.metrics.port", 0)) for broker in brokers]
+    ports = [broker.port for broker in brokers] + [number for number in metrics if number > 0]
+    if len(set(ports)) < len(ports):
+        raise ConfigError(
+            f"moldau.metrics.port={metrics[0]}: the brokers take ports {port} to {port + count - 1}, and their "
+            "metrics as many from there on; choose ports that do not overlap"
+        )
+    for number in ports:
+        _check_free(number)
+    return brokers
 
 
 def _check_free(port: int) -> None:
