@@ -548,6 +548,6 @@ def expire(zookeeper: ZooKeeper, member: Member) -> None:
             connection.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (connect, close)))
             while connection.recv(4096):
                 pass
-        return bool(store._client.session_id != session_id)
+        return store._client.session_id not in (0, session_id)  # 0: it has none while it reconnects
 
     eventually(close_it, "the session has ended")
