@@ -63,7 +63,7 @@ class Cluster(NamedTuple):
         try:
             with urllib.request.urlopen(f"{self.web}/json/", timeout=5) as answer:
                 return int(json.load(answer)["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):  # a page for people comes before the one for machines
             return 0
 
 
