@@ -9,6 +9,7 @@ from typing import Any
 import confluent_kafka
 
 from soak.load import Writer
+from soak.log_end import log_end
 
 READ_TIMEOUT_S = 30.0
 
@@ -62,7 +63,7 @@ def _read(bootstrap: str, topic: str, partition: int) -> Iterator[Any]:
     )
     try:
         where = confluent_kafka.TopicPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(where, timeout=READ_TIMEOUT_S)
+        end = log_end(consumer, where)
         consumer.assign([where])
         offset = 0
         while offset < end:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import confluent_kafka
 
 from soak.history import End, History, Outcome, Read, Transaction, Write
+from soak.log_end import AWAY, log_end
 
 TIMEOUT_S = 120.0
 """Longer than any fault: a writer that gives up says nothing about the cluster."""
@@ -245,26 +246,13 @@ class Reader(Worker):
             error = message.error()
             if error is None:
                 got[message.partition()].append((message.offset(), message.value().decode()))
-            elif not error.retriable() and error.code() not in _HARMLESS:
+            elif not error.retriable() and error.code() not in AWAY:
                 self.surprises.append(f"{self.name}: {error}; it was at {following}")
                 is_good = False
         for partition, records in got.items():
             self._history.reads.append(Read(self.name, run, partition, self._committed, records))
             following[partition] = records[-1][0] + 1
         return is_good
-
-
-_HARMLESS = frozenset(
-    (
-        confluent_kafka.KafkaError._TRANSPORT,
-        confluent_kafka.KafkaError._ALL_BROKERS_DOWN,
-        confluent_kafka.KafkaError._TIMED_OUT,
-    )
-)
-"""The cluster is away for a while: that is what the faults are for."""
-_MOVING = frozenset(
-    (confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION, confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE)
-)
 
 
 class EndAsker(Worker):
@@ -313,7 +301,7 @@ def read_all(bootstrap: str, topic: str, partition: int, *, committed: bool) -> 
     records: list[tuple[int, str]] = []
     try:
         where = confluent_kafka.TopicPartition(topic, partition, 0)
-        end = _end(consumer, where)
+        end = log_end(consumer, where)
         consumer.assign([where])
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
@@ -324,7 +312,7 @@ def read_all(bootstrap: str, topic: str, partition: int, *, committed: bool) -> 
                     records.append((message.offset(), message.value().decode()))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF and message.offset() >= end:
                     return Read("final", 0, partition, committed, records)
-                elif error.code() not in _HARMLESS and error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
+                elif error.code() not in AWAY and error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
                     raise RuntimeError(f"{topic}-{partition}: {error}")
         raise TimeoutError(f"{topic}-{partition}: not read to its end, {end}, in {TIMEOUT_S:.0f} s")
     finally:
@@ -338,17 +326,6 @@ def end_of(bootstrap: str, topic: str, partition: int, *, committed: bool) -> in
         {"bootstrap.servers": bootstrap, "group.id": "none", "isolation.level": level, **CLIENT}
     )
     try:
-        return _end(consumer, confluent_kafka.TopicPartition(topic, partition))
+        return log_end(consumer, confluent_kafka.TopicPartition(topic, partition))
     finally:
         consumer.close()
-
-
-def _end(consumer: Any, where: Any) -> int:
-    """Asked again while the leader moves, or is not sure yet that it leads: librdkafka does not do that here."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        try:
-            return int(consumer.get_watermark_offsets(where, timeout=30, cached=False)[1])
-        except confluent_kafka.KafkaException as failure:
-            if failure.args[0].code() not in _HARMLESS | _MOVING or time.monotonic() > deadline:
-                raise

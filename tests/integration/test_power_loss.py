@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 import moldau
 from moldau.client.admin import create_topic
 from moldau.testing.power_loss import broker_command, hold, replace_by_left_over
+from soak.log_end import log_end
 from tests.integration.conftest import cluster_at
 from tests.integration.waiting import eventually
 
@@ -83,7 +84,7 @@ class Clients:
 
     @property
     def high_watermark(self) -> int:
-        return self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), 20)[1]
+        return log_end(self._consumer, TopicPartition(TOPIC, 0))
 
     def close(self) -> None:
         self.producer.purge()
