@@ -69,7 +69,7 @@ soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20)
 
 docs: $(READY) ## Write docs/configuration.md from the typed keys, docs/monitoring.md from the table of metrics
 	@$(BIN)/python -m moldau.config.reference > docs/configuration.md
-	@$(BIN)/python -m moldau.broker.metrics_reference > docs/monitoring.md
+	@$(BIN)/python -m moldau.broker.monitoring.metrics_reference > docs/monitoring.md
 
 lock: $(READY) ## Pin every dependency with hashes
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

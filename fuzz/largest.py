@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from moldau.broker.dispatch import bytes_max
-from moldau.broker.dispatch import entries_max as entries_allowed
+from moldau.broker.network.dispatch import bytes_max
+from moldau.broker.network.dispatch import entries_max as entries_allowed
 from moldau.wire import messages  # first: it keeps kio from importing hypothesis, which takes seconds
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.batch import encode_batch

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from moldau.broker.partition import Partition
-from moldau.broker.remote_transactions import Guard, is_open
+from moldau.broker.coordination.remote_transactions import Guard, is_open
+from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.shard import AddPartitions
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.partition import Partition
+from moldau.broker.replicas.partition import Partition
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.replica import UNKNOWN_EPOCH, IsrChange
 from moldau.config.broker import BrokerConfig

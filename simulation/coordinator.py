@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.partition import Partition
+from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.effects import Effects
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.broker.partition import Partition
+from moldau.broker.replicas.partition import Partition
 from moldau.cluster import isr_changes
 from moldau.cluster.follower import divergence, truncation
 from moldau.cluster.replica import UNKNOWN_EPOCH, Follower, IsrChange

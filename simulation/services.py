@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.broker.coordinators import NodeTopics
-from moldau.broker.partition import Partition
-from moldau.broker.remote_transactions import Guard
+from moldau.broker.coordination.coordinators import NodeTopics
+from moldau.broker.coordination.remote_transactions import Guard
+from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.offsets.commits import Commit, Fetch, commit, fetch
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, Markers, TransactionShard

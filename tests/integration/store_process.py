@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.local_store import LocalStore
 from moldau.metadata.records import ConfigRecord, Record
-from moldau.metadata.shared_store import SharedStore
-from moldau.metadata.store import Candidate, DeposedError, Leadership, MetadataStore
-from moldau.metadata.zookeeper_store import ZooKeeperStore
+from moldau.metadata.stores.local_store import LocalStore
+from moldau.metadata.stores.shared_store import SharedStore
+from moldau.metadata.stores.store import Candidate, DeposedError, Leadership, MetadataStore
+from moldau.metadata.stores.zookeeper_store import ZooKeeperStore
 from tests.integration.waiting import eventually
 
 SESSION_TIMEOUT_MS = 1_500

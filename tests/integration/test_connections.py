@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import moldau.broker.connection
+import moldau.broker.network.client_connection
 import moldau.broker.server
 from moldau import Broker
 from moldau.client.admin import Resource, ResourceType, alter_configs
@@ -142,7 +142,7 @@ def test_no_limit_on_requests_in_memory_is_no_limit(tmp_path: Path) -> None:
 
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Broker]:
-    monkeypatch.setattr(moldau.broker.connection, "FRAME_GRACE_S", 0.4)
+    monkeypatch.setattr(moldau.broker.network.client_connection, "FRAME_GRACE_S", 0.4)
     monkeypatch.setattr(moldau.broker.server, "SWEEP_INTERVAL_S", 0.05)
     with Broker({"connections.max.idle.ms": 2000}, data_dir=tmp_path) as broker:
         yield broker

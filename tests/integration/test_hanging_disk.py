@@ -15,7 +15,7 @@ import pytest
 from moldau import Broker
 from moldau.broker import node as broker_node
 from moldau.broker import server as broker_server
-from moldau.broker.partition import Partition
+from moldau.broker.replicas.partition import Partition
 from moldau.log import files
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import ApiKey

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from moldau.broker import dispatch
-from moldau.broker.forwarding import PATIENCE_S
-from moldau.broker.membership import Membership
+from moldau.broker.cluster.forwarding import PATIENCE_S
+from moldau.broker.cluster.membership import Membership
+from moldau.broker.cluster.peers import FORWARDING
+from moldau.broker.network import dispatch
+from moldau.broker.network.request import RequestContext
 from moldau.broker.node import BrokerNode
-from moldau.broker.peers import FORWARDING
-from moldau.broker.request import RequestContext
 from moldau.broker.server import Server
-from moldau.metadata.shared_store import SharedStore
-from moldau.metadata.store import Candidate
+from moldau.metadata.stores.shared_store import SharedStore
+from moldau.metadata.stores.store import Candidate
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, ms, request_head

@@ -21,8 +21,8 @@ from kazoo.client import KazooClient
 
 from moldau.errors import ConfigError, StorageError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.store import DeposedError, Leadership
-from moldau.metadata.zookeeper_store import ZooKeeperStore
+from moldau.metadata.stores.store import DeposedError, Leadership
+from moldau.metadata.stores.zookeeper_store import ZooKeeperStore
 from tests.integration.store_process import SESSION_TIMEOUT_MS, Member, MemberProcess, facts, keys_of
 from tests.integration.waiting import eventually
 from tests.integration.zookeeper import ZooKeeper

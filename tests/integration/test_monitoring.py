@@ -17,14 +17,14 @@ import pytest
 
 import moldau
 from moldau import Broker
-from moldau.broker.group_lag import GroupLag, GroupTopicLag
-from moldau.broker.metrics_table import HISTOGRAMS, METRICS
+from moldau.broker.monitoring.group_lag import GroupLag, GroupTopicLag
+from moldau.broker.monitoring.metrics_table import HISTOGRAMS, METRICS
 from moldau.client.admin import create_topic
 from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.errors import ConfigError
 from moldau.log.files import DiskSpace
-from moldau.metadata.shared_store import SharedStore
-from moldau.metadata.store import Candidate
+from moldau.metadata.stores.shared_store import SharedStore
+from moldau.metadata.stores.store import Candidate
 from moldau.metadata.topics import plan_create_topic
 from soak.broker_process import free_port
 from tests.integration.clients import CLIENTS, Message

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from moldau.broker import dispatch, membership, server
-from moldau.broker.metadata_feed import MetadataFeed
+from moldau.broker import server
+from moldau.broker.cluster import membership
+from moldau.broker.cluster.metadata_feed import MetadataFeed
+from moldau.broker.network import dispatch
+from moldau.broker.network.request import RequestContext
 from moldau.broker.node import BrokerNode
-from moldau.broker.request import RequestContext
 from moldau.broker.server import Server
-from moldau.metadata.shared_store import SharedStore
+from moldau.metadata.stores.shared_store import SharedStore
 from moldau.wire.apis import ApiKey
 from moldau.wire.fetch import FetchRequest
 from tests.integration.servers import server_of

@@ -16,7 +16,7 @@ READERS = {
     "cli/metadata_quorum.py": "prints how long ago a timestamp of an answer was",
     "cli/reset_offsets.py": "offsets by duration: of timestamps in records",
     "cli/transactions.py": "prints how old timestamps of answers are",
-    "metadata/zookeeper_election.py": "timestamps in ZooKeeper's nodes, as Kafka has them",
+    "metadata/stores/zookeeper_election.py": "timestamps in ZooKeeper's nodes, as Kafka has them",
     "spark/class_data.py": "the age of a file",
     "spark/row_sink.py": "timestamps of records",
 }

@@ -17,27 +17,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from moldau.broker import adoption
-from moldau.broker.connection import ClientConnection
-from moldau.broker.connections import Connections
-from moldau.broker.controller import ControllerShell
-from moldau.broker.coordinator import Coordinator
-from moldau.broker.coordinators import Coordinators
-from moldau.broker.fetch_sessions import FetchSessions
-from moldau.broker.forwarding import FORWARDED
-from moldau.broker.group_commit import GroupCommit
-from moldau.broker.hosted import HostedPartitions
-from moldau.broker.lost_brokers import LostBrokers
-from moldau.broker.membership import Membership
-from moldau.broker.metrics import Metrics
-from moldau.broker.packed_metadata import PackedMetadata
-from moldau.broker.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_S, Build, Peers
-from moldau.broker.producer_ids import ProducerIds
-from moldau.broker.replication import ReplicaManager
-from moldau.broker.share_partitions import SharePartitions
+from moldau.broker.cluster import adoption
+from moldau.broker.cluster.controller_shell import ControllerShell
+from moldau.broker.cluster.forwarding import FORWARDED
+from moldau.broker.cluster.leader_lease import Vigil
+from moldau.broker.cluster.lost_brokers import LostBrokers
+from moldau.broker.cluster.membership import Membership
+from moldau.broker.cluster.packed_metadata import PackedMetadata
+from moldau.broker.cluster.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_S, Build, Peers
+from moldau.broker.coordination.coordinator_shell import Coordinator
+from moldau.broker.coordination.coordinators import Coordinators
+from moldau.broker.coordination.producer_ids import ProducerIds
+from moldau.broker.coordination.share_partitions import SharePartitions
+from moldau.broker.monitoring.metrics import Metrics
+from moldau.broker.network.client_connection import ClientConnection
+from moldau.broker.network.connection_limits import Connections
+from moldau.broker.replicas.fetch_sessions import FetchSessions
+from moldau.broker.replicas.group_commit import GroupCommit
+from moldau.broker.replicas.hosted_partitions import HostedPartitions
+from moldau.broker.replicas.replica_manager import ReplicaManager
 from moldau.broker.threads import Threads
 from moldau.broker.turns import Turns, Work
-from moldau.broker.vigil import Vigil
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
 from moldau.config.topic import TopicConfig
@@ -47,8 +47,8 @@ from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage, TopicImage
-from moldau.metadata.local_store import LocalStore
 from moldau.metadata.records import BrokerRecord, Record, RemoveBrokerRecord
+from moldau.metadata.stores.local_store import LocalStore
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from moldau.broker import adoption
-from moldau.broker.cleaning import Cleaner
-from moldau.broker.connection import ClientConnection
-from moldau.broker.connections import SWEEP_INTERVAL_S
-from moldau.broker.dispatch import Dispatcher
-from moldau.broker.failing_disks import CHECK_INTERVAL_S, FailingDisks
-from moldau.broker.membership import Membership
+from moldau.broker.cluster import adoption
+from moldau.broker.cluster.membership import Membership
+from moldau.broker.cluster.stores import make_store
+from moldau.broker.network.client_connection import ClientConnection
+from moldau.broker.network.connection_limits import SWEEP_INTERVAL_S
+from moldau.broker.network.dispatch import Dispatcher
 from moldau.broker.node import METADATA_FILE, BrokerNode
-from moldau.broker.stores import make_store
+from moldau.broker.replicas.cleaning import Cleaner
+from moldau.broker.replicas.failing_disks import CHECK_INTERVAL_S, FailingDisks
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import EVERY_INTERFACE, Listener
 from moldau.errors import ConfigError, StorageError
@@ -116,7 +116,7 @@ class Server:
             return
 
         def start() -> None:
-            from moldau.broker.metrics_endpoint import serve_metrics  # 50 ms of imports, in a thread
+            from moldau.broker.monitoring.metrics_endpoint import serve_metrics  # 50 ms of imports, in a thread
 
             self._metrics = serve_metrics(self.node, host, port)
 

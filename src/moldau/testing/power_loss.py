@@ -40,7 +40,7 @@ from typing import Any
 
 import moldau.log.cleaning.cleaned_segment
 import moldau.log.files
-from moldau.broker import lives
+from moldau.broker.cluster import incarnation as lives
 
 _PATCHED: tuple[Any, ...] = (os, moldau.log.files, moldau.log.cleaning.cleaned_segment)
 _LOCK_FILES = frozenset({".lock"})

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from moldau.broker.connection import Pipelined
-from moldau.broker.dispatch import Dispatcher
+from moldau.broker.network.client_connection import Pipelined
+from moldau.broker.network.dispatch import Dispatcher
 from moldau.broker.node import BrokerNode
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch

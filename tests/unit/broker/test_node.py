@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.broker.lives import EPOCH_FILE
+from moldau.broker.cluster.incarnation import EPOCH_FILE
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ConfigError, StorageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from moldau.errors import StorageError
-from moldau.metadata.claims import Claim, Claims
+from moldau.metadata.stores.claims import Claim, Claims
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from moldau.errors import StorageError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.local_store import LocalStore
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
-from moldau.metadata.store import Candidate, DeposedError, Leadership
+from moldau.metadata.stores.local_store import LocalStore
+from moldau.metadata.stores.store import Candidate, DeposedError, Leadership
 
 ME = Candidate(1, "localhost", 9092)
 

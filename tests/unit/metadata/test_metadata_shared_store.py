@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from moldau.errors import StorageError
-from moldau.metadata.claims import Claim, Claims
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ProducerIdsRecord, Record
-from moldau.metadata.shared_store import SharedStore
-from moldau.metadata.store import Candidate, DeposedError, Leadership
+from moldau.metadata.stores.claims import Claim, Claims
+from moldau.metadata.stores.shared_store import SharedStore
+from moldau.metadata.stores.store import Candidate, DeposedError, Leadership
 
 
 class Controlled:

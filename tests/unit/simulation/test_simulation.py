@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.partition import Partition
+from moldau.broker.replicas.partition import Partition
 from moldau.cluster import partition_changes
 from moldau.cluster.controller import Controller
 from moldau.cluster.replica import Leadership

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from moldau.broker.forwarding import is_from_broker
+from moldau.broker.cluster.forwarding import is_from_broker
 from moldau.broker.served import FOR_CLIENTS, SERVED
 from moldau.errors import ErrorCode
 from moldau.wire.api_versions import encode_api_versions_response, parse_api_versions_request
 
 if TYPE_CHECKING:
+    from moldau.broker.network.request import RequestContext
     from moldau.broker.node import BrokerNode
-    from moldau.broker.request import RequestContext
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_SINCE = 3

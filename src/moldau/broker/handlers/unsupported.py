@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.handlers.off_loop import answer_in_thread
+from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.errors import ErrorCode
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
+    from moldau.broker.network.request import RequestContext
     from moldau.broker.node import BrokerNode
-    from moldau.broker.request import RequestContext
 
 _QUOTAS = "this broker has no client quotas"
 _SCRAM = "this broker has no SCRAM credentials"

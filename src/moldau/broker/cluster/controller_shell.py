@@ -1,0 +1,413 @@
+"""The shell around the controller: who it is, and, while it is this broker, the one place where metadata changes.
+
+    step(image) → records, reply      planned on the newest image, by `moldau.cluster` and `moldau.metadata`
+    store.append                      durable, and refused if another controller has begun: many steps share one write
+    feed                              to the brokers, who wait for it (`metadata_feed`)
+    reply
+
+A broker knows of a change only when it is durable, so no image is ever taken back. Whoever changed something on a
+user's behalf waits for `everywhere`: then that user finds it on any broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from moldau.broker.cluster.metadata_feed import MetadataFeed
+from moldau.broker.turns import Work
+from moldau.cluster.controller import Controller
+from moldau.cluster.moves import IsrMove, LeaderMove, moves
+from moldau.cluster.partition_changes import NO_LEADER
+from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.log.meta_properties import read_cluster_id
+from moldau.log_limits import LogLimit
+from moldau.metadata.cluster_wide import settling_records
+from moldau.metadata.image import ImageDraft, MetadataImage
+from moldau.metadata.records import ClusterRecord, Record
+from moldau.metadata.stores.store import Candidate, DeposedError, Leadership, MetadataStore
+from moldau.wire.uuids import random_uuid, uuid_to_text
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+STEPS_MAX = 1000
+"""Steps that share one write: enough for a storm of them, few enough to be answered soon."""
+EVERYWHERE_TIMEOUT_S = 1.0
+"""How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
+TICK_INTERVAL_S = 0.1
+LATE_MS = 1_000
+"""A round that is later than this was held up: by a store that did not answer, or because the process stood still."""
+STAND_ASIDE_S = 5.0
+"""More than an election takes."""
+
+T = TypeVar("T")
+Planned: TypeAlias = "tuple[Sequence[Record], T]"
+Step: TypeAlias = "Callable[[MetadataImage], Planned[T] | Work[Planned[T]]]"
+_Asked: TypeAlias = "tuple[Step[Any], asyncio.Future[Any]]"
+_Reply = tuple["asyncio.Future[Any]", Any]
+
+
+class _Heard(NamedTuple):
+    """The newest heartbeat of a broker."""
+
+    connection: object
+    at_s: float
+    answer_arrived_s: float
+    """The broker is known to have got an answer then, or later."""
+
+
+class ControllerShell:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self.leadership: Leadership | None = None
+        """The newest that is known here; None while an election goes on."""
+        self.machine: Controller | None = None
+        """There while this broker is the controller."""
+        self.image = MetadataImage()
+        """The newest image, durable; the node's own follows it."""
+        self.feed = MetadataFeed(node)
+        self._store: MetadataStore | None = None
+        self._steps: deque[_Asked] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._ticked_ms = 0
+        self._stood_aside = False
+        self._log_limit = LogLimit()
+        self._began_s = 0.0
+        self._heard: dict[int, _Heard] = {}
+
+    @property
+    def is_active(self) -> bool:
+        return self.machine is not None
+
+    @property
+    def epoch(self) -> int:
+        return self.leadership.epoch if self.leadership is not None else -1
+
+    @property
+    def followed(self) -> dict[int, int]:
+        """The version that each broker has made true, as far as this controller knows."""
+        return self.feed.followed
+
+    # -- who hears it
+
+    def heard_from(self, broker_id: int, connection: object) -> None:
+        """A registered broker sent a heartbeat, and gets an answer now.
+
+        The heartbeat may have waited in the socket while this process stood still, so it does not tell when it was
+        sent. But a broker sends the next one on a connection only after the answer to the one before has arrived.
+        """
+        before = self._heard.get(broker_id)
+        if before is None:
+            arrived_s = self._began_s
+        else:
+            arrived_s = before.at_s if before.connection is connection else before.answer_arrived_s
+        self._heard[broker_id] = _Heard(connection, self._node.loop.time(), arrived_s)
+
+    @property
+    def backed_s(self) -> float:
+        """So many brokers got an answer since then that the others are no majority: these cannot have replaced this
+        controller within the time that they would have to wait (`takeover`)."""
+        others = [id_ for id_, one in self.image.brokers.items() if one.is_active and id_ != self._node.node_id]
+        needed = len(others) // 2
+        if needed == 0:
+            return self._node.loop.time()
+        arrived_s = [self._heard[id_].answer_arrived_s if id_ in self._heard else self._began_s for id_ in others]
+        return sorted(arrived_s, reverse=True)[needed - 1]
+
+    # -- being elected
+
+    def open_alone(self, store: MetadataStore) -> MetadataImage:
+        """For a broker without a cluster: nobody else can be elected. Blocks."""
+        elected: list[Leadership | None] = []
+        self._store = store
+        store.open()
+        store.campaign(Candidate(self._node.node_id, "", 0), elected.append)
+        leadership = elected[-1]
+        assert leadership is not None
+        self._take_over(leadership, store.load(leadership.epoch))
+        return self.image
+
+    def adopt(self, records: Sequence[Record]) -> MetadataImage:
+        """Topics found on the disk of a broker without a cluster, before it serves anybody. Blocks."""
+        assert self._store is not None
+        image = self.image.apply(records)
+        self._store.append(self.epoch, records, image)
+        self.image = image
+        self.feed.begin(self.epoch, image)
+        return image
+
+    async def elected(self, store: MetadataStore, leadership: Leadership) -> None:
+        """This broker is the controller of a new epoch."""
+        self._store = store
+        self._began_s = self._node.loop.time()  # the others may know by now, however long it takes to load
+        try:
+            image = await self._node.threads.metadata(store.load, leadership.epoch)
+            if self.leadership != leadership:
+                return
+            self._take_over(leadership, image)
+            await self.run(self._settle)  # the first step: whatever is planned later goes by it
+        except DeposedError:
+            return  # another one was quicker: we are told of it
+        except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
+            log.error("elected, but cannot load the metadata", extra={"why": str(error)})
+            if self.leadership == leadership:
+                self.deposed()
+                await self._give_way(store)
+            return
+        log.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
+        self._node.follow(self.image)
+        self._node.spawn(self._tick_forever(self.machine))
+
+    def _settle(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
+        """What a cluster has from its first controller on."""
+        return [*self._cluster_id_for(image), *settling_records(image, self._node.config)], None
+
+    def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
+        """The id that this broker's folders bear, if somebody formatted them, or a new one.
+
+        Folders with partitions in them are of a cluster that has metadata. Where there is none, this is another place
+        than it was: under a new id nobody with data can join, and have all of it set aside as not known here.
+        """
+        if image.cluster_id:
+            return ()
+        folders = self._node.logs.directories
+        known = None if any(True for each in folders for _ in each.glob("*/*.log")) else read_cluster_id(folders)
+        return [ClusterRecord(known or uuid_to_text(random_uuid()))]
+
+    def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:
+        self.leadership = leadership
+        self.image = image
+        self._ticked_ms = self._node.monotonic_ms()
+        self._heard.clear()
+        self.machine = Controller(lambda: self._node.config, image, self._ticked_ms)
+        self.feed.begin(leadership.epoch, image)
+        self.machine.followed = self.feed.followed
+
+    def deposed(self) -> None:
+        """Another broker is the controller, or may be: whoever waits here has to ask there."""
+        if self.machine is None:
+            return
+        log.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
+        self.machine = None
+        if self._node.vigil is not None:
+            self._node.vigil.deposed()
+        self.feed.end()
+        for _, waiting in self._steps:
+            _fail(waiting, _not_controller())
+        self._steps.clear()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    # -- steps
+
+    async def run(self, step: Step[T]) -> T:
+        """The step's reply, when its records are durable. A KafkaError from the step changes nothing."""
+        if self.machine is None:
+            raise _not_controller()
+        answer: asyncio.Future[T] = self._node.loop.create_future()
+        self._steps.append((step, answer))
+        if self._writing is None:
+            self._begin_writing()
+        # A client that goes away cancels its request, but no change may stop half-way.
+        return await asyncio.shield(answer)
+
+    async def everywhere(self, version: int) -> None:
+        """Waits until every broker that lives has made `version` true, for so long as is reasonable."""
+        node = self._node
+        if not node.config.is_clustered:
+            await node.applied(version)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVERYWHERE_TIMEOUT_S):
+                await self.feed.everywhere(version)
+
+    def _begin_writing(self) -> None:
+        self._writing = self._node.spawn(self._write())
+        self._writing.add_done_callback(self._write_ended)
+
+    def _write_ended(self, task: asyncio.Task[None]) -> None:
+        self._writing = None
+        if task.cancelled():  # the broker closes
+            return
+        if (error := task.exception()) is not None:
+            log.error("a change of metadata failed inside", exc_info=error)
+        if self._steps and self.machine is not None:
+            self._begin_writing()
+
+    async def _write(self) -> None:
+        while self._steps and self.machine is not None:
+            batch = [self._steps.popleft() for _ in range(min(len(self._steps), STEPS_MAX))]
+            try:
+                await self._write_batch(batch)
+            finally:
+                for _, answer in batch:
+                    _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the change failed inside the controller"))
+
+    async def _write_batch(self, batch: Sequence[_Asked]) -> None:
+        machine, before = self.machine, self.image
+        records, replies, after = await self._plan(batch)
+        if self.machine is not machine:  # deposed while it planned in turns
+            for answer, _ in replies:
+                _fail(answer, _not_controller())
+            return
+        if records:
+            assert self._store is not None
+            try:
+                await self._node.threads.metadata(self._store.append, self.epoch, records, after)
+            except KafkaError as error:
+                if self.machine is machine:
+                    await self._not_written(machine, before)
+                for answer, _ in replies:
+                    _fail(answer, error if self.machine is machine else _not_controller())
+                return
+            # Else it was deposed meanwhile. What it wrote is kept all the same, and known to whoever came after it,
+            # this broker again perhaps, whose image is a later one by now.
+            if self.machine is machine:
+                self.image = after
+                self.feed.publish(records, before.version)
+                self._node.follow(after)
+                self._tell_moves(before, after, records)
+        for answer, reply in replies:
+            if not answer.done():
+                answer.set_result(reply)
+
+    def _tell_moves(self, before: MetadataImage, after: MetadataImage, records: Sequence[Record]) -> None:
+        """Counts them now and logs them in turns: a broker that dies may have led thousands."""
+        moved = list(moves(before, after, records))
+        metrics = self._node.metrics
+        for move in moved:
+            if isinstance(move, IsrMove):
+                metrics.isr_shrinks += move.is_shrink
+                metrics.isr_expands += not move.is_shrink
+            else:
+                metrics.leader_elections += 1
+                metrics.unclean_leader_elections += move.is_unclean
+        if moved:
+            self._node.spawn(self._log_moves(moved))
+
+    async def _log_moves(self, moved: Sequence[LeaderMove | IsrMove]) -> None:
+        async for move in self._node.turns.each(moved):
+            message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
+            level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
+            told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
+            log.log(level, message, extra=told)
+
+    async def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
+        """The records of all steps, what to reply when they are durable, and the image that they lead to."""
+        draft = ImageDraft(self.image)
+        records: list[Record] = []
+        replies = []
+        for step, answer in batch:
+            try:
+                outcome = step(draft.image())
+                planned, reply = outcome if isinstance(outcome, tuple) else await self._node.turns.finish(outcome)
+            except KafkaError as error:
+                _fail(answer, error)
+                continue
+            except Exception:  # a slip of ours in one step must not cost the others
+                log.exception("a step of the controller failed")
+                continue
+            draft.add(planned)
+            records += planned
+            replies.append((answer, reply))
+        return records, replies, draft.image()
+
+    async def _not_written(self, machine: Controller | None, before: MetadataImage) -> None:
+        """Whether the records are there may be in doubt: what the store holds decides, or the next controller."""
+        assert self._store is not None
+        try:
+            image = await self._node.threads.metadata(self._store.load, self.epoch)
+        except KafkaError as error:
+            if self.machine is machine:
+                self.deposed()
+                if not isinstance(error, DeposedError):
+                    await self._give_way(self._store)  # to the store it would still be the controller
+            return
+        if self.machine is machine and image.version != before.version:
+            self.image = image
+            self.feed.begin(self.epoch, image)
+            self._node.follow(image)
+
+    # -- time
+
+    async def _tick_forever(self, machine: Controller | None) -> None:
+        while machine is not None and self.machine is machine:
+            try:
+                if await self.run(partial(self._tick, machine)):
+                    await self._stand_aside()
+            except KafkaError as error:
+                if self._log_limit.allows(error.message):
+                    log.error("the controller's round failed", extra={"why": error.message})
+            await asyncio.sleep(TICK_INTERVAL_S)
+
+    def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
+        """True: do not fence the silent ones, it may be this broker that is cut off."""
+        now_ms = self._node.monotonic_ms()
+        late_ms, self._ticked_ms = now_ms - self._ticked_ms - LATE_MS, now_ms
+        if late_ms > 0:
+            machine.overslept(late_ms)
+        is_cut_off = machine.is_cut_off(image, now_ms)
+        if is_cut_off and not self._stood_aside:
+            return (), True
+        if not is_cut_off:
+            self._stood_aside = False
+        return machine.tick(image, now_ms), False
+
+    async def _stand_aside(self) -> None:
+        """Lets the others elect one whom they can reach. Elected again, this one is the only one there is."""
+        log.warning("most brokers are silent: this one may be cut off, and lets another be the controller")
+        assert self._store is not None
+        self._stood_aside = True
+        await self._give_way(self._store)
+
+    async def _give_way(self, store: MetadataStore) -> None:
+        """Another one may do better; this one stands for election again soon."""
+        with suppress(StorageError):
+            await self._node.threads.metadata(store.resign)
+        self._node.spawn(self._stand_again(store))
+
+    async def _stand_again(self, store: MetadataStore) -> None:
+        await asyncio.sleep(STAND_ASIDE_S)
+        await self._node.threads.metadata(store.stand)
+
+    def silent_since(self, broker_id: int, moment_ms: int) -> None:
+        """Its session began then, if it is not heard any more."""
+        if self.machine is not None and broker_id not in self._heard:
+            self.machine.silent_since(broker_id, moment_ms)
+
+    async def broker_died(self, broker_id: int) -> None:
+        """Its port refuses connections: nobody has to wait for its session's end."""
+        machine, broker = self.machine, self.image.brokers.get(broker_id)
+        if machine is None or broker is None or broker.fenced:
+            return
+        log.warning("a broker is gone", extra={"broker": broker_id})
+        try:
+            await self.run(lambda image: (machine.broker_died(image, broker_id, broker.broker_epoch), None))
+        except KafkaError as error:
+            log.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
+
+
+def _shown(brokers: int | tuple[int, ...]) -> str:
+    """A leader, or an in-sync set: 1,2,3."""
+    known = [str(one) for one in ((brokers,) if isinstance(brokers, int) else sorted(brokers)) if one != NO_LEADER]
+    return ",".join(known) or "none"
+
+
+def _not_controller() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+
+
+def _fail(answer: asyncio.Future[Any], error: KafkaError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # who asked may be gone

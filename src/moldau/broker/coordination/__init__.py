@@ -1,0 +1,1 @@
+"""Shells around the coordinators: groups, transactions, share groups, producer ids."""

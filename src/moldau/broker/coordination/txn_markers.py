@@ -1,0 +1,250 @@
+"""Markers: how a transaction's end comes into the partitions that it wrote to.
+
+`MarkerWriter` takes the decisions of the transaction shards, as any waiter takes its reply, when they are safe in
+`__transaction_state`. Marker by marker it makes them true, in partitions of this broker itself, in those of another by
+asking it (`WriteTxnMarkers`), then tells the shard. Whatever stops it half-way (a disk that refuses, a leader that
+moves, the death of a broker) only delays the rest: the shard asks again for what is not reported as written.
+
+A marker is written when it is as safe as the decision: committed, and flushed where that is asked for. It names its
+coordinator's epoch, and a partition that has met a newer coordinator of the same producer refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from moldau.broker.cluster.outbox import Outbox
+from moldau.broker.coordination.coordinator_shell import NotNowError
+from moldau.broker.replicas.partition import Partition
+from moldau.coordinators.transactions.shard import Markers
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.errors import ErrorCode, KafkaError
+from moldau.log.producer_state import AppendOrigin
+from moldau.wire.apis import ApiKey
+from moldau.wire.batch import ControlType, encode_end_txn_marker
+from moldau.wire.messages import Schema
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX = 100
+"""Markers written in one go, a few milliseconds; then the loop serves others first."""
+ASK_TIMEOUT_S = 10.0
+"""A broker that does not answer for so long may lead nothing any more: the metadata says who is asked next."""
+REPORT_RETRY_S = 0.5
+
+_Written = dict[TopicPartition, "Awaitable[Any] | None"]
+"""Partitions that have their marker, each with what has to happen until it is safe."""
+
+
+def write_marker(
+    node: BrokerNode, partition: Partition, producer: Identity, *, committed: bool, version: int, coordinator_epoch: int
+) -> None:
+    """Ends the producer's transaction in one partition."""
+    partition.check_leads()
+    # With the raised epoch of version 2, a marker is the first thing that a partition sees of it.
+    if version >= EPOCH_BUMP_SINCE and partition.log.producers.epoch_of(producer.producer_id) >= producer.epoch:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition.log.name} knows epoch {producer.epoch} already")
+    now_ms = node.clock()
+    marker = encode_end_txn_marker(
+        ControlType.COMMIT if committed else ControlType.ABORT,
+        coordinator_epoch=coordinator_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        timestamp_ms=now_ms,
+    )
+    partition.append(memoryview(bytearray(marker)), now_ms, AppendOrigin.COORDINATOR, required_acks=-1)
+    node.coordinators.remote_transactions.marker_written(partition, producer, version)
+    if partition.topic == node.groups.topic:
+        node.groups.marker_written(partition.index, producer.producer_id, committed)
+
+
+class _Remote(NamedTuple):
+    """Markers of one transaction for the partitions of one broker."""
+
+    markers: Markers
+    partitions: Sequence[TopicPartition]
+    coordinator_epoch: int
+
+
+class RemoteMarkers:
+    """To the leaders on other brokers: one request at a time to each, with the markers of many transactions."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._outbox: Outbox[_Remote, Collection[TopicPartition]] = Outbox(node, self._send)
+
+    async def write(
+        self, broker_id: int, markers: Markers, partitions: Sequence[TopicPartition], coordinator_epoch: int
+    ) -> Collection[TopicPartition]:
+        """Which of the partitions have their marker now."""
+        try:
+            return await self._outbox.put(broker_id, _Remote(markers, sorted(partitions), coordinator_epoch))
+        except KafkaError as error:
+            log.warning("no markers through broker %d: %s; they are tried again", broker_id, error.message)
+            return ()
+
+    async def _send(self, broker_id: int, items: Sequence[_Remote]) -> list[Collection[TopicPartition] | KafkaError]:
+        def build(schema: Schema) -> Any:
+            return schema.WriteTxnMarkersRequest(markers=tuple(_packed(schema, one) for one in items))
+
+        peer = self._node.peers.broker(broker_id, "markers")
+        answer = await peer.ask(ApiKey.WRITE_TXN_MARKERS, build, timeout_s=ASK_TIMEOUT_S)
+        return [_accepted(result) for result in answer.markers]
+
+
+def _packed(schema: Schema, one: _Remote) -> Any:
+    return schema.WritableTxnMarker(
+        producer_id=one.markers.producer.producer_id,
+        producer_epoch=one.markers.producer.epoch,
+        transaction_result=one.markers.committed,
+        topics=tuple(
+            schema.WritableTxnMarkerTopic(name=name, partition_indexes=tuple(index for _, index in places))
+            for name, places in groupby(one.partitions, key=itemgetter(0))
+        ),
+        coordinator_epoch=one.coordinator_epoch,
+        transaction_version=one.markers.version,
+    )
+
+
+def _accepted(result: Any) -> list[TopicPartition]:
+    accepted = []
+    for topic in result.topics:
+        for one in topic.partitions:
+            # The epoch is known there: it has this marker since an earlier try.
+            if one.error_code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
+                accepted.append((topic.name, one.partition_index))
+            else:
+                code = ErrorCode(one.error_code).name
+                log.warning("no marker for %s-%d: %s; it is tried again", topic.name, one.partition_index, code)
+    return accepted
+
+
+class MarkerWriter:
+    """The waiter to whom one shard of transactions gives its markers."""
+
+    def __init__(self, node: BrokerNode, partition: int) -> None:
+        self._node = node
+        self._partition = partition
+
+    def arrive(self, markers: Markers) -> None:
+        by_leader = self._by_leader(markers.partitions)
+        here = by_leader.pop(self._node.node_id, [])
+        gone = by_leader.pop(None, [])
+        if by_leader or len(here) > AT_ONCE_MAX:
+            self._node.spawn(self._write_everywhere(markers, gone, here, by_leader))
+            return
+        written = self._write(markers, here)
+        if any(written.values()):
+            self._node.spawn(self._report_when_safe(markers, gone, written))
+        else:
+            self._report(markers, {*gone, *written})
+
+    def fail(self, error: Exception) -> None:
+        """The decision is not safe: its shard is loaded again, and finds in its log whether it was made."""
+
+    def _by_leader(self, partitions: Sequence[TopicPartition]) -> dict[int | None, list[TopicPartition]]:
+        """None for those whose topic is gone, and their open transactions with it."""
+        by_leader: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
+        for where in partitions:
+            topic = self._node.image.topics.get(where[0])
+            partition = None if topic is None else topic.partition(where[1])
+            by_leader[None if partition is None else partition.leader].append(where)
+        return by_leader
+
+    @property
+    def _is_current(self) -> bool:
+        """A shard that was loaded again has a new writer. Whatever the old one still had to do or to tell must not
+        happen: the transaction may be over, and the next one of the same producer open."""
+        return any(shard.marker_writer is self for _, shard in self._node.transactions.shards())
+
+    async def _write_everywhere(
+        self,
+        markers: Markers,
+        gone: Sequence[TopicPartition],
+        here: Sequence[TopicPartition],
+        elsewhere: Mapping[int | None, Sequence[TopicPartition]],
+    ) -> None:
+        epoch = self._node.find_partition(self._node.transactions.topic, None, self._partition).leader_epoch
+        asking = [
+            self._node.coordinators.remote_markers.write(leader, markers, partitions, epoch)
+            for leader, partitions in elsewhere.items()
+            if leader in self._node.live_brokers
+        ]
+        remote = asyncio.gather(*asking)
+        written: _Written = {}
+        for start in range(0, len(here), AT_ONCE_MAX):
+            if not self._is_current:
+                break
+            written |= self._write(markers, here[start : start + AT_ONCE_MAX])
+            await asyncio.sleep(0)
+        accepted = [where for answer in await remote for where in answer]
+        await self._report_when_safe(markers, (*gone, *accepted), written)
+
+    async def _report_when_safe(self, markers: Markers, done: Collection[TopicPartition], written: _Written) -> None:
+        """A decision may be forgotten as done only when its markers are as safe as it is."""
+        waits = {where: wait for where, wait in written.items() if wait is not None}
+        outcomes = await asyncio.gather(*waits.values(), return_exceptions=True)
+        failed = {where for where, error in zip(waits, outcomes, strict=True) if error is not None and _is_bad(error)}
+        self._report(markers, {*done, *written} - failed)
+
+    def _report(self, markers: Markers, written: Collection[TopicPartition]) -> None:
+        if not self._is_current:
+            return
+        try:
+            self._node.transactions.run(
+                self._partition, lambda shard, now_ms: shard.markers_written(markers, written, now_ms)
+            )
+        except NotNowError:
+            self._node.loop.call_later(REPORT_RETRY_S, self._report, markers, written)
+        except KafkaError as error:
+            # The shard goes away; where it comes back, it asks for the markers again.
+            log.warning("a transaction's end was not recorded", extra={"why": error.message})
+
+    def _write(self, markers: Markers, partitions: Sequence[TopicPartition]) -> _Written:
+        """Those of this broker's partitions that have their marker now."""
+        written: _Written = {}
+        decisions = self._node.find_partition(self._node.transactions.topic, None, self._partition)
+        for where in partitions:
+            try:
+                partition = self._node.find_partition(where[0], None, where[1])
+                self._write_one(markers, partition, decisions.leader_epoch)
+            except KafkaError as error:
+                log.error("no marker for %s-%d: %s; it is tried again", *where, error.message)
+            else:
+                flush_messages = min(partition.log.config.flush_messages, decisions.log.config.flush_messages)
+                written[where] = self._node.group_commit.safe(partition, flush_messages)
+        return written
+
+    def _write_one(self, markers: Markers, partition: Partition, coordinator_epoch: int) -> None:
+        if not self._node.config.is_clustered:
+            # No other broker can have decided otherwise: a higher epoch is from outside, and must not leave the
+            # transaction open.
+            known_epoch = partition.log.producers.coordinator_epoch_of(markers.producer.producer_id)
+            coordinator_epoch = max(coordinator_epoch, known_epoch)
+        try:
+            write_marker(
+                self._node,
+                partition,
+                markers.producer,
+                committed=markers.committed,
+                version=markers.version,
+                coordinator_epoch=coordinator_epoch,
+            )
+        except KafkaError as error:
+            # It has this marker since before a crash, or a newer one from outside.
+            if error.code is not ErrorCode.INVALID_PRODUCER_EPOCH:
+                raise
+
+
+def _is_bad(outcome: object) -> bool:
+    """What a wait gave: several of them a list, one of them nothing."""
+    return isinstance(outcome, BaseException)

@@ -1,0 +1,1 @@
+"""Topics, configurations, metadata, and what brokers ask the controller."""

@@ -1,0 +1,362 @@
+"""What brokers ask of the controller: AlterPartition (56), BrokerRegistration (62), BrokerHeartbeat (63),
+AllocateProducerIds (67) and AssignReplicasToDirs (73); and of it, as users do: DescribeQuorum (55),
+UnregisterBroker (64). And what brokers ask each other about it: Vote (52), see `moldau.broker.cluster.takeover`.
+
+What is allowed is decided in `moldau.cluster`; here requests become its events, and its replies answers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from moldau.broker.cluster.forwarding import is_from_broker
+from moldau.broker.turns import Work
+from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
+from moldau.cluster.controller import Controller
+from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange, IsrOutcome
+from moldau.cluster.lost_replicas import Replica
+from moldau.config.listeners import SECURITY_PROTOCOLS
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import PartitionRecord, Record
+from moldau.wire.constants import METADATA_TOPIC
+from moldau.wire.messages import Schema, error, ms
+from moldau.wire.uuids import LOST_DIRECTORY, uuid_to_text
+
+if TYPE_CHECKING:
+    from moldau.broker.network.request import RequestContext
+    from moldau.broker.node import BrokerNode
+
+T = TypeVar("T")
+Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
+
+LISTENERS_MAX = 100
+"""Of one broker: every broker keeps them, and every client is told of some."""
+_BROKER_EPOCHS_FROM = 3
+_NODES_FROM = 2
+
+
+async def run(node: BrokerNode, step: Step[T]) -> T:
+    """The controller's reply, once what it decided is durable; NOT_CONTROLLER where it is another broker."""
+
+    def with_machine(image: MetadataImage) -> tuple[Sequence[Record], T]:
+        return step(machine_of(node), image)
+
+    return await node.controller.run(with_machine)
+
+
+async def run_everywhere(node: BrokerNode, step: Step[T]) -> T:
+    """As `run`, and every broker that lives knows of it: users read their own writes."""
+
+    def counted(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], tuple[T, int]]:
+        records, reply = step(machine, image)
+        return records, (reply, image.version + len(records))
+
+    reply, version = await run(node, counted)
+    await node.controller.everywhere(version)
+    return reply
+
+
+def machine_of(node: BrokerNode) -> Controller:
+    machine = node.controller.machine
+    if machine is None:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+    return machine
+
+
+def _check_broker(context: RequestContext) -> None:
+    if not is_from_broker(context.client_id):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers may ask this")
+
+
+# -- BrokerRegistration, BrokerHeartbeat
+
+
+async def handle_broker_registration(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    code, epoch = ErrorCode.NONE, -1
+    try:
+        _check_broker(context)
+        asked = _registration(request)
+        epoch = await run(node, lambda machine, image: machine.register(image, asked, node.monotonic_ms()))
+    except KafkaError as refusal:
+        code = refusal.code
+    return context.schema.BrokerRegistrationResponse(throttle_time=ms(0), error_code=error(code), broker_epoch=epoch)
+
+
+def _registration(request: Any) -> Registration:
+    if request.broker_id < 0 or request.incarnation_id is None or not 0 < len(request.listeners) <= LISTENERS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "a broker has an id, an incarnation id, and a few listeners")
+    if not all(0 <= listener.security_protocol < len(SECURITY_PROTOCOLS) for listener in request.listeners):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "unknown security protocol")
+    return Registration(
+        request.broker_id,
+        request.cluster_id,
+        uuid_to_text(request.incarnation_id),
+        tuple((one.name, one.host, one.port, SECURITY_PROTOCOLS[one.security_protocol]) for one in request.listeners),
+        request.rack,
+        getattr(request, "previous_broker_epoch", -1),
+    )
+
+
+async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    beat = Heartbeat(
+        request.broker_id,
+        request.broker_epoch,
+        request.current_metadata_offset,
+        request.want_fence,
+        request.want_shut_down,
+    )
+
+    def step(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], HeartbeatReply]:
+        planned = machine.heartbeat(image, beat, node.monotonic_ms())
+        node.controller.heard_from(beat.broker_id, context.connection)
+        return planned
+
+    code, reply = ErrorCode.NONE, HeartbeatReply(is_caught_up=False, is_fenced=True, should_shut_down=False)
+    try:
+        _check_broker(context)
+        reply = await run(node, step)
+    except KafkaError as refusal:
+        code = refusal.code
+    return context.schema.BrokerHeartbeatResponse(
+        throttle_time=ms(0),
+        error_code=error(code),
+        is_caught_up=reply.is_caught_up,
+        is_fenced=reply.is_fenced,
+        should_shut_down=reply.should_shut_down,
+    )
+
+
+async def handle_unregister_broker(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    code, message = ErrorCode.NONE, None
+    try:
+        await run_everywhere(node, lambda machine, image: machine.unregister(image, request.broker_id))
+    except KafkaError as refusal:
+        code, message = refusal.code, refusal.message
+    return context.schema.UnregisterBrokerResponse(throttle_time=ms(0), error_code=error(code), error_message=message)
+
+
+# -- Vote
+
+
+def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    """Only PreVote, which binds nobody: whether this broker, too, no longer hears the controller of an epoch."""
+    schema = context.schema
+    refusal = ErrorCode.NONE
+    if not is_from_broker(context.client_id):
+        refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    elif request.cluster_id not in (None, node.cluster_id):
+        refusal = ErrorCode.INCONSISTENT_CLUSTER_ID
+    leadership, membership = node.controller.leadership, node.membership
+
+    def answer(asked: Any) -> Any:
+        is_granted = (
+            membership is not None
+            and getattr(asked, "pre_vote", False)
+            and membership.takeover.grants(asked.replica_epoch)
+        )
+        return schema.PartitionData(
+            partition_index=asked.partition_index,
+            error_code=error(ErrorCode.NONE),
+            leader_id=leadership.node_id if leadership is not None else -1,
+            leader_epoch=node.controller.epoch,
+            vote_granted=is_granted,
+        )
+
+    topics = () if refusal else request.topics
+    return schema.VoteResponse(
+        error_code=error(refusal),
+        topics=tuple(
+            schema.TopicData(topic_name=topic.topic_name, partitions=tuple(answer(each) for each in topic.partitions))
+            for topic in topics
+        ),
+    )
+
+
+# -- AlterPartition
+
+
+async def handle_alter_partition(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    asked = [(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
+    with_epochs = context.version >= _BROKER_EPOCHS_FROM
+    changes = [_isr_change(topic_id, part, with_epochs) for topic_id, part in asked]
+    code, outcomes = ErrorCode.NONE, list[IsrOutcome]()
+    try:
+        _check_broker(context)
+        outcomes = await run(
+            node,
+            lambda machine, image: machine.alter_partition(image, request.broker_id, request.broker_epoch, changes),
+        )
+    except KafkaError as refusal:
+        code = refusal.code
+    told: dict[Any, list[Any]] = defaultdict(list)
+    for change, outcome in zip(changes, outcomes, strict=False):  # no outcomes where the whole request was refused
+        told[change.topic_id].append(_altered(schema, change.index, outcome))
+    return schema.AlterPartitionResponse(
+        throttle_time=ms(0),
+        error_code=error(code),
+        topics=tuple(
+            schema.TopicData(topic_id=topic_id, partitions=tuple(partitions)) for topic_id, partitions in told.items()
+        ),
+    )
+
+
+def _isr_change(topic_id: Any, part: Any, with_epochs: bool) -> IsrChange:
+    if with_epochs:
+        isr = tuple((one.broker_id, one.broker_epoch) for one in part.new_isr_with_epochs)
+    else:
+        isr = tuple((broker_id, UNCHECKED_EPOCH) for broker_id in part.new_isr)
+    return IsrChange(
+        topic_id,
+        part.partition_index,
+        part.leader_epoch,
+        part.partition_epoch,
+        isr,
+        is_recovering=part.leader_recovery_state != 0,
+    )
+
+
+def _altered(schema: Schema, index: int, outcome: IsrOutcome) -> Any:
+    if isinstance(outcome, PartitionRecord):
+        return schema.PartitionData(
+            partition_index=index,
+            error_code=error(ErrorCode.NONE),
+            leader_id=outcome.leader,
+            leader_epoch=outcome.leader_epoch,
+            isr=outcome.isr,
+            partition_epoch=outcome.partition_epoch,
+        )
+    return schema.PartitionData(
+        partition_index=index, error_code=error(outcome), leader_id=0, leader_epoch=0, isr=(), partition_epoch=0
+    )
+
+
+# -- AssignReplicasToDirs
+
+
+async def handle_assign_replicas_to_dirs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    """Only who loses a replica counts: in which of its directories a broker keeps the others is its own affair."""
+    schema = context.schema
+    lost = [
+        (topic.topic_id, part.partition_index)
+        for directory in request.directories
+        if directory.id_ == LOST_DIRECTORY
+        for topic in directory.topics
+        for part in topic.partitions
+    ]
+    code, codes = ErrorCode.NONE, dict[Replica, ErrorCode]()
+    try:
+        _check_broker(context)
+        codes = await run(
+            node, lambda machine, image: machine.lose_replicas(image, request.broker_id, request.broker_epoch, lost)
+        )
+    except KafkaError as refusal:
+        code = refusal.code
+    told = [
+        schema.DirectoryData(
+            id_=directory.id_,
+            topics=tuple(
+                schema.TopicData(
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        schema.PartitionData(
+                            partition_index=part.partition_index,
+                            error_code=error(codes.get((topic.topic_id, part.partition_index), ErrorCode.NONE)),
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in directory.topics
+            ),
+        )
+        for directory in (request.directories if code is ErrorCode.NONE else ())
+    ]
+    return schema.AssignReplicasToDirsResponse(throttle_time=ms(0), error_code=error(code), directories=tuple(told))
+
+
+# -- AllocateProducerIds
+
+
+async def handle_allocate_producer_ids(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    code, block = ErrorCode.NONE, range(0)
+    try:
+        _check_broker(context)
+        block = await run(
+            node,
+            lambda machine, image: machine.allocate_producer_ids(image, request.broker_id, request.broker_epoch),
+        )
+    except KafkaError as refusal:
+        code = refusal.code
+    return context.schema.AllocateProducerIdsResponse(
+        throttle_time=ms(0), error_code=error(code), producer_id_start=block.start, producer_id_len=len(block)
+    )
+
+
+# -- DescribeQuorum
+
+
+def handle_describe_quorum(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+    """The controller in the words of a KRaft quorum: brokers are its voters, since each may be elected."""
+    schema = context.schema
+    code = ErrorCode.NONE if node.controller.is_active else ErrorCode.NOT_CONTROLLER
+    topics = []
+    for topic in request.topics if code is ErrorCode.NONE else ():
+        partitions = []
+        for part in topic.partitions:
+            partitions.append(_quorum(node, schema, topic.topic_name, part.partition_index))
+            yield
+        topics.append(schema.TopicData(topic_name=topic.topic_name, partitions=tuple(partitions)))
+    return schema.DescribeQuorumResponse(
+        error_code=error(code),
+        error_message=None,
+        topics=tuple(topics),
+        nodes=_quorum_nodes(node, schema) if context.version >= _NODES_FROM else (),
+    )
+
+
+def _quorum(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
+    if topic != METADATA_TOPIC or index != 0:
+        unknown = error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return schema.PartitionData(
+            partition_index=index,
+            error_code=unknown,
+            error_message=None,
+            leader_id=0,
+            leader_epoch=0,
+            high_watermark=0,
+            current_voters=(),
+            observers=(),
+        )
+    image, followed = node.controller.image, node.controller.followed
+    replica = partial(schema.ReplicaState, replica_directory_id=None)
+    voters = sorted({node.node_id, *(broker.broker_id for broker in image.brokers.values() if not broker.fenced)})
+    return schema.PartitionData(
+        partition_index=index,
+        error_code=error(ErrorCode.NONE),
+        error_message=None,
+        leader_id=node.node_id,
+        leader_epoch=node.controller.epoch,
+        high_watermark=image.version,
+        current_voters=tuple(replica(replica_id=one, log_end_offset=followed.get(one, -1)) for one in voters),
+        observers=tuple(
+            replica(replica_id=one, log_end_offset=followed.get(one, -1))
+            for one in sorted(image.brokers)
+            if one not in voters
+        ),
+    )
+
+
+def _quorum_nodes(node: BrokerNode, schema: Schema) -> tuple[Any, ...]:
+    return tuple(
+        schema.Node(
+            node_id=broker.broker_id,
+            listeners=tuple(
+                schema.Listener(name=name, host=host, port=port) for name, host, port, _ in broker.endpoints
+            ),
+        )
+        for broker in node.controller.image.brokers.values()
+    )

@@ -1,0 +1,17 @@
+"""Answers that take long to build, built in a thread. What has to be done on the loop is done in turns (`turns`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from moldau.wire.messages import encode_response
+
+if TYPE_CHECKING:
+    from moldau.broker.network.request import RequestContext
+    from moldau.broker.node import BrokerNode
+
+
+async def answer_in_thread(node: BrokerNode, context: RequestContext, build: Callable[[], Any]) -> bytes:
+    """The whole frame of the answer that `build` gives; `build` may read only what never changes (images, configs)."""
+    return await node.threads.compute(lambda: encode_response(context.correlation_id, build()))

@@ -1,0 +1,74 @@
+"""FindCoordinator (key 10): who keeps a group's offsets, a transaction, or a share group's progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.cluster.packed_metadata import endpoints
+from moldau.broker.coordination.coordinator_shell import Coordinator
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import error, ms
+
+if TYPE_CHECKING:
+    from moldau.broker.network.request import RequestContext
+    from moldau.broker.node import BrokerNode
+
+_GROUP = 0
+_TRANSACTION = 1
+_SHARE = 2
+_MANY_SINCE = 4
+
+
+async def handle_find_coordinator(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    key_type = getattr(request, "key_type", _GROUP)
+    if context.version < _MANY_SINCE:
+        found = await _find(node, context, key_type, request.key)
+        return schema.FindCoordinatorResponse(throttle_time=ms(0), **found)
+    found_all = [
+        schema.Coordinator(key=key, **await _find(node, context, key_type, key))
+        async for key in node.turns.each(request.coordinator_keys)
+    ]
+    return schema.FindCoordinatorResponse(throttle_time=ms(0), coordinators=tuple(found_all))
+
+
+async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+    try:
+        coordinator = _coordinator(node, key_type)
+        await coordinator.ready()
+        broker_id = coordinator.leader_for(key)
+        host, port = _endpoint(node, context.connection.listener, broker_id)
+    except KafkaError as failure:
+        return {
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+            "error_code": error(failure.code),
+            "error_message": failure.message,
+        }
+    return {
+        "node_id": broker_id,
+        "host": host,
+        "port": port,
+        "error_code": error(ErrorCode.NONE),
+        "error_message": None,
+    }
+
+
+def _endpoint(node: BrokerNode, listener: str, broker_id: int) -> tuple[str, int]:
+    if broker_id == node.node_id:
+        return node.advertised[listener]
+    for other, host, port, _ in endpoints(node, listener):
+        if other == broker_id:
+            return host, port
+    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} has no listener {listener}")
+
+
+def _coordinator(node: BrokerNode, key_type: int) -> Coordinator[Any]:
+    if key_type == _GROUP:
+        return node.groups
+    if key_type == _TRANSACTION:
+        return node.transactions
+    if key_type == _SHARE:
+        return node.share_state
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")

@@ -1,0 +1,25 @@
+"""Fetch (key 1) of a follower: what a leader sends to the other replicas. The sessions are `follower_sessions`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.network.client_connection import Answer
+from moldau.broker.network.request import RequestContext
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.fetch import FetchRequest, encode_fetch_response
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+_SINCE = 15
+"""Since then a follower tells which life of its broker asks."""
+
+
+def handle_replica_fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> Answer:
+    try:
+        if context.version < _SINCE:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "followers fetch in version 15 or a later one")
+        return node.turns.run(node.replication.sessions.fetch(context, request))
+    except KafkaError as error:
+        return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))

@@ -1,0 +1,255 @@
+"""A transaction's life as its producer asks for it: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26).
+
+WriteTxnMarkers (27) is here, too: what a coordinator sends to the leaders of other partitions, and `kafka-transactions
+--abort` to a partition in which a transaction hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.coordination.transaction_coordinator import ask_with_id
+from moldau.broker.coordination.txn_markers import write_marker
+from moldau.broker.turns import Work
+from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.messages import Schema, error, ms
+
+if TYPE_CHECKING:
+    from moldau.broker.network.request import RequestContext
+    from moldau.broker.node import BrokerNode
+
+TOGETHER_MAX = 100
+"""Transactions of one request that are looked at, and waited for, at once."""
+_FENCED_SINCE = 2
+_MANY_SINCE = 4
+_END_BUMPS_SINCE = 5
+
+
+def _code_for(context: RequestContext, code: ErrorCode) -> Any:
+    """Older clients know only one code for a zombie."""
+    if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return error(code)
+
+
+# -- AddPartitionsToTxn
+
+
+async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    if context.version < _MANY_SINCE:
+        producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        topics = request.v3_and_below_topics
+        codes = await _add_each(node, request.v3_and_below_transactional_id, producer, topics, version=0)
+        told = await node.turns.finish(_topic_results(context, topics, codes))
+        return schema.AddPartitionsToTxnResponse(throttle_time=ms(0), results_by_topic_v3_and_below=told)
+    results = []
+    transactions = iter(request.transactions)
+    while together := tuple(islice(transactions, TOGETHER_MAX)):
+        # Together, since each waits for its records to be committed.
+        codes_of_all = await asyncio.gather(
+            *(
+                _add_each(
+                    node,
+                    one.transactional_id,
+                    Identity(one.producer_id, one.producer_epoch),
+                    one.topics,
+                    version=EPOCH_BUMP_SINCE,
+                    verify_only=one.verify_only,
+                )
+                for one in together
+            )
+        )
+        async for one, codes in node.turns.each(zip(together, codes_of_all, strict=True)):
+            told = await node.turns.finish(_topic_results(context, one.topics, codes))
+            results.append(schema.AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=told))
+    return schema.AddPartitionsToTxnResponse(
+        throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=tuple(results)
+    )
+
+
+async def _add_each(
+    node: BrokerNode,
+    transactional_id: str,
+    producer: Identity,
+    topics: Sequence[Any],
+    *,
+    version: int,
+    verify_only: bool = False,
+) -> dict[TopicPartition, ErrorCode]:
+    """All the partitions or none: where one does not exist, the others are not attempted."""
+    places = ((topic.name, index) for topic in topics for index in topic.partitions)
+    wanted = [one async for one in node.turns.each(places)]
+    missing = {one async for one in node.turns.each(wanted) if not _exists(node, one)}
+    if missing:
+        return {
+            one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
+            async for one in node.turns.each(wanted)
+        }
+    if not verify_only:
+        code = await _add(node, AddPartitions(transactional_id, producer, wanted, version))
+        return dict.fromkeys(wanted, code)
+    codes = {one: _verify(node, transactional_id, producer, one) async for one in node.turns.each(wanted)}
+    return codes if await _is_settled(node, transactional_id) else dict.fromkeys(wanted, ErrorCode.NOT_COORDINATOR)
+
+
+def _exists(node: BrokerNode, partition: TopicPartition) -> bool:
+    topic = node.image.topics.get(partition[0])
+    return topic is not None and 0 <= partition[1] < len(topic.partitions)
+
+
+async def _add(node: BrokerNode, request: AddPartitions) -> ErrorCode:
+    try:
+        if not request.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        answer = node.transactions.ask(
+            request.transactional_id, lambda shard, reply, now_ms: shard.add_partitions(reply, request, now_ms)
+        )
+        if inspect.isawaitable(answer):
+            await answer
+    except KafkaError as failure:
+        return failure.code
+    return ErrorCode.NONE
+
+
+def _verify(node: BrokerNode, transactional_id: str, producer: Identity, partition: TopicPartition) -> ErrorCode:
+    try:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        node.transactions.shard(transactional_id).verify(transactional_id, producer, [partition])
+    except KafkaError as failure:
+        return failure.code
+    return ErrorCode.NONE
+
+
+async def _is_settled(node: BrokerNode, transactional_id: str) -> bool:
+    """What is said of a transaction must not be forgotten when this broker dies; False: it is not the coordinator."""
+    try:
+        settled = node.transactions.settled(transactional_id)
+        if settled is not None:
+            await settled
+    except KafkaError:
+        return False
+    return True
+
+
+def _topic_results(
+    context: RequestContext, topics: Sequence[Any], codes: dict[TopicPartition, ErrorCode]
+) -> Work[tuple[Any, ...]]:
+    schema = context.schema
+    told = []
+    for topic in topics:
+        results = []
+        for index in topic.partitions:
+            code = _code_for(context, codes[(topic.name, index)])
+            results.append(schema.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
+            yield
+        told.append(schema.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=tuple(results)))
+    return tuple(told)
+
+
+# -- AddOffsetsToTxn, EndTxn
+
+
+async def handle_add_offsets_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    """The group's partition of `__consumer_offsets` becomes part of the transaction, as any other."""
+    try:
+        await node.groups.ready()
+        where = (node.groups.topic, node.groups.partition_for(request.group_id))
+        producer = Identity(request.producer_id, request.producer_epoch)
+        code = await _add(node, AddPartitions(request.transactional_id, producer, [where], version=0))
+    except KafkaError as failure:
+        code = failure.code
+    return context.schema.AddOffsetsToTxnResponse(throttle_time=ms(0), error_code=_code_for(context, code))
+
+
+async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    code, producer = ErrorCode.NONE, NOBODY
+    bumps = context.version >= _END_BUMPS_SINCE
+    try:
+        if not request.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        wanted = EndTxn(
+            request.transactional_id,
+            Identity(request.producer_id, request.producer_epoch),
+            request.committed,
+            EPOCH_BUMP_SINCE if bumps else 0,
+        )
+        producer = await ask_with_id(node, wanted, TransactionShard.end)
+    except KafkaError as failure:
+        code = failure.code
+    return context.schema.EndTxnResponse(
+        throttle_time=ms(0),
+        error_code=_code_for(context, code),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+    )
+
+
+# -- WriteTxnMarkers
+
+
+async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+    schema = context.schema
+    places = (
+        (marker, topic.name, index)
+        for marker in request.markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    )
+    written = [_write_marker(node, *place) async for place in node.turns.each(places)]
+    outcomes = iter(await asyncio.gather(*(wait for _, wait in written if wait is not None), return_exceptions=True))
+    codes = iter([code if wait is None else _code_after(code, next(outcomes)) for code, wait in written])
+    markers = await node.turns.finish(_marker_results(schema, request.markers, codes))
+    return schema.WriteTxnMarkersResponse(markers=markers)
+
+
+def _marker_results(schema: Schema, markers: Sequence[Any], codes: Iterator[ErrorCode]) -> Work[tuple[Any, ...]]:
+    told = []
+    for marker in markers:
+        topics = []
+        for topic in marker.topics:
+            partitions = []
+            for index in topic.partition_indexes:
+                partitions.append(
+                    schema.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error(next(codes)))
+                )
+                yield
+            topics.append(schema.WritableTxnMarkerTopicResult(name=topic.name, partitions=tuple(partitions)))
+        told.append(schema.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=tuple(topics)))
+    return tuple(told)
+
+
+def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:
+    """The code, and what has to happen until it is true."""
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None  # nobody's transaction
+    code = ErrorCode.NONE
+    try:
+        partition = node.find_partition(topic, None, index)
+        write_marker(
+            node,
+            partition,
+            Identity(marker.producer_id, marker.producer_epoch),
+            committed=marker.transaction_result,
+            version=getattr(marker, "transaction_version", 0),
+            coordinator_epoch=marker.coordinator_epoch,
+        )
+    except KafkaError as failure:
+        code = failure.code
+        if code is not ErrorCode.INVALID_PRODUCER_EPOCH:
+            return code, None
+    # The epoch is known already, perhaps from this very marker: as long as that is not safe, nor is the answer.
+    return code, node.group_commit.safe(partition, partition.log.config.flush_messages)
+
+
+def _code_after(code: ErrorCode, outcome: object) -> ErrorCode:
+    if isinstance(outcome, KafkaError):
+        return outcome.code
+    return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(outcome, BaseException) else code

@@ -1,0 +1,238 @@
+"""Every metric of a broker, once: name, kind, labels, what it means, and where its value is read.
+
+`docs/monitoring.md` is made from this table. Values are read in the thread of a scrape: plain numbers of the loop, of
+which a torn read across two is fine for a metric. No value comes from a disk: one that hangs must not hide its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from moldau.broker.monitoring.group_lag import INTERVAL_S, SERIES_MAX, GroupLag
+from moldau.broker.monitoring.metrics import Histogram
+from moldau.broker.node import BrokerNode
+from moldau.broker.replicas.partition import Partition
+from moldau.cluster.partition_changes import NO_LEADER
+from moldau.log.manager import DirDescription
+from moldau.version import __version__
+from moldau.wire.apis import APIS
+
+Labelled = Iterable[tuple[tuple[str, ...], float]]
+
+
+class Scrape:
+    """What one scrape looks at."""
+
+    def __init__(self, node: BrokerNode, group_lag: GroupLag, *, is_ready: bool) -> None:
+        self.node = node
+        self.metrics = node.metrics
+        self.group_lag = group_lag
+        self.is_ready = is_ready
+        self.partitions: list[Partition] = node.hosted.all()
+        self.dirs: list[DirDescription] = node.logs.describe_dirs()
+
+    @property
+    def led(self) -> Iterator[Partition]:
+        return (partition for partition in self.partitions if partition.is_leader)
+
+
+class Metric(NamedTuple):
+    name: str
+    help: str
+    read: Callable[[Scrape], float | Labelled | Mapping[str, Histogram]]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        if self.name.endswith("_total"):
+            return "counter"
+        return "histogram" if self in HISTOGRAMS else "gauge"
+
+
+def _count(partitions: Iterable[Partition], is_so: Callable[[Partition], bool]) -> int:
+    return sum(1 for partition in partitions if is_so(partition))
+
+
+def _offline_partitions(scrape: Scrape) -> int:
+    """Only the controller reports them, so that the sum over all brokers is right."""
+    node = scrape.node
+    if not node.controller.is_active:
+        return 0
+    return sum(each.leader == NO_LEADER for topic in node.image.topics.values() for each in topic.partitions)
+
+
+def _per_partition(read: Callable[[Partition], float]) -> Callable[[Scrape], Labelled]:
+    return lambda scrape: [((each.topic, str(each.index)), read(each)) for each in scrape.partitions]
+
+
+def _per_dir(read: Callable[[Scrape, DirDescription], float]) -> Callable[[Scrape], Labelled]:
+    return lambda scrape: [((str(each.path),), read(scrape, each)) for each in scrape.dirs]
+
+
+HISTOGRAMS: tuple[Metric, ...] = (
+    Metric(
+        "moldau_request_duration_seconds",
+        "From a request's last byte to its answer, by API. A Fetch includes the time it waits for records.",
+        lambda scrape: {APIS[key].name: each for key, each in list(scrape.metrics.latencies.items())},
+        ("api",),
+    ),
+    Metric(
+        "moldau_event_loop_delay_seconds",
+        "How late the event loop wakes up: the time that every request waits for others.",
+        lambda scrape: {"": scrape.metrics.loop_delay},
+    ),
+)
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "moldau_info",
+        "Always 1; the version and the node id are in the labels.",
+        lambda scrape: [((__version__, str(scrape.node.node_id)), 1)],
+        ("version", "node_id"),
+    ),
+    Metric("moldau_ready", "1 when `/ready` answers 200.", lambda scrape: scrape.is_ready),
+    # -- cluster
+    Metric("moldau_active_controller", "1 on the controller, 0 elsewhere.", lambda s: s.node.controller.is_active),
+    Metric(
+        "moldau_live_brokers",
+        "Brokers that are registered and not fenced, as this broker knows it.",
+        lambda scrape: len(scrape.node.live_brokers),
+    ),
+    Metric("moldau_metadata_version", "Version of the metadata in force.", lambda scrape: scrape.node.image.version),
+    Metric(
+        "moldau_offline_partitions",
+        "Partitions of the cluster without a leader; reported by the controller, 0 elsewhere.",
+        _offline_partitions,
+    ),
+    Metric("moldau_leader_partitions", "Partitions that this broker leads.", lambda s: _count(s.led, lambda _: True)),
+    Metric("moldau_hosted_partitions", "Partitions with a replica on this broker.", lambda s: len(s.partitions)),
+    Metric(
+        "moldau_under_replicated_partitions",
+        "Partitions led here with fewer in-sync replicas than replicas.",
+        lambda scrape: _count(scrape.led, lambda each: len(each.isr) < len(each.replicas)),
+    ),
+    Metric(
+        "moldau_under_min_isr_partitions",
+        "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
+        lambda scrape: _count(scrape.led, lambda each: len(each.isr) < each.min_isr),
+    ),
+    Metric(
+        "moldau_at_min_isr_partitions",
+        "Partitions led here that can lose no further in-sync replica, though they have more than one replica.",
+        lambda scrape: _count(scrape.led, lambda each: len(each.replicas) > 1 and len(each.isr) == each.min_isr),
+    ),
+    Metric(
+        "moldau_offline_replicas",
+        "Replicas on this broker whose log directory is offline.",
+        lambda scrape: _count(scrape.partitions, lambda each: each.log.log_dir.offline),
+    ),
+    Metric(
+        "moldau_leader_elections_total",
+        "Partitions that got another leader, or none; counted by the controller.",
+        lambda scrape: scrape.metrics.leader_elections,
+    ),
+    Metric(
+        "moldau_unclean_leader_elections_total",
+        "Elections of a replica that may lack committed records; counted by the controller.",
+        lambda scrape: scrape.metrics.unclean_leader_elections,
+    ),
+    Metric(
+        "moldau_isr_shrinks_total",
+        "In-sync sets that lost a replica; counted by the controller.",
+        lambda scrape: scrape.metrics.isr_shrinks,
+    ),
+    Metric(
+        "moldau_isr_expands_total",
+        "In-sync sets that gained a replica; counted by the controller.",
+        lambda scrape: scrape.metrics.isr_expands,
+    ),
+    # -- groups
+    Metric(
+        "moldau_group_lag",
+        "Records between a group's committed offsets and the end of a topic; reported by the group's coordinator, "
+        f"measured every {INTERVAL_S:.0f} s. Only the {SERIES_MAX:,} largest are reported.",
+        lambda scrape: [((each.group, each.topic), each.lag) for each in scrape.group_lag.series],
+        ("group", "topic"),
+    ),
+    Metric(
+        "moldau_group_lag_left_off",
+        f"Lags that are left out, because there are more than {SERIES_MAX:,}.",
+        lambda scrape: scrape.group_lag.left_off,
+    ),
+    # -- requests
+    Metric(
+        "moldau_requests_total",
+        "Requests by API.",
+        lambda scrape: [((APIS[key].name,), count) for key, count in list(scrape.metrics.requests.items())],
+        ("api",),
+    ),
+    Metric(
+        "moldau_produce_errors_total",
+        "Refused record batches by Kafka error.",
+        lambda scrape: [((code.name,), count) for code, count in list(scrape.metrics.produce_errors.items())],
+        ("error",),
+    ),
+    Metric(
+        "moldau_unexpected_errors_total",
+        "Requests and steps that failed inside the broker: each is a bug, and a traceback in the log.",
+        lambda scrape: scrape.metrics.unexpected_errors,
+    ),
+    Metric("moldau_request_bytes_total", "Bytes of requests received.", lambda scrape: scrape.metrics.bytes_in),
+    Metric("moldau_fetched_bytes_total", "Bytes of records sent to readers.", lambda s: s.metrics.bytes_fetched),
+    Metric("moldau_records_total", "Records appended by producers.", lambda scrape: scrape.metrics.records_in),
+    Metric("moldau_connections", "Open client connections.", lambda scrape: len(scrape.node.connections)),
+    Metric("moldau_connections_refused_total", "Connections over the limits.", lambda s: s.node.connections.refused),
+    Metric("moldau_fetch_sessions", "Open fetch sessions.", lambda scrape: len(scrape.node.fetch_sessions)),
+    # -- disks and logs
+    Metric(
+        "moldau_log_dir_free_bytes",
+        "Free bytes on the disk of a log directory; -1 if unknown.",
+        _per_dir(lambda _, each: each.usable_bytes),
+        ("directory",),
+    ),
+    Metric(
+        "moldau_log_dir_total_bytes",
+        "Size of the disk of a log directory.",
+        _per_dir(lambda _, each: each.total_bytes),
+        ("directory",),
+    ),
+    Metric(
+        "moldau_log_dir_size_bytes",
+        "Bytes of all logs in a log directory.",
+        _per_dir(lambda _, each: sum(each.sizes.values())),
+        ("directory",),
+    ),
+    Metric(
+        "moldau_log_dir_offline",
+        "1 for a log directory whose disk failed; it stays 1 until the broker restarts.",
+        _per_dir(lambda scrape, each: each.path in scrape.node.logs.offline_dirs),
+        ("directory",),
+    ),
+    Metric(
+        "moldau_log_dir_waiting_seconds",
+        "How long the oldest fsync, checkpoint, deletion or other call under way has been waiting for the disk.",
+        _per_dir(lambda scrape, each: scrape.node.threads.disk(each.path).busy_s),
+        ("directory",),
+    ),
+    Metric(
+        "moldau_log_size_bytes",
+        "Bytes in a partition's log.",
+        _per_partition(lambda each: each.log.size_bytes),
+        ("topic", "partition"),
+    ),
+    Metric(
+        "moldau_log_end_offset",
+        "Next offset of a partition.",
+        _per_partition(lambda each: each.log.log_end_offset),
+        ("topic", "partition"),
+    ),
+    Metric(
+        "moldau_log_start_offset",
+        "First offset of a partition.",
+        _per_partition(lambda each: each.log.log_start_offset),
+        ("topic", "partition"),
+    ),
+    Metric("moldau_cleanings_total", "Compacted logs that were cleaned.", lambda scrape: scrape.metrics.cleanings),
+    Metric("moldau_cleaned_bytes_total", "Bytes that were read to be compacted.", lambda s: s.metrics.bytes_cleaned),
+)

@@ -1,0 +1,26 @@
+"""A request on its way through the broker."""
+
+from __future__ import annotations
+
+from moldau.broker.network.client_connection import ClientConnection
+from moldau.wire.messages import Schema, response_schema
+
+
+class RequestContext:
+    """What a handler may know of a request beside its message."""
+
+    __slots__ = ("client_id", "connection", "correlation_id", "key", "version")
+
+    def __init__(
+        self, key: int, version: int, correlation_id: int, client_id: str | None, connection: ClientConnection
+    ) -> None:
+        self.key = key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+
+    @property
+    def schema(self) -> Schema:
+        """The classes of this request's response, in its version."""
+        return response_schema(self.key, self.version)

@@ -1,0 +1,1 @@
+"""The partitions that this broker hosts: serving, following, waiting for more, disks."""

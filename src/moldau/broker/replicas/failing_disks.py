@@ -1,0 +1,133 @@
+"""Disks of this broker that are full or have failed, seen from its cluster: others take over what lies there.
+
+A replica that cannot be written is neither led nor followed here as long as another one is in sync: the controller is
+told, again and again until it is so, since a leader that does not know yet may take this broker back in between. The
+only replica stays where it is, and can be read. Failed disks stay failed until the next start; full ones are tried
+every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.cluster.incarnation import distrust
+from moldau.cluster.brokers import active_brokers
+from moldau.cluster.lost_replicas import can_do_without
+from moldau.errors import ErrorCode, KafkaError
+from moldau.log.files import LogDir
+from moldau.wire.apis import ApiKey
+from moldau.wire.messages import Schema
+from moldau.wire.uuids import LOST_DIRECTORY
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 1.0
+"""The longest that a full or failed disk stays unnoticed, and freed space unused."""
+
+
+HANDED_OVER_MAX = 2000
+"""Partitions in one request: the controller finds new leaders for all of them in one go."""
+STUCK_S = 10.0
+"""A write to the disk that takes longer is worth a line in the log."""
+
+
+class FailingDisks:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._known: set[LogDir] = set()
+        self._stuck: set[LogDir] = set()
+        self._under_way: dict[LogDir, asyncio.Future[None]] = {}
+
+    async def check(self) -> None:
+        """Tries full disks again, and follows and leads by what can be written."""
+        node = self._node
+        for log_dir in node.logs.log_dirs:
+            if log_dir.offline:
+                self._look_after(log_dir, partial(distrust, log_dir.path))
+            elif log_dir in self._known:
+                self._look_after(log_dir, log_dir.probe)
+            self._warn_if_stuck(log_dir)
+        failing = {log_dir for log_dir in node.logs.log_dirs if not log_dir.is_writable}
+        if failing != self._known:
+            for log_dir in failing - self._known:
+                why = "it failed" if log_dir.offline else "it is full"
+                log.error("A LOG DIRECTORY CANNOT BE WRITTEN", extra={"folder": str(log_dir.path), "why": why})
+            for log_dir in self._known - failing:
+                log.warning("a log directory can be written again", extra={"folder": str(log_dir.path)})
+            changed = failing ^ self._known
+            self._known = failing
+            node.replication.follow([one for one in node.hosted if one.log.log_dir in changed])
+        if failing:
+            await self._hand_over()
+
+    def _look_after(self, log_dir: LogDir, work: Callable[[], None]) -> None:
+        """In its own time: one disk that hangs keeps nobody from the others."""
+        under_way = self._under_way.get(log_dir)
+        if under_way is None or under_way.done():
+            self._under_way[log_dir] = self._node.threads.disk(log_dir.path)(work)
+
+    def _warn_if_stuck(self, log_dir: LogDir) -> None:
+        busy_s = self._node.threads.disk(log_dir.path).busy_s
+        if busy_s < STUCK_S:
+            if log_dir in self._stuck:
+                log.warning("a log directory answers again", extra={"folder": str(log_dir.path)})
+            self._stuck.discard(log_dir)
+        elif log_dir not in self._stuck:
+            self._stuck.add(log_dir)
+            log.error(
+                "A LOG DIRECTORY DOES NOT ANSWER: check its disk; records with flush.messages=1 wait for it",
+                extra={"folder": str(log_dir.path), "waiting_s": round(busy_s)},
+            )
+
+    async def _hand_over(self) -> None:
+        lost = self._lost()
+        try:
+            for start in range(0, len(lost), HANDED_OVER_MAX):
+                await self._tell(lost[start : start + HANDED_OVER_MAX])
+        except KafkaError as error:
+            log.warning("partitions cannot be handed over yet", extra={"why": error.message})
+
+    async def _tell(self, lost: Sequence[tuple[Any, int]]) -> None:
+        node = self._node
+
+        def build(schema: Schema) -> Any:
+            topics = tuple(
+                schema.TopicData(
+                    topic_id=topic_id,
+                    partitions=tuple(schema.PartitionData(partition_index=index) for _, index in partitions),
+                )
+                for topic_id, partitions in groupby(lost, itemgetter(0))
+            )
+            return schema.AssignReplicasToDirsRequest(
+                broker_id=node.node_id,
+                broker_epoch=node.broker_epoch,
+                directories=(schema.DirectoryData(id_=LOST_DIRECTORY, topics=topics),),
+            )
+
+        answer = await node.ask_controller(ApiKey.ASSIGN_REPLICAS_TO_DIRS, build)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), "the controller refused it")
+
+    def _lost(self) -> list[tuple[Any, int]]:
+        """The partitions that cannot be written here, though this broker is in sync, beside others; topic by topic."""
+        node, image = self._node, self._node.image
+        active = active_brokers(image, node.node_id)
+        return [
+            (topic.topic_id, partition.index)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if can_do_without(partition, node.node_id, active) and not self._can_write(topic.name, partition.index)
+        ]
+
+    def _can_write(self, topic: str, index: int) -> bool:
+        partition_log = self._node.logs.get(topic, index)
+        return partition_log is not None and partition_log.log_dir.is_writable

@@ -1,0 +1,454 @@
+"""The leader's end of replication: the fetch sessions of followers.
+
+A session holds its partitions in memory, each as a `Subscription` in the partition's list. An append or a new high
+watermark marks the subscription as due, so a fetch costs what has news, not what it follows: three thousand idle
+partitions cost nothing.
+
+    named     the request holds the partition: its offset says what the follower has; checked, then counted
+    due       there is something to tell: records, a high watermark, a log start, another leader
+    sent      records went out, or where to cut: until it is named again, its offset here is not the follower's
+    held      records would be due, but the replica is throttled: until the quota has room again
+
+A fetch that finds no records waits. An append answers it; a high watermark alone does so a little later, since the
+next records will most likely take it along; another fetch of the session does so at once, so that a follower can
+bring in a new partition at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from moldau.broker.network.client_connection import Buffers, ClientConnection, Pipelined
+from moldau.broker.network.request import RequestContext
+from moldau.broker.replicas.partition import Partition
+from moldau.broker.turns import Work
+from moldau.cluster.brokers import check_life, is_registered
+from moldau.cluster.follower import divergence
+from moldau.cluster.replica import LONG_AGO_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
+from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    encode_fetch_response,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.node import BrokerNode
+
+HIGH_WATERMARK_DELAY_S = 0.01
+"""How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
+WAIT_MAX_MS = 600_000
+"""Of a fetch: a follower that is gone is not remembered longer."""
+RESULTS_MAX = 1000
+"""Partitions in one answer: a few milliseconds. The others are due in the next one."""
+HELD_MAX_S = 0.5
+"""How long a throttled partition is held before its follower is looked at again: it may be in sync by then."""
+_UNTOLD = -2
+_OPEN, _SENT, _HELD = range(3)
+
+_PartitionKey = tuple[bytes, int]
+
+
+class Subscription:
+    """One partition in a follower's session."""
+
+    __slots__ = (
+        "asked",
+        "follower",
+        "is_due",
+        "muted",
+        "partition",
+        "refusal",
+        "session",
+        "told_high_watermark",
+        "told_start_offset",
+        "topic_id",
+    )
+
+    def __init__(self, session: FollowerSession, topic_id: bytes, asked: FetchPartition) -> None:
+        self.session = session
+        self.topic_id = topic_id
+        self.asked = asked
+        self.partition: Partition | None = None
+        self.follower: Follower | None = None
+        self.refusal: FetchPartitionResult | None = None
+        self.is_due = False
+        self.muted = _OPEN
+        """Otherwise nothing makes it due: it was sent, or is held."""
+        self.told_high_watermark = self.told_start_offset = _UNTOLD
+
+    # -- what a partition tells
+
+    @property
+    def broker_id(self) -> int:
+        return self.session.replica_id
+
+    @property
+    def last_fetch_ms(self) -> int:
+        return self.session.last_fetch_ms
+
+    def appended(self, base_offset: int, byte_count: int) -> None:
+        follower = self.follower
+        if follower is not None and follower.log_end_offset == base_offset:
+            follower.was_caught_up_at(self.session.last_fetch_ms)
+        if not self.muted:
+            self.mark_due()
+            self.session.more(byte_count)
+
+    def high_watermark_moved(self) -> None:
+        if not self.muted:
+            self.mark_due()
+            self.session.tell_later()
+
+    def leader_changed(self) -> None:
+        self.check()
+        self.muted = _OPEN
+        self.mark_due()
+        self.session.answer_soon()
+
+    def mark_due(self) -> None:
+        if not self.is_due:
+            self.is_due = True
+            self.session.due[self] = None
+
+    # -- what the follower says
+
+    def check(self) -> None:
+        """Finds the partition and the follower's place in it, and what is wrong with what was asked."""
+        session, asked = self.session, self.asked
+        self.follower = None
+        try:
+            partition = session.node.find_partition(None, self.topic_id, asked.index)
+            self.move_to(partition)
+            partition.check_leader_epoch(asked.current_leader_epoch)
+            partition.check_leads()
+            leadership = partition.leadership
+            follower = leadership.followers.get(session.replica_id) if leadership is not None else None
+            if follower is None:
+                # Its metadata is ahead of ours, or far behind.
+                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is no replica")
+            session.check_life()
+            self.refusal = diverging_epoch(partition, asked)
+            self.follower = follower
+        except KafkaError as error:
+            self.refusal = FetchPartitionResult(asked.index, int(error.code))
+
+    def move_to(self, partition: Partition | None) -> None:
+        """A partition that left and came back is another one."""
+        if self.partition is not partition:
+            if self.partition is not None:
+                self.partition.subscribers.remove(self)
+            if partition is not None:
+                partition.subscribers.append(self)
+            self.partition = partition
+
+    def end(self) -> None:
+        """The session holds it no more. Up to the last fetch, the follower had everything, if nothing is to be told."""
+        if self.follower is not None and not self.is_due and not self.muted:
+            self.follower.was_caught_up_at(self.session.last_fetch_ms)
+        self.move_to(None)
+
+    # -- what it is told
+
+    def read(self, left: int, *, min_one: bool) -> tuple[FetchPartitionResult | None, int]:
+        """The result, if it is any news, and the bytes of its records."""
+        asked, partition = self.asked, self.partition
+        if self.refusal is not None or partition is None:
+            self.told_high_watermark = _UNTOLD  # the follower has to see that it is over
+            return self.refusal, 0
+        if partition.is_throttled and self._has_to_wait(partition):
+            return None, 0
+        log = partition.log
+        high_watermark, start_offset = log.high_watermark, log.log_start_offset
+        try:
+            max_bytes = min(left, asked.max_bytes)
+            records = log.read(asked.fetch_offset, max_bytes, upto_offset=log.log_end_offset, min_one=min_one)
+        except KafkaError as error:
+            self.told_high_watermark = _UNTOLD
+            return FetchPartitionResult(asked.index, int(error.code)), 0
+        size = len(records)
+        if not size and high_watermark == self.told_high_watermark and start_offset == self.told_start_offset:
+            return None, 0
+        stable_offset = log.last_stable_offset
+        return FetchPartitionResult(
+            asked.index, 0, high_watermark, stable_offset, start_offset, None, -1, records
+        ), size
+
+    def _has_to_wait(self, partition: Partition) -> bool:
+        """A replica that is in sync, or about to be, never has to."""
+        leadership, session = partition.leadership, self.session
+        if leadership is None or session.replica_id in leadership.maximal_isr:
+            return False
+        wait_ms = session.node.replication.leader_quota.wait_ms(session.node.monotonic_ms())
+        if wait_ms:
+            self.muted = _HELD
+            session.hold(self, wait_ms)
+        return wait_ms > 0
+
+    def told(self, result: FetchPartitionResult) -> None:
+        self.muted = _SENT if result.records or result.diverging_epoch is not None else _OPEN
+        if self.partition is not None and self.partition.is_throttled and result.records:
+            node = self.session.node
+            node.replication.leader_quota.record(len(result.records), node.monotonic_ms())
+        if not result.error_code and result.diverging_epoch is None:
+            self.told_high_watermark = result.high_watermark
+            self.told_start_offset = result.log_start_offset
+
+
+def diverging_epoch(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
+    """A reader whose last record is none of this log is told up to where they agree."""
+    log = partition.log
+    agreed = divergence(log, asked.fetch_offset, asked.last_fetched_epoch)
+    if agreed is None:
+        return None
+    stable_offset, start_offset = log.last_stable_offset, log.log_start_offset
+    return FetchPartitionResult(asked.index, 0, log.high_watermark, stable_offset, start_offset, diverging_epoch=agreed)
+
+
+_Results = list[tuple[Subscription, FetchPartitionResult]]
+
+
+class _Waiting:
+    """A fetch that is not answered yet."""
+
+    __slots__ = ("answer", "context", "missing_bytes", "timer")
+
+    def __init__(
+        self, context: RequestContext, answer: Pipelined, missing_bytes: int, timer: asyncio.TimerHandle
+    ) -> None:
+        self.context = context
+        self.answer = answer
+        self.missing_bytes = missing_bytes
+        self.timer = timer
+
+
+class FollowerSession:
+    def __init__(self, node: BrokerNode, session_id: int, replica_id: int, connection: ClientConnection) -> None:
+        self.node = node
+        self.id = session_id
+        self.epoch = 0
+        self.replica_id = replica_id
+        self.connection = connection
+        self.last_fetch_ms = LONG_AGO_MS
+        self.subscriptions: dict[_PartitionKey, Subscription] = {}
+        self.due: dict[Subscription, None] = {}
+        """In the order in which they became due."""
+        self._is_closed = False
+        self._replica_epoch = UNKNOWN_EPOCH
+        self._max_bytes = 0
+        self._held: list[Subscription] = []
+        self._waiting: _Waiting | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def check_life(self) -> None:
+        check_life(self.node.image, self.replica_id, self._replica_epoch)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.answer()
+        for subscription in self.subscriptions.values():
+            subscription.end()
+        self.subscriptions.clear()
+        self.due.clear()
+        self._held.clear()
+
+    def _registered(self, replica_epoch: int) -> None:
+        """The follower has its broker epoch now: what it told before, on the same connection, it told in this life."""
+        self._replica_epoch = replica_epoch
+        for subscription in self.subscriptions.values():
+            if subscription.follower is not None:
+                subscription.follower.broker_epoch = replica_epoch
+
+    # -- a fetch
+
+    def fetch(self, context: RequestContext, request: FetchRequest) -> Work[Buffers | Pipelined]:
+        self.answer()
+        self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
+        now_ms = self.last_fetch_ms = self.node.monotonic_ms()
+        if request.replica_epoch != self._replica_epoch:
+            self._registered(request.replica_epoch)
+        self._max_bytes = request.max_bytes
+        for forgotten in request.forgotten:
+            for index in forgotten.partitions:
+                self._forget((forgotten.topic_id or b"", index))
+            yield
+        is_refused = False
+        for topic in request.topics:
+            for asked in topic.partitions:
+                if not self._is_closed:
+                    is_refused |= not self._named(topic.topic_id or b"", asked, now_ms)
+                yield
+        if self._is_closed:  # by another session of the follower, which tells the truth now
+            code = int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
+        results, size = self._read()
+        # A session that begins is answered at once: with its id the follower can speak up again at any time.
+        if size >= request.min_bytes or is_refused or request.session_epoch == 0 or request.max_wait_ms <= 0:
+            return self._encode(context, results)
+        for subscription, _ in results:
+            subscription.mark_due()
+        return self._wait(context, request, size)
+
+    def _forget(self, key: _PartitionKey) -> None:
+        subscription = self.subscriptions.pop(key, None)
+        if subscription is not None:
+            subscription.end()
+            subscription.muted = _SENT
+            self.due.pop(subscription, None)
+            if subscription.follower is not None:
+                # It follows no more, for its disk perhaps: what it has is no reason to take it into the ISR.
+                subscription.follower.log_end_offset = UNKNOWN_OFFSET
+
+    def _named(self, topic_id: bytes, asked: FetchPartition, now_ms: int) -> bool:
+        """The follower says how far it is; False when it is wrong, and has to hear of it."""
+        key = (topic_id, asked.index)
+        subscription = self.subscriptions.get(key)
+        if subscription is None:
+            subscription = self.subscriptions[key] = Subscription(self, topic_id, asked)
+        subscription.asked = asked
+        subscription.muted = _OPEN
+        subscription.check()
+        partition, follower = subscription.partition, subscription.follower
+        if subscription.refusal is not None or partition is None or follower is None:
+            subscription.mark_due()
+            if partition is None:
+                del self.subscriptions[key]  # told once; whatever a request makes up is not remembered
+            return False
+        partition.fetched(
+            follower,
+            asked.fetch_offset,
+            log_start_offset=asked.log_start_offset,
+            broker_epoch=self._replica_epoch,
+            now_ms=now_ms,
+        )
+        log = partition.log
+        if asked.fetch_offset < log.log_end_offset or log.high_watermark != subscription.told_high_watermark:
+            subscription.mark_due()
+        return True
+
+    def _read(self) -> tuple[_Results, int]:
+        """What is due, as far as the answer has room; the rest stays due."""
+        left = min(self._max_bytes, self.node.connections.send_budget.left)
+        size = 0
+        results: _Results = []
+        for subscription in tuple(islice(self.due, RESULTS_MAX)):
+            if left <= 0 and size:
+                break
+            subscription.is_due = False
+            del self.due[subscription]
+            result, count = subscription.read(left, min_one=not size)
+            if result is not None:
+                results.append((subscription, result))
+                size += count
+                left -= count
+        return results, size
+
+    def _encode(self, context: RequestContext, results: _Results) -> Buffers:
+        topics: dict[bytes, list[FetchPartitionResult]] = {}
+        for subscription, result in results:
+            subscription.told(result)
+            topics.setdefault(subscription.topic_id, []).append(result)
+        return encode_fetch_response(
+            context.version,
+            context.correlation_id,
+            [(None, topic_id, of_topic) for topic_id, of_topic in topics.items()],
+            session_id=self.id,
+        )
+
+    # -- throttled replicas
+
+    def hold(self, subscription: Subscription, wait_ms: int) -> None:
+        if not self._held:
+            self.node.loop.call_later(min(wait_ms / 1000, HELD_MAX_S), self._release)
+        self._held.append(subscription)
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for subscription in held:
+            if subscription.muted == _HELD:
+                subscription.muted = _OPEN
+                subscription.mark_due()
+                self.answer_soon()
+
+    # -- waiting
+
+    def _wait(self, context: RequestContext, request: FetchRequest, size: int) -> Pipelined:
+        loop = self.node.loop
+        answer = Pipelined(loop.create_future())
+        timer = loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self.answer)
+        self._waiting = _Waiting(context, answer, request.min_bytes - size, timer)
+        if self.due:
+            self.tell_later()
+        return answer
+
+    def more(self, byte_count: int) -> None:
+        waiting = self._waiting
+        if waiting is not None and waiting.missing_bytes > 0:
+            waiting.missing_bytes -= byte_count
+            if waiting.missing_bytes <= 0:
+                # Not now: a burst of appends makes one answer.
+                self.node.loop.call_soon(self.answer)
+
+    def answer_soon(self) -> None:
+        self.more(2**31)
+
+    def tell_later(self) -> None:
+        if self._waiting is not None and self._timer is None:
+            self._timer = self.node.loop.call_later(HIGH_WATERMARK_DELAY_S, self.answer)
+
+    def answer(self) -> None:
+        """Ends the wait, if there is one, with what there is to tell."""
+        waiting, self._waiting = self._waiting, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if waiting is None:
+            return
+        waiting.timer.cancel()
+        if not waiting.answer.future.done():
+            results, _ = self._read()
+            waiting.answer.settle(self._encode(waiting.context, results))
+
+
+class FollowerSessions:
+    """One for each follower: what arrives late on a connection that it gave up is about another state."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._sessions: dict[int, FollowerSession] = {}
+
+    def fetch(self, context: RequestContext, request: FetchRequest) -> Work[Buffers | Pipelined]:
+        """KafkaError where there is no such session; the work of a follower that names thousands takes turns."""
+        if request.session_epoch <= 0:
+            return self._begin(request, context.connection).fetch(context, request)
+        session = self._sessions.get(request.session_id)
+        if session is None or session.replica_id != request.replica_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        return session.fetch(context, request)
+
+    def _begin(self, request: FetchRequest, connection: ClientConnection) -> FollowerSession:
+        replica_id = request.replica_id
+        may_replace = is_registered(self._node.image, replica_id, request.replica_epoch)  # and not any client
+        for old in list(self._sessions.values()):
+            if old.connection is connection or (may_replace and old.replica_id == replica_id):
+                self._close(old)
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = secrets.randbits(31)
+        session = self._sessions[session_id] = FollowerSession(self._node, session_id, replica_id, connection)
+        return session
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        for session in list(self._sessions.values()):
+            if session.connection is connection:
+                self._close(session)
+
+    def _close(self, session: FollowerSession) -> None:
+        del self._sessions[session.id]
+        session.close()

@@ -1,0 +1,223 @@
+"""A file of metadata: one image, and what was appended to it since.
+
+The file is lines of `<crc32 in hex> <json>`. The first line holds a snapshot, every further line one append:
+all its records or none, so a topic never exists with half of its partitions; one write and one fsync each.
+Each line names the epoch of the controller that wrote it. When the lines outgrow the snapshot, the file is written
+anew beside itself, fsynced and renamed over.
+
+After a crash the last line may be torn: it was never acknowledged and is cut off. Damage anywhere else means
+that acknowledged metadata is gone; that stops the start, since a broker that went on would delete the data of
+topics it no longer knows.
+
+Who may write is not decided here but by the stores that keep such files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moldau.errors import StorageError
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import Record
+from moldau.metadata.stores.entries import append_entry, read_append, read_snapshot, snapshot_entry
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_MIN_BYTES = 1024 * 1024
+"""A snapshot is worth its writing once the log behind it is as long as itself, and not for less than this."""
+
+
+class Journal:
+    def __init__(self, path: Path, *, snapshot_min_bytes: int = SNAPSHOT_MIN_BYTES) -> None:
+        self.path = path
+        self.epoch = 0
+        """Of the newest line."""
+        self._beside = path.with_name(path.name + ".tmp")
+        self._snapshot_min_bytes = snapshot_min_bytes
+        self._fd = -1
+        self._size = 0
+        self._snapshot_size = 0
+        self._version = 0
+
+    def create(self, image: MetadataImage, epoch: int) -> None:
+        """A new file that begins with `image`, in the place of any other of that name."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._write_snapshot(image, epoch)
+
+    def open(self) -> MetadataImage:
+        """What the file holds; appends can follow."""
+        self._beside.unlink(missing_ok=True)  # a snapshot that a crash left half written
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            image, size, snapshot_size = self._read(fd)
+            if size < os.fstat(fd).st_size:
+                os.ftruncate(fd, size)
+                os.fsync(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._use(fd, snapshot_size)
+        self._size = size
+        self._version = image.version
+        return image
+
+    def read(self) -> MetadataImage:
+        """What the file holds, while another process may be about to write to it: nothing is touched."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self._read(fd)[0]
+        finally:
+            os.close(fd)
+
+    def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
+        if self._fd < 0:
+            raise StorageError(f"metadata file {self.path} is not open")
+        if image.version != self._version + len(records):
+            raise StorageError(
+                f"{len(records)} records after version {self._version} do not lead to version {image.version}"
+            )
+        if records:
+            self._write(_line(append_entry(epoch, image.version, records)))
+            self._version = image.version
+            self.epoch = epoch
+
+    def snapshot_if_due(self, image: MetadataImage) -> None:
+        if self._size - self._snapshot_size <= max(self._snapshot_min_bytes, self._snapshot_size):
+            return
+        try:
+            self._write_snapshot(image, self.epoch)
+        except StorageError as error:
+            # The appends are safe in the longer file; try again when that has doubled once more.
+            log.warning("%s", error)
+            self._snapshot_size = self._size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, line: bytes) -> None:
+        try:
+            _write_all(self._fd, line, self._size)
+        except OSError as error:
+            self._cut_back()
+            raise StorageError(f"cannot write metadata to {self.path}: {error}") from error
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            # After a failed fsync nobody knows what is on disk: only a fresh read can tell.
+            self.close()
+            raise StorageError(f"cannot flush metadata to {self.path}: {error}; restart") from error
+        self._size += len(line)
+
+    def _cut_back(self) -> None:
+        """Take a half-written line off again, or write no more: a line behind it would read as damage."""
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            self.close()
+
+    def _write_snapshot(self, image: MetadataImage, epoch: int) -> None:
+        line = _line(snapshot_entry(epoch, image))
+        try:
+            fd = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                _write_all(fd, line, 0)
+                os.fsync(fd)
+                os.replace(self._beside, self.path)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise StorageError(f"cannot write metadata snapshot {self.path}: {error}") from error
+        # From here the path names the new file: an append to the old one would be lost.
+        self._use(fd, len(line))
+        self._version = image.version
+        self.epoch = epoch
+        try:
+            fsync_directory(self.path.parent)
+        except OSError as error:
+            self.close()
+            raise StorageError(f"cannot flush the folder of {self.path}: {error}; restart") from error
+
+    def _use(self, fd: int, snapshot_size: int) -> None:
+        self.close()
+        self._fd = fd
+        self._size = self._snapshot_size = snapshot_size
+
+    def _read(self, fd: int) -> tuple[MetadataImage, int, int]:
+        """The image, the size of the whole lines, and of the first of them."""
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read()
+        image = MetadataImage()
+        position = snapshot_size = 0
+        while position < len(data):
+            end = data.find(b"\n", position) + 1 or len(data)
+            entry = _decode(data[position:end])
+            if entry is None:
+                if position == 0 or not _is_torn_tail(data, position, end):
+                    raise self._damaged(position, "its checksum does not match")
+                break
+            image = self._replay(image, entry, position)
+            snapshot_size = snapshot_size or end
+            position = end
+        if not snapshot_size:
+            raise self._damaged(0, "it is empty")
+        return image, position, snapshot_size
+
+    def _replay(self, image: MetadataImage, entry: dict[str, Any], position: int) -> MetadataImage:
+        try:
+            self.epoch = int(entry.get("epoch", 0))  # lines of earlier versions have none
+            return read_append(image, entry) if position else read_snapshot(entry)
+        except (KeyError, TypeError, ValueError, StorageError) as error:
+            raise self._damaged(position, str(error)) from error
+
+    def _damaged(self, position: int, reason: str) -> StorageError:
+        return StorageError(
+            f"metadata file {self.path} is damaged at byte {position}: {reason}. Restore it from a backup; "
+            "starting without it would lose topics."
+        )
+
+
+def fsync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _line(body: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    """The entry of a whole line, None for anything else."""
+    if len(line) < 10 or not line.endswith(b"\n") or line[8:9] != b" ":
+        return None
+    body = line[9:-1]
+    if line[:8] != b"%08x" % zlib.crc32(body):
+        return None
+    entry = json.loads(body)
+    return entry if isinstance(entry, dict) else None
+
+
+def _is_torn_tail(data: bytes, position: int, end: int) -> bool:
+    """Whether the bad line from `position` can be what a crash left of the last append.
+
+    A torn write is short, or has holes of zeros where blocks did not reach the disk; a whole last line of
+    other bytes was written, acknowledged, and damaged later.
+    """
+    return end == len(data) and (not data.endswith(b"\n") or b"\0" in data[position:])
+
+
+def _write_all(fd: int, data: bytes, position: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], position + written)

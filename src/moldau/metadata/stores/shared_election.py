@@ -1,0 +1,202 @@
+"""The election among the brokers of one machine, in a folder that they share.
+
+A broker keeps `broker-<id>.lock` locked as long as it lives, and touches it while it is the controller. A candidate
+looks 20 times a second whether the controller lives: the kernel frees the lock of a process that died; one that is
+stopped touches its file no more, and loses its place after a time-out. Who finds it gone claims the next epoch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+
+from moldau.errors import ConfigError
+from moldau.metadata.stores.claims import NOBODY, Claim, Claims
+from moldau.metadata.stores.store import Candidate, Leadership, OnChange
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_AFTER_ERROR_S = 1.0
+# Other candidates try the lock for an instant to learn whether we live: that is not another broker of our id.
+_LOCK_PATIENCE_S = 1.0
+_RENEWALS_PER_TIMEOUT = 5
+
+
+class SharedElection:
+    def __init__(self, folder: Path, timeout_s: float) -> None:
+        self._folder = folder
+        self._timeout_s = timeout_s
+        self._claims = Claims(folder / "controllers")
+        self._token = secrets.token_hex(8)
+        self._epoch_floor = 0
+        self._candidate = Candidate(NOBODY, "", 0)
+        self._on_change: OnChange = lambda _: None
+        self._stands = False
+        self._told: Claim | None = None
+        self._usurped_epoch = -1
+        self._lock_fd = -1
+        self._renewed_s = 0.0
+        self._holder = _Holder()
+        self._wake = threading.Event()
+        self._closing = False
+        self._watcher = threading.Thread(target=self._run, name="moldau-election", daemon=True)
+
+    def open(self, epoch_floor: int) -> None:
+        """Epochs up to `epoch_floor` are known to have been, whatever the claims say."""
+        self._epoch_floor = epoch_floor
+        self._claims.open()
+
+    def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
+        self._candidate = candidate
+        self._on_change = on_change
+        self._lock_fd = _take_lock(self._lock_path(candidate.node_id))
+        self._stands = True
+        self._told = self._claims.newest()
+        self._tell(self._told)
+        self._watcher.start()
+
+    def leads(self, epoch: int) -> bool:
+        newest = self._claims.newest()
+        return newest is not None and newest.epoch == epoch and self._is_ours(newest)
+
+    def usurp(self, epoch: int) -> None:
+        self._usurped_epoch = epoch
+        self._wake.set()
+
+    def resign(self) -> None:
+        self._stands = False
+        newest = self._claims.newest()
+        if newest is not None and self._is_ours(newest):
+            self._withdraw(newest)
+        self._wake.set()
+
+    def stand(self) -> None:
+        self._stands = True
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        self._claims.close()
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._closing:
+            self._wake.wait(wait_s)
+            self._wake.clear()
+            try:
+                self._look()
+                wait_s = _POLL_S
+            except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
+                log.error("cannot take part in the election of the controller", extra={"why": str(error)})
+                self._tell_if_new(None)
+                wait_s = _AFTER_ERROR_S
+        self._holder.forget()
+
+    def _look(self) -> None:
+        newest = self._claims.newest()
+        self._tell_if_new(newest)
+        if newest is not None and self._is_ours(newest):
+            if self._stands:
+                self._renew()
+            else:
+                self._withdraw(newest)  # elected in the moment of the resignation
+        elif self._stands and (newest is None or self._is_gone(newest)):
+            epoch = max(newest.epoch if newest is not None else 0, self._epoch_floor) + 1
+            if self._claims.add(Claim(epoch, *self._candidate, self._token)):
+                self._renew()
+            self._tell_if_new(self._claims.newest())
+
+    def _withdraw(self, claim: Claim) -> None:
+        self._claims.add(Claim(claim.epoch + 1, NOBODY, "", 0, self._token))
+
+    def _is_ours(self, claim: Claim) -> bool:
+        return claim.token == self._token and claim.node_id != NOBODY
+
+    def _is_gone(self, claim: Claim) -> bool:
+        if claim.node_id == NOBODY or self._is_our_past(claim) or claim.epoch == self._usurped_epoch:
+            return True
+        return self._holder.is_gone(claim, self._lock_path(claim.node_id), self._timeout_s)
+
+    def _renew(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._renewed_s >= self._timeout_s / _RENEWALS_PER_TIMEOUT:
+            os.utime(self._lock_fd)
+            self._renewed_s = now_s
+
+    def _tell_if_new(self, claim: Claim | None) -> None:
+        if claim != self._told:
+            self._told = claim
+            self._tell(claim)
+
+    def _tell(self, claim: Claim | None) -> None:
+        if claim is None or claim.node_id == NOBODY or self._is_our_past(claim):
+            self._on_change(None)
+        else:
+            self._on_change(Leadership(*claim[:4]))
+
+    def _is_our_past(self, claim: Claim) -> bool:
+        """Claimed by an earlier life of this broker: nobody is there any more."""
+        return claim.node_id == self._candidate.node_id and claim.token != self._token
+
+    def _lock_path(self, node_id: int) -> Path:
+        return self._folder / f"broker-{node_id}.lock"
+
+
+class _Holder:
+    """What a candidate sees of the present controller."""
+
+    def __init__(self) -> None:
+        self._claim: Claim | None = None
+        self._fd = -1
+        self._touched_ns = 0
+        self._seen_s = 0.0
+
+    def is_gone(self, claim: Claim, lock_path: Path, timeout_s: float) -> bool:
+        if claim != self._claim:
+            self.forget()
+            self._fd = os.open(lock_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._claim = claim
+        now_s = time.monotonic()
+        touched_ns = os.fstat(self._fd).st_mtime_ns
+        if touched_ns != self._touched_ns:
+            self._touched_ns, self._seen_s = touched_ns, now_s
+        if _try_lock(self._fd, fcntl.LOCK_SH):
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            return True
+        return now_s - self._seen_s > timeout_s
+
+    def forget(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._touched_ns, self._claim = -1, 0, None
+
+
+def _take_lock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline_s = time.monotonic() + _LOCK_PATIENCE_S
+    while not _try_lock(fd, fcntl.LOCK_EX):
+        if time.monotonic() > deadline_s:
+            os.close(fd)
+            raise ConfigError(f"another broker of this node.id is running: it has {path} locked")
+        time.sleep(_POLL_S / 2)
+    return fd
+
+
+def _try_lock(fd: int, operation: int) -> bool:
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
