@@ -1,5 +1,5 @@
 """Spark looks for data sources in packages named `pyspark_*`: with this one, `format("moldau")` works unregistered."""
 
-from moldau.spark.source import MoldauDataSource as DefaultSource
+from moldau.spark.data_source import MoldauDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -17,8 +17,8 @@ READERS = {
     "cli/reset_offsets.py": "offsets by duration: of timestamps in records",
     "cli/transactions.py": "prints how old timestamps of answers are",
     "metadata/stores/zookeeper_election.py": "timestamps in ZooKeeper's nodes, as Kafka has them",
-    "spark/class_data.py": "the age of a file",
-    "spark/row_sink.py": "timestamps of records",
+    "spark/sink/row_sink.py": "timestamps of records",
+    "spark/startup/class_data.py": "the age of a file",
 }
 
 

@@ -19,7 +19,7 @@ from moldau.cli.common import EXIT_FAILED, CommandParser, load_server_properties
 from moldau.cli.daemon import start_in_background
 from moldau.config.listeners import EVERY_INTERFACE
 from moldau.errors import ConfigError
-from moldau.spark.java import find_java
+from moldau.spark.startup.java import find_java
 
 STOP_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 2.0

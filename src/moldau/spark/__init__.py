@@ -3,13 +3,14 @@
     spark = moldau.spark.session()                     # or your own: moldau.spark.register(spark)
     spark.readStream.format("moldau").option("kafka.bootstrap.servers", "…").option("subscribe", "…").load()
 
-`source`      the data source Spark sees; options, planning, readers and writers hang from it
+`data_source`  the data source as Spark sees it: reads are in `source/`, writes in `sink/`
+`source/`     options, plans, readers; `fetching` sends raw Fetch requests from a task and decodes one answer while the
+              next is on its way; `query_progress` says where a query is in its topics
+`sink/`       options, writers; `producing` is the producer of a task; `exactly_once` has the transactions: tasks write,
+              the driver ends them, a replayed batch changes nothing
 `columns/`    record batches ⇄ Arrow columns, in bulk: the only code that touches single records
-`fetching`, `producing`  raw Fetch and Produce from a Spark task, the next request in flight while decoding
-`exactly_once`  the sink's transactions: tasks write, the driver ends them, a replayed batch changes nothing
-`formats/`    typed keys and values (JSON, Avro, Protobuf, strings); what cannot be read becomes a dead letter
-`query_progress`  where a query is in its topics
-`spark_session`  a local Spark that starts fast, with the right Java and Python
+`formats/`    typed keys and values (JSON, Avro, Protobuf, strings)
+`startup/`    a local Spark that starts fast, with the right Java and Python
 
 Talks to any Kafka by address and knows nothing of our broker's inside. Importing this package loads neither
 Spark nor Arrow.
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from moldau.spark.foreach_batch import BatchSink
     from moldau.spark.jvm_connector import Builder
-    from moldau.spark.query_progress import Progress
+    from moldau.spark.sink.foreach_batch import BatchSink
+    from moldau.spark.source.query_progress import Progress
 
 
 def session(
@@ -42,7 +43,7 @@ def session(
     Whatever stands in `config` wins over our settings. `short_job` is for a local job of seconds: its first result
     comes sooner, a long read is slower.
     """
-    from moldau.spark.spark_session import get_or_create
+    from moldau.spark.startup.spark_session import get_or_create
 
     return get_or_create(app_name, master, ui=ui, short_job=short_job, config=config)
 
@@ -53,7 +54,7 @@ def register(spark: SparkSession) -> SparkSession:
     Without it Spark finds the data source too, but gives it no filters. On Spark Connect, moldau has to be installed
     where the server is.
     """
-    from moldau.spark.source import MoldauDataSource
+    from moldau.spark.data_source import MoldauDataSource
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(MoldauDataSource)
@@ -73,13 +74,13 @@ def apply_options(builder: Builder, options: Mapping[str, object]) -> Builder:
 
 def progress(query: StreamingQuery) -> Progress:
     """Where a streaming query is: rows a second, and offsets and lag of each partition. It prints as a table."""
-    from moldau.spark.query_progress import progress_of_query
+    from moldau.spark.source.query_progress import progress_of_query
 
     return progress_of_query(query)
 
 
 def batch_sink(**options: object) -> BatchSink:
     """For `foreachBatch`: writes each micro-batch to a topic, exactly once, in any output mode."""
-    from moldau.spark.foreach_batch import BatchSink
+    from moldau.spark.sink.foreach_batch import BatchSink
 
     return BatchSink(options)

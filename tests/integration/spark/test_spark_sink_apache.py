@@ -8,7 +8,7 @@ import pytest
 
 from moldau.client.transactions import list_transactions
 from moldau.errors import ErrorCode, KafkaError
-from moldau.spark.exactly_once import TaskMessage, abort_unfinished
+from moldau.spark.sink.exactly_once import TaskMessage, abort_unfinished
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.spark.sinks import Sink, values
 from tests.integration.test_apache import java, pytestmark  # noqa: F401 - skips where there are no jars

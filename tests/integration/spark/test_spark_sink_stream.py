@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import moldau.spark
 from moldau.client.transactions import list_transactions
-from moldau.spark.writers import StreamWriter
+from moldau.spark.sink.writers import StreamWriter
 from tests.integration.conftest import NewTopic, cluster_at
 from tests.integration.spark.sinks import Sink, options, values
 from tests.integration.spark.topics import numbered, produce, stream

@@ -18,8 +18,8 @@ from moldau.client.groups import delete_groups
 from moldau.client.transactions import list_transactions
 from moldau.errors import ErrorCode, InDoubtError, KafkaError
 from moldau.spark.connections import close_idle
-from moldau.spark.exactly_once import TaskMessage, abort_tasks
-from moldau.spark.row_sink import send_idempotently
+from moldau.spark.sink.exactly_once import TaskMessage, abort_tasks
+from moldau.spark.sink.row_sink import send_idempotently
 from tests.integration.cli.conftest import Commands
 from tests.integration.clients import CODECS
 from tests.integration.conftest import NewTopic, cluster_at, make_topic

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 import moldau.spark
 from moldau.cli import consumer_groups
 from moldau.errors import ConfigError, MoldauError
-from moldau.spark.read_plan import OffsetRange
-from moldau.spark.stream_reader import TopicStreamReader
+from moldau.spark.source.read_plan import OffsetRange
+from moldau.spark.source.stream_reader import TopicStreamReader
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.topics import Copy, numbered, produce, source, stream
 from tests.integration.waiting import eventually

@@ -11,7 +11,7 @@ import confluent_kafka
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moldau.spark.source import MoldauDataSource
+from moldau.spark.data_source import MoldauDataSource
 
 FLUSH_S = 30
 STREAM_S = 60

@@ -13,8 +13,8 @@ import pytest
 from pyspark import daemon
 from pyspark.serializers import CPickleSerializer
 
+from moldau.spark.data_source import MoldauDataSource
 from moldau.spark.hang_ups import ignore_hang_ups
-from moldau.spark.source import MoldauDataSource
 
 HANG_UPS = "moldau.spark.hang_ups"
 
@@ -52,7 +52,7 @@ def test_the_daemon_is_also_found_where_spark_runs_it_as_a_script() -> None:
         "import sys, types, pyspark.daemon\n"
         "sys.modules['__main__'].__spec__ = pyspark.daemon.__spec__\n"
         "del sys.modules['pyspark.daemon']\n"
-        "import moldau.spark.source\n"
+        "import moldau.spark.data_source\n"
         "print(sys.modules['__main__'].traceback.__module__)\n"
     )
     assert run_python(code) == HANG_UPS
@@ -114,7 +114,7 @@ def test_what_else_ends_a_stream_reader_is_told() -> None:
 
 def test_what_workers_need_is_loaded_without_a_thread() -> None:
     """Python 3.12 warns of a fork in a process that has several, and their locks would stay locked in the fork."""
-    code = "import psutil\nfrom moldau.spark.daemon import preload\npreload()\nprint(psutil.Process().num_threads())\n"
+    code = "import psutil, moldau.spark.startup.daemon as d\nd.preload()\nprint(psutil.Process().num_threads())\n"
     assert run_python(code) == "1"
 
 

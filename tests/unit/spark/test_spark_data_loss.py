@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.spark.data_loss import Logs, find_losses
-from moldau.spark.offsets import StreamOffset
+from moldau.spark.source.data_loss import Logs, find_losses
+from moldau.spark.source.offsets import StreamOffset
 
 TP = ("orders", 0)
 OLD, NEW = UUID(int=1), UUID(int=2)

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.formats import TypedFields, typed_fields
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
+from moldau.spark.source.typed_fields import TypedFields, typed_fields
 
 JSON = {"value.format": "json", "value.schema": "a BIGINT", "kafka.bootstrap.servers": "localhost:9092"}
 
@@ -126,7 +126,8 @@ def test_raw_topics_need_no_format() -> None:
 
 def test_formats_that_are_not_used_are_not_loaded() -> None:
     script = (
-        "import sys; from moldau.spark.formats import typed_fields; from moldau.spark.options import Options\n"
+        "import sys\nfrom moldau.spark.source.typed_fields import typed_fields\n"
+        "from moldau.spark.options import Options\n"
         "typed_fields(Options({'value.format': 'string'}), lambda column, rows: [])\n"
         "assert not {'fastavro', 'google.protobuf', 'pyarrow.json'} & set(sys.modules)"
     )

@@ -20,7 +20,7 @@ from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.spark.columns import batches, decode
 from moldau.spark.columns.decode import RAW_FIELDS, Decoder
 from moldau.spark.columns.kernels import LAST_OFFSET
-from moldau.spark.read_plan import RAW_COLUMNS
+from moldau.spark.source.read_plan import RAW_COLUMNS
 from moldau.wire.batch import (
     BatchHeader,
     ControlType,

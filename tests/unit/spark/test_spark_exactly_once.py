@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from moldau.errors import InDoubtError
-from moldau.spark.exactly_once import Job, Record, TaskMessage, _check_replay, _find_done
-from moldau.spark.transactions import Offset, Transaction
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.exactly_once import Job, Record, TaskMessage, _check_replay, _find_done
+from moldau.spark.sink.transactions import Offset, Transaction
+from moldau.spark.sink.write_options import WriteOptions
 
 BATCH = 7
 OPTIONS = WriteOptions.parse({"kafka.bootstrap.servers": "localhost:9092", "topic": "out"})

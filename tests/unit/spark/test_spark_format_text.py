@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pyspark.sql.types import DataType, DayTimeIntervalType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.formats import encoder, typed_fields
+from moldau.spark.formats import encoder
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
+from moldau.spark.source.typed_fields import typed_fields
 
 
 @given(st.lists(st.none() | st.binary(max_size=6) | st.text(max_size=4).map(lambda t: t.encode(errors="ignore"))))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.spark import gateway, java
-from moldau.spark.java import VECTOR_MODULE, Java, find_java, home_for_scripts, java_at
+from moldau.spark.startup import gateway, java
+from moldau.spark.startup.java import VECTOR_MODULE, Java, find_java, home_for_scripts, java_at
 
 
 @pytest.fixture(autouse=True)

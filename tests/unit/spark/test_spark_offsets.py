@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.errors import ConfigError
-from moldau.spark.offsets import StreamOffset, limited
-from moldau.spark.query_progress import Progress, progress_of
+from moldau.spark.source.offsets import StreamOffset, limited
+from moldau.spark.source.query_progress import Progress, progress_of
 
 TOPICS = ["a", "b.c", "d-e_f"]
 PARTITIONS = st.tuples(st.sampled_from(TOPICS), st.integers(0, 20))

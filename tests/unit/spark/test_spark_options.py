@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import ArrayType, StructType
 
 from moldau.errors import ConfigError
+from moldau.spark.data_source import MoldauDataSource
 from moldau.spark.options import Options
-from moldau.spark.projection import RowReader, source_schema
-from moldau.spark.read_options import ReadOptions, Subscription
-from moldau.spark.source import MoldauDataSource
+from moldau.spark.source.projection import RowReader, source_schema
+from moldau.spark.source.read_options import ReadOptions, Subscription
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from moldau.spark.planning import split
-from moldau.spark.pushdown import Pruning
-from moldau.spark.read_plan import OffsetRange
+from moldau.spark.source.planning import split
+from moldau.spark.source.pushdown import Pruning
+from moldau.spark.source.read_plan import OffsetRange
 
 RANGES = st.lists(
     st.builds(

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from moldau.client.cluster import Cluster, Metadata, PartitionMetadata, TopicMetadata
 from moldau.errors import ErrorCode, KafkaError
 from moldau.spark.columns.encode import Rows, encode, no_headers, nulls, texts
-from moldau.spark.producing import IN_FLIGHT_MAX, Producer, ProducerIdentity
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.producing import IN_FLIGHT_MAX, Producer, ProducerIdentity
+from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.batch import decode_records, read_header
 from moldau.wire.produce import parse_produce_request
 from moldau.wire.uuids import ZERO_UUID

@@ -15,10 +15,10 @@ from zipfile import ZipFile
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.spark import class_data, daemon, gateway, spark_session, warm_client
-from moldau.spark.java import Java
 from moldau.spark.jvm_connector import apply_options
-from moldau.spark.warm_python import start_warm_python
+from moldau.spark.startup import class_data, daemon, gateway, spark_session, warm_client
+from moldau.spark.startup.java import Java
+from moldau.spark.startup.warm_python import start_warm_python
 
 JAVA = Java(Path("/java"), "17.0.15", True)
 
@@ -124,7 +124,7 @@ def test_a_zip_of_the_same_pyspark_gives_way_to_the_installed_one(
 
 def test_workers_draw_different_random_numbers() -> None:
     code = (
-        "import os, numpy.random, moldau.spark.daemon as d; d._MODULES = (); d.preload()\n"
+        "import os, numpy.random, moldau.spark.startup.daemon as d; d._MODULES = (); d.preload()\n"
         "for _ in range(3):\n"
         "    pid = os.fork()\n"
         "    if pid == 0: print(numpy.random.rand(), flush=True); os._exit(0)\n"
@@ -245,7 +245,7 @@ def test_without_pyspark_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_warm_python_whose_folder_is_gone_ends_quietly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "moldau.spark.warm_python", str(tmp_path / "gone" / "socket")]
+    command = [sys.executable, "-m", "moldau.spark.startup.warm_python", str(tmp_path / "gone" / "socket")]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 

@@ -7,8 +7,8 @@ from pyspark.sql.types import StructType
 
 from moldau.errors import ConfigError
 from moldau.spark.formats.ddl import parse_type
-from moldau.spark.sink_columns import check_columns
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.sink_columns import check_columns
+from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.compression import Codec
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

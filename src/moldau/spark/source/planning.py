@@ -20,9 +20,9 @@ from moldau.client.cluster import Cluster, TopicPartition
 from moldau.client.connection import to_error
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.spark.connections import ask_patiently
-from moldau.spark.offsets import Offsets
-from moldau.spark.read_options import Boundary, ReadOptions
-from moldau.spark.read_plan import OffsetRange
+from moldau.spark.source.offsets import Offsets
+from moldau.spark.source.read_options import Boundary, ReadOptions
+from moldau.spark.source.read_plan import OffsetRange
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 from moldau.wire.uuids import ZERO_UUID
 

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from moldau.spark.read_plan import OffsetRange
+from moldau.spark.source.read_plan import OffsetRange
 
 _COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: eq,

@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.connections import borrowed
-from moldau.spark.exactly_once import Job, TaskMessage, abort_tasks, abort_unfinished, commit_tasks, write_task
 from moldau.spark.hang_ups import ignore_hang_ups
 from moldau.spark.options import QUERY_ID, TYPED_COLUMNS, Options
 from moldau.spark.plain_errors import plain_errors
-from moldau.spark.sink_columns import check_columns
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.exactly_once import Job, TaskMessage, abort_tasks, abort_unfinished, commit_tasks, write_task
+from moldau.spark.sink.sink_columns import check_columns
+from moldau.spark.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class _Sink:
         check_columns(schema if self._encoder is None else self._encoder.schema, self.options.topic)
 
     def write(self, job: Job, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-        from moldau.spark.row_sink import send_idempotently, send_in_transaction
+        from moldau.spark.sink.row_sink import send_idempotently, send_in_transaction
 
         ignore_hang_ups()
         rows = batches if self._encoder is None else map(self._encoder.apply, batches)

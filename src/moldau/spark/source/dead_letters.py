@@ -25,8 +25,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
 from moldau.spark.options import KAFKA_PREFIX, Options
-from moldau.spark.read_plan import RAW_COLUMNS
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.write_options import WriteOptions
+from moldau.spark.source.read_plan import RAW_COLUMNS
 
 CORRUPT_TYPE = StructType().add("key", BinaryType()).add("value", BinaryType()).add("reason", StringType())
 _CORRUPT_ARROW_TYPE = to_arrow_type(CORRUPT_TYPE)
@@ -115,8 +115,8 @@ def _write(options: WriteOptions, batch: pa.RecordBatch, reasons: Reasons) -> No
     """Return when the topic has the bad records."""
     # Loaded with the first bad record: most tasks have none.
     from moldau.spark.connections import borrowed
-    from moldau.spark.producing import Producer, ProducerIdentity
-    from moldau.spark.row_sink import RowSink
+    from moldau.spark.sink.producing import Producer, ProducerIdentity
+    from moldau.spark.sink.row_sink import RowSink
 
     records = batch.select(["key", "value", "timestamp"]).take(pa.array(list(reasons), pa.int64()))
     headers = [_headers(batch, row, why) for row, why in reasons.items()]

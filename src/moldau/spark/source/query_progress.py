@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.spark.offsets import StreamOffset
+from moldau.spark.source.offsets import StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

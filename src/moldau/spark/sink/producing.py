@@ -28,7 +28,7 @@ from moldau.client.cluster import Cluster, TopicMetadata, TopicPartition
 from moldau.client.connection import to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.spark.columns.encode import Batch, seal
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import decode_records, encode_batch, read_header
 from moldau.wire.primitives import Buffer, write_string

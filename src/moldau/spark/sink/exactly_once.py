@@ -78,8 +78,8 @@ from moldau.client.cluster import Cluster
 from moldau.client.transactions import TransactionDescription, describe_transactions, fence_producer
 from moldau.errors import ErrorCode, InDoubtError, KafkaError
 from moldau.spark.connections import borrowed
-from moldau.spark.transactions import Offset, Transaction, Transactions
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.transactions import Offset, Transaction, Transactions
+from moldau.spark.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

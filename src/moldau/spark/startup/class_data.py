@@ -3,8 +3,8 @@
 A JVM reads, checks and links some 15,000 classes before Spark answers its first query. Java can write them into an
 archive when it exits and map that the next time. `archive_options` are the flags that use the archive where there is
 one. Where there is none, the first session leaves it to be made when its own process ends, by another one:
-`python -m moldau.spark.class_data`, of low priority, runs a few small queries for the classes they load. It takes half
-a minute, once, and can be run by hand (in the build of an image, say).
+`python -m moldau.spark.startup.class_data`, of low priority, runs a few small queries for the classes they load. It
+takes half a minute, once, and can be run by hand (in the build of an image, say).
 
 An archive belongs to one Java and one set of jars, so both are in its name; Java itself checks that it fits, and does
 without where it does not. It is renamed into place when it is whole. A cache folder that cannot be written to
@@ -27,8 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.spark.gateway import spark_package
-from moldau.spark.java import Java, find_java
+from moldau.spark.startup.gateway import spark_package
+from moldau.spark.startup.java import Java, find_java
 
 ARCHIVES_MAX = 3  # of about 160 MB each
 MAKING_TIMEOUT_S = 600
@@ -78,8 +78,8 @@ def archive_options(java: Java) -> list[str]:
 
 def make_archive(java: Java) -> None:
     """Makes the archive of this Java, unless another process is about it."""
-    from moldau.spark.class_data_jobs import run_jobs
-    from moldau.spark.spark_session import get_or_create
+    from moldau.spark.startup.class_data_jobs import run_jobs
+    from moldau.spark.startup.spark_session import get_or_create
 
     archive = archive_path(java)
     unfinished = archive.with_name(f"{archive.name}.{os.getpid()}")
@@ -101,7 +101,7 @@ def make_archive(java: Java) -> None:
 def _make_in_background() -> None:
     with suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-m", "moldau.spark.class_data"],
+            [sys.executable, "-m", "moldau.spark.startup.class_data"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

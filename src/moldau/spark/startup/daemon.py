@@ -1,9 +1,9 @@
 """The process that Spark forks its Python workers from: PySpark's own, with what they need imported before the fork.
 
-Spark starts it as `python -m moldau.spark.daemon pyspark.worker` (`spark.python.daemon.module`), once on each executor.
-PySpark's daemon imports nothing before it forks, so each worker loads Arrow, the compiled kernels and this package for
-itself: half a second, and memory that is not shared. A fork leaves threads behind (Python 3.12 warns of it), so nothing
-here may start one: Spark tells numpy's libraries, and we tell Arrow's spare allocator.
+Spark starts it as `python -m moldau.spark.startup.daemon pyspark.worker` (`spark.python.daemon.module`), once on each
+executor. PySpark's daemon imports nothing before it forks, so each worker loads Arrow, the compiled kernels
+and this package for itself: half a second, and memory that is not shared. A fork leaves threads behind (Python 3.12
+warns of it), so nothing here may start one: Spark tells numpy's libraries, and we tell Arrow's spare allocator.
 
 Spark also puts a zip file with PySpark on the path, out of which Python compiles every module anew, in every process.
 Where the same version is installed, that is used instead.
@@ -32,13 +32,13 @@ _MODULES = (
     "pyspark.sql.worker.commit_data_source_write",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.streaming.python_streaming_source_runner",
-    "moldau.spark.source",
-    "moldau.spark.projection",
-    "moldau.spark.batch_reader",
-    "moldau.spark.stream_reader",
-    "moldau.spark.fetching",
-    "moldau.spark.writers",
-    "moldau.spark.row_sink",
+    "moldau.spark.data_source",
+    "moldau.spark.source.projection",
+    "moldau.spark.source.batch_reader",
+    "moldau.spark.source.stream_reader",
+    "moldau.spark.source.fetching",
+    "moldau.spark.sink.writers",
+    "moldau.spark.sink.row_sink",
     "kio.serial",
     "encodings.idna",  # by which socket.connect() turns a host into bytes
     "numpy.ma",

@@ -1,4 +1,4 @@
-"""What a task is told to read. Made on the driver, which need not load what reads it (`moldau.spark.fetching`):
+"""What a task is told to read. Made on the driver, which need not load what reads it (`moldau.spark.source.fetching`):
 compiled kernels take a second, and each step of Spark's planning is a Python process of its own."""
 
 from __future__ import annotations

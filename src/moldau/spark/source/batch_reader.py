@@ -9,11 +9,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from moldau.errors import ConfigError
 from moldau.spark.plain_errors import plain_errors
-from moldau.spark.planning import TopicOffsets, split
-from moldau.spark.projection import RowReader
-from moldau.spark.pushdown import Pruning
-from moldau.spark.read_options import ReadOptions
-from moldau.spark.read_plan import OffsetRange
+from moldau.spark.source.planning import TopicOffsets, split
+from moldau.spark.source.projection import RowReader
+from moldau.spark.source.pushdown import Pruning
+from moldau.spark.source.read_options import ReadOptions
+from moldau.spark.source.read_plan import OffsetRange
 from moldau.wire.constants import LATEST
 from moldau.wire.uuids import ZERO_UUID
 

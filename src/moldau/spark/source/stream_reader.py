@@ -2,7 +2,7 @@
 
 Spark asks for the `latestOffset` from where the last batch ended, writes it to its offset log, then asks for the
 `partitions` of that batch, again after a restart if it was not finished. So all that a batch depends on is in the
-two offsets (`moldau.spark.offsets`), and `initialOffset` resolves nothing: `startingOffsets` are looked up once in
+two offsets (`offsets`), and `initialOffset` resolves nothing: `startingOffsets` are looked up once in
 a query's life, for the end of its first batch.
 
 Lost records (`data_loss`) fail the query, or with failOnDataLoss=false are a warning: what is there now is read, a
@@ -32,13 +32,13 @@ from moldau.client.cluster import TopicPartition
 from moldau.client.groups import commit_offsets
 from moldau.errors import ConfigError, DataLossError, MoldauError
 from moldau.spark.connections import borrowed, close_idle
-from moldau.spark.data_loss import Logs, Loss, find_losses
-from moldau.spark.offsets import Offsets, StreamOffset, limited, to_json
 from moldau.spark.plain_errors import plain_errors
-from moldau.spark.planning import TopicOffsets, split
-from moldau.spark.projection import RowReader
-from moldau.spark.read_options import ReadOptions
-from moldau.spark.read_plan import OffsetRange
+from moldau.spark.source.data_loss import Logs, Loss, find_losses
+from moldau.spark.source.offsets import Offsets, StreamOffset, limited, to_json
+from moldau.spark.source.planning import TopicOffsets, split
+from moldau.spark.source.projection import RowReader
+from moldau.spark.source.read_options import ReadOptions
+from moldau.spark.source.read_plan import OffsetRange
 from moldau.wire.uuids import ZERO_UUID
 
 # A group that shows a query's positions must not hold the query up.

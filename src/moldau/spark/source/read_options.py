@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
-from moldau.spark.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
 from moldau.spark.options import FORMAT_OPTIONS, Options
-from moldau.spark.read_plan import FETCH_BYTES_DEFAULT
+from moldau.spark.source.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
+from moldau.spark.source.read_plan import FETCH_BYTES_DEFAULT
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")

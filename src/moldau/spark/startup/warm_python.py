@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.spark import warm_client
-from moldau.spark.daemon import preload
+from moldau.spark.startup import warm_client
+from moldau.spark.startup.daemon import preload
 
 # Requests of one query's start; each is accepted within milliseconds.
 _BACKLOG = 64
@@ -45,7 +45,7 @@ def start_warm_python(folder: Path) -> WarmPython:
     # Numbers of threads: a library that starts some when it is imported would lose them in a fork.
     environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "moldau.spark.warm_python", str(address)],
+        [sys.executable, "-m", "moldau.spark.startup.warm_python", str(address)],
         stdin=subprocess.PIPE,
         env=environment,
         process_group=0,

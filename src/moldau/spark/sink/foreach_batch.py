@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
-from moldau.spark.exactly_once import Job
 from moldau.spark.options import QUERY_ID, Options, option_text
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.exactly_once import Job
+from moldau.spark.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,13 +23,13 @@ from pyspark.sql.types import (
 )
 
 from moldau.errors import ConfigError
-from moldau.spark.formats import TypedFields, typed_fields
 from moldau.spark.formats.ddl import nullable
 from moldau.spark.options import Options
 from moldau.spark.plain_errors import plain_errors
-from moldau.spark.planning import TopicOffsets
-from moldau.spark.read_options import ReadOptions
-from moldau.spark.read_plan import OffsetRange, ReadPlan
+from moldau.spark.source.planning import TopicOffsets
+from moldau.spark.source.read_options import ReadOptions
+from moldau.spark.source.read_plan import OffsetRange, ReadPlan
+from moldau.spark.source.typed_fields import TypedFields, typed_fields
 
 RAW_SCHEMA = StructType(
     [
@@ -74,7 +74,9 @@ class RowReader(NamedTuple):
             yield from self._batches(wanted)
 
     def _batches(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        from moldau.spark.fetching import read_range  # it loads compiled kernels, which only tasks should wait for
+        from moldau.spark.source.fetching import (
+            read_range,  # it loads compiled kernels, which only tasks should wait for
+        )
 
         batches = read_range(self.plan, wanted)
         if self.typed is None:
@@ -117,7 +119,7 @@ def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:
     """The newest records of each partition: what comes next is more likely to look like them."""
 
     def sample(column: str, rows: int) -> list[bytes | None]:
-        from moldau.spark.fetching import read_range
+        from moldau.spark.source.fetching import read_range
 
         topics = TopicOffsets(read)
         ends = topics.ends_now()

@@ -28,7 +28,7 @@ from moldau.spark.columns import batches
 from moldau.spark.columns.decode import Decoder
 from moldau.spark.columns.kernels import BASE_OFFSET, END, LAST_OFFSET, Bytes, Int64s
 from moldau.spark.connections import borrowed
-from moldau.spark.read_plan import OffsetRange, ReadPlan
+from moldau.spark.source.read_plan import OffsetRange, ReadPlan
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import EARLIEST, EARLIEST_LOCAL, LATEST, IsolationLevel
 from moldau.wire.fetch import FetchPartitionResult, parse_fetch_response

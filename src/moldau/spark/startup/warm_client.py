@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-_DAEMONS = ("pyspark.daemon", "moldau.spark.daemon")
+_DAEMONS = ("pyspark.daemon", "moldau.spark.startup.daemon")
 PID_BYTES = 8
 
 

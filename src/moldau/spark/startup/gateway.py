@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 from moldau.errors import ConfigError
-from moldau.spark.java import VECTOR_MODULE, Java
+from moldau.spark.startup.java import VECTOR_MODULE, Java
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]

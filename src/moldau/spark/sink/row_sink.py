@@ -19,11 +19,11 @@ from moldau.spark.columns.encode import Rows, encode, headers, no_headers, nulls
 from moldau.spark.columns.kernels import Int32s, Int64s
 from moldau.spark.columns.partitioner import NO_PARTITION, assign
 from moldau.spark.connections import borrowed
-from moldau.spark.exactly_once import RowIterator
-from moldau.spark.producing import Producer, ProducerIdentity
-from moldau.spark.sink_columns import COLUMN_TYPES
-from moldau.spark.transactions import Transaction, Transactions
-from moldau.spark.write_options import WriteOptions
+from moldau.spark.sink.exactly_once import RowIterator
+from moldau.spark.sink.producing import Producer, ProducerIdentity
+from moldau.spark.sink.sink_columns import COLUMN_TYPES
+from moldau.spark.sink.transactions import Transaction, Transactions
+from moldau.spark.sink.write_options import WriteOptions
 
 # What a task may gather before it encodes: it is in memory twice then, and there are a few requests on their way.
 _GATHERED_BYTES_MAX = 16 * 1024 * 1024

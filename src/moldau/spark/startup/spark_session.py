@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.spark import register
-from moldau.spark.class_data import archive_options, cache_folder
-from moldau.spark.gateway import can_start_directly, spark_package, start_gateway
 from moldau.spark.hang_ups import ignore_hang_ups_in
-from moldau.spark.java import find_java, home_for_scripts
 from moldau.spark.options import option_text
-from moldau.spark.warm_python import WarmPython, start_warm_python
+from moldau.spark.startup.class_data import archive_options, cache_folder
+from moldau.spark.startup.gateway import can_start_directly, spark_package, start_gateway
+from moldau.spark.startup.java import find_java, home_for_scripts
+from moldau.spark.startup.warm_python import WarmPython, start_warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def get_or_create(
         "spark.app.name": app_name,
         "spark.master": master,
         "spark.ui.enabled": option_text(ui),
-        "spark.python.daemon.module": "moldau.spark.daemon",
+        "spark.python.daemon.module": "moldau.spark.startup.daemon",
         **(_local_settings(master) if is_local else {}),
         **asked,
     }

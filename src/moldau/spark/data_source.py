@@ -37,17 +37,17 @@ class MoldauDataSource(DataSource):
 
     @plain_errors()
     def schema(self) -> StructType:
-        from moldau.spark.projection import source_schema
-        from moldau.spark.read_options import ReadOptions
+        from moldau.spark.source.projection import source_schema
+        from moldau.spark.source.read_options import ReadOptions
 
         options = Options(self.options)
         return source_schema(options, ReadOptions.for_either(options))
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        from moldau.spark.batch_reader import PruningTopicReader, TopicReader
-        from moldau.spark.projection import RowReader
-        from moldau.spark.read_options import ReadOptions
+        from moldau.spark.source.batch_reader import PruningTopicReader, TopicReader
+        from moldau.spark.source.projection import RowReader
+        from moldau.spark.source.read_options import ReadOptions
 
         options = Options(self.options)
         read = ReadOptions.for_batch(options)
@@ -56,9 +56,9 @@ class MoldauDataSource(DataSource):
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from moldau.spark.projection import RowReader
-        from moldau.spark.read_options import ReadOptions
-        from moldau.spark.stream_reader import RefusedStreamReader, TopicStreamReader
+        from moldau.spark.source.projection import RowReader
+        from moldau.spark.source.read_options import ReadOptions
+        from moldau.spark.source.stream_reader import RefusedStreamReader, TopicStreamReader
 
         options = Options(self.options)
         try:
@@ -71,7 +71,7 @@ class MoldauDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from moldau.client.cluster import Cluster
         from moldau.spark.connections import ask_patiently
-        from moldau.spark.writers import BatchWriter
+        from moldau.spark.sink.writers import BatchWriter
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten: use .mode("append")')
@@ -81,6 +81,6 @@ class MoldauDataSource(DataSource):
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from moldau.spark.writers import StreamWriter
+        from moldau.spark.sink.writers import StreamWriter
 
         return StreamWriter(self.options, schema)

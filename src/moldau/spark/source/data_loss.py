@@ -18,7 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from moldau.client.cluster import TopicPartition
-from moldau.spark.offsets import Offsets, StreamOffset
+from moldau.spark.source.offsets import Offsets, StreamOffset
 from moldau.wire.uuids import uuid_to_text
 
 
