@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from moldau.broker.environment import REAL, Environment
 from moldau.broker.server import Server
 from moldau.config.broker import BrokerConfig
 
 
-def server_of(folder: Path, node_id: int, properties: Mapping[str, object]) -> Server:
+def server_of(folder: Path, node_id: int, properties: Mapping[str, object], environment: Environment = REAL) -> Server:
     """Not started yet. Brokers of the same folder are a cluster."""
     usual = {
         "node.id": node_id,
@@ -18,4 +19,4 @@ def server_of(folder: Path, node_id: int, properties: Mapping[str, object]) -> S
         "moldau.metadata.dir": folder / "metadata",
     }
     given = {name: str(value) for name, value in {**usual, **properties}.items()}
-    return Server(BrokerConfig.from_properties(given, strict=True)[0])
+    return Server(BrokerConfig.from_properties(given, strict=True)[0], environment)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker import server
 from moldau.broker.cluster import membership
 from moldau.broker.cluster.metadata_feed import MetadataFeed
+from moldau.broker.environment import Environment
 from moldau.broker.network import dispatch
 from moldau.broker.network.request import RequestContext
 from moldau.broker.node import BrokerNode
@@ -33,8 +33,8 @@ def _quick(session_ms: int) -> dict[str, object]:
 @pytest.fixture
 async def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Server]]:
     """The first one is the controller, and to the store it will be for an hour, however silent it is."""
-    monkeypatch.setattr(server, "make_store", lambda _: SharedStore(tmp_path / "metadata", session_timeout_ms=NEVER_MS))
-    servers = [server_of(tmp_path, node_id, _quick(SESSION_MS)) for node_id in (1, 2, 3)]
+    environment = Environment(make_store=lambda _: SharedStore(tmp_path / "metadata", session_timeout_ms=NEVER_MS))
+    servers = [server_of(tmp_path, node_id, _quick(SESSION_MS), environment) for node_id in (1, 2, 3)]
     for each in servers:
         await each.start()
     assert servers[0].node.controller.is_active

@@ -29,6 +29,7 @@ from moldau.broker.coordination.coordinator_shell import Coordinator
 from moldau.broker.coordination.coordinators import Coordinators
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.share_partitions import SharePartitions
+from moldau.broker.environment import REAL, Environment
 from moldau.broker.monitoring.metrics import Metrics
 from moldau.broker.network.client_connection import ClientConnection
 from moldau.broker.network.connection_limits import Connections
@@ -36,9 +37,7 @@ from moldau.broker.replicas.fetch_sessions import FetchSessions
 from moldau.broker.replicas.group_commit import GroupCommit
 from moldau.broker.replicas.hosted_partitions import HostedPartitions
 from moldau.broker.replicas.replica_manager import ReplicaManager
-from moldau.broker.threads import Threads
 from moldau.broker.turns import Turns, Work
-from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
@@ -71,26 +70,23 @@ class BrokerNode:
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        *,
-        clock: Clock = wall_clock_ms,
-        monotonic: Clock = monotonic_ms,
+        environment: Environment = REAL,
     ) -> None:
         self.config = config
         self.loop = loop
-        self.clock = clock
-        """For what is written down and told: somebody may set it, back or forth."""
-        self.monotonic_ms = monotonic
-        """For deadlines, and whatever lasts."""
+        self.environment = environment
+        self.clock = environment.wall_clock
+        self.monotonic_ms = environment.monotonic
         self.node_id = config.node_id
         self.broker_epoch = -1
         """Of this life of the broker, as the controller counted it; -1 before it registered."""
         directories = [Path(os.path.abspath(directory)) for directory in config.log_dirs]
-        self.threads = Threads(loop, directories)
+        self.threads = environment.make_threads(loop, directories)
         self.group_commit = GroupCommit(loop, self.threads.disk)
-        self.turns = Turns(self.threads.compute)
+        self.turns = Turns(self.threads.compute, environment.timer)
         self.metrics = Metrics()
         self.connections = Connections(config)
-        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots)
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, loop.time)
         self.producer_ids = ProducerIds(self)
         self.lost_brokers = LostBrokers(self)
         self.packed_metadata = PackedMetadata(self)
@@ -122,8 +118,8 @@ class BrokerNode:
             directories,
             default_config=TopicConfig.resolve({}, config),
             node_id=config.node_id,
-            clock=clock,
-            monotonic=monotonic,
+            clock=self.clock,
+            monotonic=self.monotonic_ms,
             recovery_threads=config.num_recovery_threads_per_data_dir,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             single_replica=not config.is_clustered,

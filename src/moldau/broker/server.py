@@ -15,7 +15,7 @@ from typing import Any
 
 from moldau.broker.cluster import adoption
 from moldau.broker.cluster.membership import Membership
-from moldau.broker.cluster.stores import make_store
+from moldau.broker.environment import REAL, Environment
 from moldau.broker.network.client_connection import ClientConnection
 from moldau.broker.network.connection_limits import SWEEP_INTERVAL_S
 from moldau.broker.network.dispatch import Dispatcher
@@ -37,10 +37,10 @@ INTERVAL_MIN_S = 0.05
 
 
 class Server:
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, environment: Environment = REAL) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
-        self.node = BrokerNode(config, self._loop)
+        self.node = BrokerNode(config, self._loop, environment)
         self._listeners: list[asyncio.Server] = []
         self._stopped = False
         self._metrics: Callable[[], None] | None = None
@@ -82,7 +82,7 @@ class Server:
         adoption.refuse_folders_of_a_single_broker(self.node.logs.directories, METADATA_FILE)
         await self.node.threads.files(self.node.logs.lock)
         await self._listen_all()
-        self.node.membership = Membership(self.node, make_store(self.config))
+        self.node.membership = Membership(self.node, self.node.environment.make_store(self.config))
         await self.node.membership.join()
 
     def give_up(self) -> None:

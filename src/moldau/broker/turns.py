@@ -35,8 +35,11 @@ class Turns:
     """All long work of a broker: however many requests there are, one of them has a turn between two looks at the
     sockets."""
 
-    def __init__(self, in_thread: Callable[[InThread], Awaitable[Any]]) -> None:
+    def __init__(
+        self, in_thread: Callable[[InThread], Awaitable[Any]], timer: Callable[[], float] = perf_counter
+    ) -> None:
         self._in_thread = in_thread
+        self._timer = timer
         self._lane = asyncio.Lock()
 
     def run(self, work: Work[T]) -> T | Coroutine[Any, Any, T]:
@@ -46,12 +49,12 @@ class Turns:
         except StopIteration as end:  # most work does not even yield, and pays for no clock
             result: T = end.value
             return result
-        outcome = _turn(work, lambda: wanted)
+        outcome = self._turn(work, lambda: wanted)
         return outcome.value if isinstance(outcome, StopIteration) else self._go_on(work, outcome)
 
     async def finish(self, work: Work[T]) -> T:
         """The same for those who wait anyway."""
-        outcome = _turn(work, work.__next__)
+        outcome = self._turn(work, work.__next__)
         return outcome.value if isinstance(outcome, StopIteration) else await self._go_on(work, outcome)
 
     async def _go_on(self, work: Work[T], wanted: Wanted) -> T:
@@ -62,7 +65,7 @@ class Turns:
                 await self.pause()
             else:
                 resume = await self._resumption(work, outcome)
-            outcome = _turn(work, resume)
+            outcome = self._turn(work, resume)
         result: T = outcome.value
         return result
 
@@ -76,25 +79,25 @@ class Turns:
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """The items, with a pause whenever the time of a turn is over. For handlers that also wait for other things."""
-        ends_s = perf_counter() + TURN_S
+        ends_s = self._timer() + TURN_S
         for item in items:
             yield item
-            if perf_counter() >= ends_s:
+            if self._timer() >= ends_s:
                 await self.pause()
-                ends_s = perf_counter() + TURN_S
+                ends_s = self._timer() + TURN_S
 
     async def pause(self) -> None:
         async with self._lane:
             await asyncio.sleep(0)
 
-
-def _turn(work: Work[Any], resume: Callable[[], Wanted]) -> StopIteration | Wanted:
-    """The end of the work, or what it waits for; None when its time is over."""
-    ends_s = perf_counter() + TURN_S
-    try:
-        wanted = resume()
-        while wanted is None and perf_counter() < ends_s:
-            wanted = next(work)
-        return wanted
-    except StopIteration as end:
-        return end
+    def _turn(self, work: Work[Any], resume: Callable[[], Wanted]) -> StopIteration | Wanted:
+        """The end of the work, or what it waits for; None when its time is over."""
+        timer = self._timer
+        ends_s = timer() + TURN_S
+        try:
+            wanted = resume()
+            while wanted is None and timer() < ends_s:
+                wanted = next(work)
+            return wanted
+        except StopIteration as end:
+            return end

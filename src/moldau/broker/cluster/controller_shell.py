@@ -31,7 +31,7 @@ from moldau.metadata.cluster_wide import settling_records
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
 from moldau.metadata.stores.store import Candidate, DeposedError, Leadership, MetadataStore
-from moldau.wire.uuids import random_uuid, uuid_to_text
+from moldau.wire.uuids import uuid_to_text
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -180,7 +180,7 @@ class ControllerShell:
             return ()
         folders = self._node.logs.directories
         known = None if any(True for each in folders for _ in each.glob("*/*.log")) else read_cluster_id(folders)
-        return [ClusterRecord(known or uuid_to_text(random_uuid()))]
+        return [ClusterRecord(known or uuid_to_text(self._node.environment.new_uuid()))]
 
     def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:
         self.leadership = leadership

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from moldau.log.files import remove_file, replace_file
 from moldau.log.manager import LogManager
-from moldau.wire.uuids import random_uuid
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +29,21 @@ class Life(NamedTuple):
     previous_broker_epoch: int
     """-1: records may have been lost since."""
     directories: tuple[Path, ...]
+    boot_id: str
 
     @classmethod
-    def of(cls, logs: LogManager) -> Life:
-        previous = {_previous(directory, logs.was_clean) for directory in logs.directories}
+    def of(cls, logs: LogManager, incarnation_id: uuid.UUID, boot_id: str) -> Life:
+        previous = {_previous(directory, logs.was_clean, boot_id) for directory in logs.directories}
         # Folders that do not agree are of different lives: one of them may be empty.
         is_whole = len(previous) == 1 and not logs.offline_dirs
-        return cls(random_uuid(), previous.pop() if is_whole else UNKNOWN_EPOCH, tuple(logs.directories))
+        return cls(incarnation_id, previous.pop() if is_whole else UNKNOWN_EPOCH, tuple(logs.directories), boot_id)
 
     def began(self, broker_epoch: int) -> None:
         """Notes the epoch that the controller gave to this life.
 
         A directory that failed keeps none: without it this broker can live, but the next life is not of one piece.
         """
-        text = json.dumps({"broker_epoch": broker_epoch, "boot_id": _boot_id()})
+        text = json.dumps({"broker_epoch": broker_epoch, "boot_id": self.boot_id})
         for directory in self.directories:
             try:
                 replace_file(directory / EPOCH_FILE, text.encode())
@@ -59,16 +59,16 @@ def distrust(directory: Path) -> None:
         log.debug("the broker epoch stays noted", extra={"directory": directory, "why": str(error)})
 
 
-def _previous(directory: Path, was_clean: bool) -> int:
+def _previous(directory: Path, was_clean: bool, present_boot_id: str) -> int:
     try:
         noted = json.loads((directory / EPOCH_FILE).read_text())
         epoch, boot_id = int(noted["broker_epoch"]), noted["boot_id"]
     except (OSError, ValueError, KeyError, TypeError):
         return UNKNOWN_EPOCH
-    return epoch if was_clean or (boot_id and boot_id == _boot_id()) else UNKNOWN_EPOCH
+    return epoch if was_clean or (boot_id and boot_id == present_boot_id) else UNKNOWN_EPOCH
 
 
-def _boot_id() -> str:
+def kernel_boot_id() -> str:
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -108,7 +108,7 @@ class Membership:
         node = self._node
         node.logs.check_in(node.image.cluster_id)
         node.open_logs()
-        self._life = Life.of(node.logs)
+        self._life = Life.of(node.logs, node.environment.new_uuid(), node.environment.boot_id())
 
     def _announce(self) -> None:
         self._store.announce(self._node.node_id, self._node.endpoints, self._node.config.broker_rack)

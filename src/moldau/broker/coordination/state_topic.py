@@ -15,7 +15,6 @@ from moldau.metadata.records import Record
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
-from moldau.wire.uuids import random_uuid
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -78,7 +77,7 @@ class StateTopic:
         return plan_create_topic(
             image,
             self.name,
-            topic_id=random_uuid(),
+            topic_id=self._node.environment.new_uuid(),
             num_partitions=self._partitions(),
             replication_factor=1,
             configs=self._configs(),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
-
-import pytest
 
 from moldau.broker.cluster import incarnation as lives
 from moldau.broker.cluster.incarnation import UNKNOWN_EPOCH, Life
@@ -20,6 +19,10 @@ def opened(*folders: Path) -> LogManager:
     return logs
 
 
+def life(logs: LogManager, boot_id: str = "this") -> Life:
+    return Life.of(logs, uuid.uuid4(), boot_id)
+
+
 def crashed(logs: LogManager) -> None:
     """The process is gone; nothing was marked as clean."""
     logs._unlock()
@@ -27,72 +30,64 @@ def crashed(logs: LogManager) -> None:
 
 def test_a_first_life_knows_of_none_before(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
 def test_a_killed_process_on_a_machine_that_stays_up_has_lost_nothing(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    Life.of(logs).began(41)
+    life(logs).began(41)
     crashed(logs)
     logs = opened(tmp_path)
     assert not logs.was_clean
-    assert Life.of(logs).previous_broker_epoch == 41
+    assert life(logs).previous_broker_epoch == 41
     logs.close()
 
 
 def test_a_process_whose_disk_failed_may_have_lost_records_though_the_disk_works_again(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    Life.of(logs).began(41)
+    life(logs).began(41)
     lives.distrust(tmp_path)
     lives.distrust(tmp_path)
     crashed(logs)
     logs = opened(tmp_path)
-    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
-def test_a_machine_that_went_down_may_have_lost_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_went_down_may_have_lost_records(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    Life.of(logs).began(41)
+    life(logs).began(41)
     crashed(logs)
-    monkeypatch.setattr(lives, "_boot_id", lambda: "another")
     logs = opened(tmp_path)
-    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert life(logs, "another").previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
-def test_a_clean_stop_outlasts_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_stop_outlasts_the_machine(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    Life.of(logs).began(41)
+    life(logs).began(41)
     logs.close(41)
-    monkeypatch.setattr(lives, "_boot_id", lambda: "another")
     logs = opened(tmp_path)
-    assert Life.of(logs).previous_broker_epoch == 41
+    assert life(logs, "another").previous_broker_epoch == 41
     logs.close()
 
 
 def test_a_folder_that_was_replaced_counts_as_a_loss(tmp_path: Path) -> None:
     logs = opened(tmp_path / "a", tmp_path / "b")
-    Life.of(logs).began(41)
+    life(logs).began(41)
     logs.close(41)
     (tmp_path / "b" / lives.EPOCH_FILE).unlink()
     logs = opened(tmp_path / "a", tmp_path / "b")
-    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
 def test_a_failed_folder_does_not_keep_a_broker_from_living(tmp_path: Path) -> None:
     logs = opened(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / lives.EPOCH_FILE).mkdir()
-    Life.of(logs).began(41)
+    life(logs).began(41)
     logs.close(41)
     logs = opened(tmp_path / "a", tmp_path / "b")
-    assert Life.of(logs).previous_broker_epoch == UNKNOWN_EPOCH
-    logs.close()
-
-
-def test_each_life_is_another_incarnation(tmp_path: Path) -> None:
-    logs = opened(tmp_path)
-    assert Life.of(logs).incarnation_id != Life.of(logs).incarnation_id
+    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()

@@ -28,7 +28,6 @@ from moldau.metadata.topics import (
 )
 from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema, error, ms
-from moldau.wire.uuids import random_uuid
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
@@ -89,7 +88,7 @@ def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> l
     return plan_create_topic(
         image,
         topic.name,
-        topic_id=random_uuid(),
+        topic_id=node.environment.new_uuid(),
         broker_config=node.config,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,

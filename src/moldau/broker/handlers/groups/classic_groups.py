@@ -6,7 +6,6 @@ broker with many members mostly gets: the few answers there are to them are enco
 
 from __future__ import annotations
 
-import uuid
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +59,11 @@ def handle_join_group(node: BrokerNode, context: RequestContext, request: Any) -
     rebalance_timeout = getattr(request, "rebalance_timeout", None)
     instance_id = getattr(request, "group_instance_id", None)
     client_id = context.client_id or ""
+    name = client_id if instance_id is None else instance_id
     event = Join(
         group_id=request.group_id,
         member_id=request.member_id,
-        new_member_id=f"{(client_id if instance_id is None else instance_id)[:MEMBER_ID_NAME_MAX]}-{uuid.uuid4()}",
+        new_member_id=f"{name[:MEMBER_ID_NAME_MAX]}-{node.environment.new_uuid()}",
         instance_id=instance_id,
         client_id=client_id,
         client_host=f"/{context.connection.peer_host}",

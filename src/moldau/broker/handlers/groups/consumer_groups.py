@@ -14,7 +14,7 @@ from moldau.coordinators.topics import Topics
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.metadata import OPERATIONS_NOT_ASKED
-from moldau.wire.uuids import ZERO_UUID, random_uuid, uuid_to_text
+from moldau.wire.uuids import ZERO_UUID, uuid_to_text
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
@@ -53,16 +53,16 @@ def handle_consumer_group_heartbeat(node: BrokerNode, context: RequestContext, r
 
     def ask() -> Any:
         _check_enabled(node)
-        event = _event(context, request)
+        event = _event(node, context, request)
         return node.groups.ask(event.group_id, lambda shard, waiter, now: heartbeat(shard, waiter, event, now))
 
     return answer(ask, respond, refuse)
 
 
-def _event(context: RequestContext, request: Any) -> Heartbeat:
+def _event(node: BrokerNode, context: RequestContext, request: Any) -> Heartbeat:
     member_id = request.member_id
     if not member_id and context.version < _CLIENT_MADE_IDS_SINCE and request.member_epoch == 0:
-        member_id = uuid_to_text(random_uuid())
+        member_id = uuid_to_text(node.environment.new_uuid())
     names = request.subscribed_topic_names
     return Heartbeat(
         group_id=request.group_id,
