@@ -24,7 +24,7 @@ def main() -> int:
         if seconds > SECONDS.unpack_from(longest)[0]:
             SECONDS.pack_into(longest, 0, seconds)
 
-    from moldau.cli.server import kafka_server_start_main
+    from moldau.cli.servers.broker import kafka_server_start_main
 
     sys.argv = ["kafka-server-start", *sys.argv[2:]]
     with watched_steps(tell):

@@ -12,10 +12,10 @@ WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow|today)\b|
 
 READERS = {
     "clocks.py": "the one place for all others: `node.clock` is for records and answers",
-    "cli/consumer_perf.py": "prints when it began and ended",
-    "cli/metadata_quorum.py": "prints how long ago a timestamp of an answer was",
-    "cli/reset_offsets.py": "offsets by duration: of timestamps in records",
-    "cli/transactions.py": "prints how old timestamps of answers are",
+    "cli/records/consumer_perf.py": "prints when it began and ended",
+    "cli/admin/metadata_quorum.py": "prints how long ago a timestamp of an answer was",
+    "cli/coordination/reset_offsets.py": "offsets by duration: of timestamps in records",
+    "cli/coordination/transactions.py": "prints how old timestamps of answers are",
     "metadata/stores/zookeeper_election.py": "timestamps in ZooKeeper's nodes, as Kafka has them",
     "spark/sink/row_sink.py": "timestamps of records",
     "spark/startup/class_data.py": "the age of a file",

@@ -128,7 +128,7 @@ def run_client(prog: str, work: Callable[[], int]) -> int:
     """The same for work with a librdkafka client, whose errors are made readable; imported when it is needed."""
 
     def readable() -> int:
-        from moldau.cli import confluent
+        from moldau.cli.records import confluent
 
         with confluent.readable_errors():
             return work()
@@ -159,7 +159,7 @@ def default_servers() -> str:
 
 def _running() -> list[dict[str, Any]]:
     """The brokers and supervisors of brokers that this user runs on this machine."""
-    from moldau.cli import running
+    from moldau.cli.servers import running
 
     try:
         return list(running.find_running())

@@ -10,14 +10,14 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-_SERVER = "moldau.cli.server"  # its commands name themselves in their help
-_ZOOKEEPER = "moldau.cli.zookeeper"
+_SERVER = "servers.broker"  # its commands name themselves in their help
+_ZOOKEEPER = "servers.zookeeper"
 _ENTRY = "moldau.cli.entry"
 
 
 class Command(NamedTuple):
     name: str  # after `moldau`; Kafka's own command is the same with `kafka-` in front
-    target: str  # module:function
+    target: str  # module:function, below `moldau.cli`
     summary: str
     java_class: str | None = None  # the last part of the class name, whatever package it lived in
     script: str | None = ""  # the installed name where it is not `kafka-<name>`; None: `moldau <name>` alone
@@ -30,65 +30,55 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("start", f"{_SERVER}:start_main", "start a broker", "Kafka", script=None),
     Command("stop", f"{_SERVER}:stop_main", "stop a broker", script="kafka-server-stop"),
-    Command("topics", "moldau.cli.topics:main", "create, list, describe, alter, delete topics", "TopicCommand"),
-    Command("configs", "moldau.cli.configs:main", "describe and alter configurations", "ConfigCommand"),
-    Command(
-        "console-producer",
-        "moldau.cli.console_producer:main",
-        "send lines of standard input",
-        "ConsoleProducer",
-    ),
-    Command("console-consumer", "moldau.cli.console_consumer:main", "print records", "ConsoleConsumer"),
+    Command("topics", "admin.topics:main", "create, list, describe, alter, delete topics", "TopicCommand"),
+    Command("configs", "admin.configs:main", "describe and alter configurations", "ConfigCommand"),
+    Command("console-producer", "records.console_producer:main", "send lines of standard input", "ConsoleProducer"),
+    Command("console-consumer", "records.console_consumer:main", "print records", "ConsoleConsumer"),
     Command(
         "console-share-consumer",
-        "moldau.cli.console_share_consumer:main",
+        "records.console_share_consumer:main",
         "print records as a member of a share group",
         "ConsoleShareConsumer",
     ),
-    Command("groups", "moldau.cli.groups:main", "list groups of all types", "GroupsCommand"),
+    Command("groups", "coordination.groups:main", "list groups of all types", "GroupsCommand"),
     Command(
         "consumer-groups",
-        "moldau.cli.consumer_groups:main",
+        "coordination.consumer_groups:main",
         "lag, members and offsets of consumer groups",
         "ConsumerGroupCommand",
     ),
     Command(
         "share-groups",
-        "moldau.cli.share_groups:main",
+        "coordination.share_groups:main",
         "lag, members and offsets of share groups",
         "ShareGroupCommand",
     ),
-    Command("transactions", "moldau.cli.transactions:main", "look into and end transactions", "TransactionsCommand"),
-    Command("get-offsets", "moldau.cli.get_offsets:main", "print offsets of partitions", "GetOffsetShell"),
-    Command("delete-records", "moldau.cli.delete_records:main", "forget old records", "DeleteRecordsCommand"),
-    Command("log-dirs", "moldau.cli.log_dirs:main", "sizes of log directories", "LogDirsCommand"),
-    Command("dump-log", "moldau.cli.dump_log:main", "print log segments and indexes", "DumpLogSegments"),
-    Command("producer-perf-test", "moldau.cli.producer_perf:main", "measure producing", "ProducerPerformance"),
-    Command("consumer-perf-test", "moldau.cli.consumer_perf:main", "measure consuming", "ConsumerPerformance"),
+    Command("transactions", "coordination.transactions:main", "look into and end transactions", "TransactionsCommand"),
+    Command("get-offsets", "admin.get_offsets:main", "print offsets of partitions", "GetOffsetShell"),
+    Command("delete-records", "admin.delete_records:main", "forget old records", "DeleteRecordsCommand"),
+    Command("log-dirs", "admin.log_dirs:main", "sizes of log directories", "LogDirsCommand"),
+    Command("dump-log", "records.dump_log:main", "print log segments and indexes", "DumpLogSegments"),
+    Command("producer-perf-test", "records.producer_perf:main", "measure producing", "ProducerPerformance"),
+    Command("consumer-perf-test", "records.consumer_perf:main", "measure consuming", "ConsumerPerformance"),
     Command(
         "reassign-partitions",
-        "moldau.cli.reassign_partitions:main",
+        "admin.reassign_partitions:main",
         "move replicas between brokers",
         "ReassignPartitionsCommand",
     ),
-    Command("leader-election", "moldau.cli.leader_election:main", "elect leaders", "LeaderElectionCommand"),
-    Command("cluster", "moldau.cli.cluster:main", "status, id and members of the cluster", "ClusterTool"),
+    Command("leader-election", "admin.leader_election:main", "elect leaders", "LeaderElectionCommand"),
+    Command("cluster", "admin.cluster:main", "status, id and members of the cluster", "ClusterTool"),
     Command(
         "metadata-quorum",
-        "moldau.cli.metadata_quorum:main",
+        "admin.metadata_quorum:main",
         "who keeps the metadata, and how far others have read it",
         "MetadataQuorumCommand",
     ),
-    Command(
-        "broker-api-versions",
-        "moldau.cli.api_versions:main",
-        "what brokers serve",
-        "BrokerApiVersionsCommand",
-    ),
-    Command("run-class", "moldau.cli.run_class:main", "run a command by its Java class name"),
+    Command("broker-api-versions", "admin.api_versions:main", "what brokers serve", "BrokerApiVersionsCommand"),
+    Command("run-class", "run_class:main", "run a command by its Java class name"),
     Command(
         "config-samples",
-        "moldau.cli.config_samples:main",
+        "config_samples:main",
         "write sample files: server, zookeeper, producer, consumer, log",
         script=None,
     ),
@@ -190,7 +180,7 @@ MISSING_CLASSES = _MISSING_CLASSES | {
 
 def _load(target: str) -> Callable[..., int]:
     module, function = target.split(":")
-    return cast(Callable[..., int], getattr(importlib.import_module(module), function))
+    return cast(Callable[..., int], getattr(importlib.import_module(f"moldau.cli.{module}"), function))
 
 
 def load(entry: str) -> Callable[[], int]:
@@ -214,12 +204,12 @@ def _entry(name: str) -> str:
 def _installed() -> dict[str, str]:
     """Name → where its main function lives."""
     return {
-        "moldau": "moldau.cli.main:main",
+        "moldau": "main:main",
         "kafka-server-start": f"{_SERVER}:kafka_server_start_main",
         **{
             command.script or f"kafka-{command.name}": command.target
             for command in COMMANDS
             if command.script is not None
         },
-        **dict.fromkeys(MISSING, "moldau.cli.missing:main"),
+        **dict.fromkeys(MISSING, "missing:main"),
     }

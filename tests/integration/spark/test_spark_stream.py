@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 import moldau.spark
-from moldau.cli import consumer_groups
+from moldau.cli.coordination import consumer_groups
 from moldau.errors import ConfigError, MoldauError
 from moldau.spark.source.read_plan import OffsetRange
 from moldau.spark.source.stream_reader import TopicStreamReader

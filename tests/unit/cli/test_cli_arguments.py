@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.configs import main as configs_main
-from moldau.cli.configs import parse_added
-from moldau.cli.console_consumer import main as consumer_main
-from moldau.cli.delete_records import read_offsets
-from moldau.cli.get_offsets import main as get_offsets_main
-from moldau.cli.get_offsets import parse_time, partition_filter
-from moldau.cli.topics import main as topics_main
-from moldau.cli.topics import parse_replica_assignment
+from moldau.cli.admin.configs import main as configs_main
+from moldau.cli.admin.configs import parse_added
+from moldau.cli.admin.delete_records import read_offsets
+from moldau.cli.admin.get_offsets import main as get_offsets_main
+from moldau.cli.admin.get_offsets import parse_time, partition_filter
+from moldau.cli.admin.topics import main as topics_main
+from moldau.cli.admin.topics import parse_replica_assignment
+from moldau.cli.records.console_consumer import main as consumer_main
 from moldau.errors import ConfigError
 
 HERE = ["--bootstrap-server", "127.0.0.1:1"]

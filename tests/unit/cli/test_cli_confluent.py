@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from moldau.cli import common
-from moldau.cli.assignment import Subscription
-from moldau.cli.confluent import ErrorLines, Interruption, client_config
+from moldau.cli.records.assignment import Subscription
+from moldau.cli.records.confluent import ErrorLines, Interruption, client_config
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -36,7 +36,7 @@ def test_the_second_signal_ends_the_process_there_and_then(monkeypatch: pytest.M
     with Interruption() as interruption:
         signal.raise_signal(signal.SIGTERM)
         raised: list[int] = []
-        monkeypatch.setattr("moldau.cli.confluent.signal.raise_signal", raised.append)
+        monkeypatch.setattr("moldau.cli.records.confluent.signal.raise_signal", raised.append)
         interruption._on_signal(signal.SIGTERM, None)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert raised == [signal.SIGTERM]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.dump_log import main
+from moldau.cli.records.dump_log import main
 from moldau.wire.batch import ControlType, encode_batch, encode_end_txn_marker
 from moldau.wire.compression import Codec
 

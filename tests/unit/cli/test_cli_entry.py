@@ -14,7 +14,7 @@ from moldau import __version__
 from moldau.cli import main as moldau_main
 from moldau.cli import run_class
 from moldau.cli.common import CommandParser, parse_key_values, run, topic_pattern
-from moldau.cli.registry import COMMANDS, MISSING, load, scripts
+from moldau.cli.registry import BY_NAME, COMMANDS, MISSING, load, scripts
 from moldau.client import zookeeper
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 
@@ -217,14 +217,14 @@ sys.exit(EntryPoint(name, target, "console_scripts").load()())
     ("command", "module"),
     [
         ("moldau start --port 0", "moldau.cli.registry"),
-        ("moldau start --port 0", "moldau.cli.server"),
+        ("moldau start --port 0", "moldau.cli.servers.broker"),
         ("moldau start --port 0", "uvloop"),
         ("moldau start --port 0", "moldau.broker.server"),
         ("moldau start --brokers 3", "moldau.local_cluster"),
-        ("kafka-server-start.sh missing.properties", "moldau.cli.running"),
+        ("kafka-server-start.sh missing.properties", "moldau.cli.servers.running"),
         ("kafka-topics --list", "moldau.cli.common"),
         ("kafka-topics.sh --list", "moldau.client.cluster"),
-        ("moldau cluster status", "moldau.cli.cluster"),
+        ("moldau cluster status", "moldau.cli.admin.cluster"),
         ("kafka-console-consumer --topic t", "confluent_kafka"),
     ],
 )
@@ -269,6 +269,10 @@ def test_topic_arguments_are_regular_expressions_or_lists() -> None:
         topic_pattern("(")
 
 
+def _module(name: str) -> str:
+    return f"moldau.cli.{BY_NAME[name].target.split(':')[0]}"
+
+
 @pytest.mark.parametrize(
     "name",
     ["topics", "configs", "get-offsets", "delete-records", "log-dirs", "groups", "consumer-groups", "share-groups",
@@ -276,9 +280,8 @@ def test_topic_arguments_are_regular_expressions_or_lists() -> None:
 )  # fmt: skip
 def test_administrators_never_pay_for_the_record_client(name: str) -> None:
     """confluent-kafka takes 80 ms to load, the protocol classes 100: neither before it is needed."""
-    module = name.replace("-", "_")
     script = (
-        f"import sys, moldau.cli.{module}\n"
+        f"import sys, {_module(name)}\n"
         "assert not {'kio', 'confluent_kafka', 'rich', 'asyncio'} & sys.modules.keys()\n"
         "import moldau.client.admin\n"
         "assert 'confluent_kafka' not in sys.modules\n"
@@ -288,11 +291,12 @@ def test_administrators_never_pay_for_the_record_client(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["console_producer", "console_consumer", "console_share_consumer", "producer_perf", "consumer_perf"]
+    "name",
+    ["console-producer", "console-consumer", "console-share-consumer", "producer-perf-test", "consumer-perf-test"],
 )
 def test_help_of_the_record_commands_is_light_too(name: str) -> None:
     script = (
-        f"import sys, moldau.cli.{name}\n"
+        f"import sys, {_module(name)}\n"
         "assert not {'kio', 'confluent_kafka', 'rich', 'asyncio'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from moldau.cli.formatters import FormatError, JsonFormatter, build_formatter
+from moldau.cli.records.formatters import FormatError, JsonFormatter, build_formatter
 from moldau.errors import ConfigError
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli import consumer_groups, groups, reset_offsets, share_groups, transactions
-from moldau.cli.group_common import assignment_text, parse_names, print_columns
-from moldau.cli.re2_syntax import complaint
+from moldau.cli.coordination import consumer_groups, groups, reset_offsets, share_groups, transactions
+from moldau.cli.coordination.group_common import assignment_text, parse_names, print_columns
+from moldau.cli.coordination.re2_syntax import complaint
 from moldau.client.groups import GroupListing
 from moldau.client.transactions import TransactionDescription
 from moldau.errors import ConfigError, ErrorCode, KafkaError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.cli.line_reader import BadLineError, LineReader
+from moldau.cli.records.line_reader import BadLineError, LineReader
 from moldau.errors import ConfigError
 
 

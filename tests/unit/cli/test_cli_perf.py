@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.consumer_perf import format_time
-from moldau.cli.producer_perf import Stats, _parser, payloads
+from moldau.cli.records.consumer_perf import format_time
+from moldau.cli.records.producer_perf import Stats, _parser, payloads
 from moldau.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli import console_consumer, console_producer
+from moldau.cli.records import console_consumer, console_producer
 from moldau.errors import ConfigError
 
 HERE = ["--bootstrap-server", "b:1", "--topic", "t"]

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from moldau.cli.reassign_partitions import _log_dir_state, _moves, _proposed, _state
-from moldau.cli.reassignment_json import (
+from moldau.cli.admin.reassign_partitions import _log_dir_state, _moves, _proposed, _state
+from moldau.cli.admin.reassignment_json import (
     Move,
     Plan,
     check_executable,

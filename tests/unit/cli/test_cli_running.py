@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from moldau.cli import running
 from moldau.cli.common import _where_brokers_are, default_servers
+from moldau.cli.servers import running
 from moldau.errors import ErrorCode, KafkaError
 
 

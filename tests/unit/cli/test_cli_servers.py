@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli import config_samples, logs, server, zookeeper
+from moldau.cli import config_samples
+from moldau.cli.servers import broker, logs, zookeeper
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import parse_properties
 from moldau.errors import ConfigError
@@ -92,7 +93,7 @@ def test_a_log_folder_that_cannot_be_made_is_one_line(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOG_DIR", str(tmp_path / "file"))
-    assert server.start_main(["-daemon"]) == 2
+    assert broker.start_main(["-daemon"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"moldau: cannot write the log {tmp_path}/file/server.log: ")
     assert error.endswith("set LOG_DIR to a folder for it\n")

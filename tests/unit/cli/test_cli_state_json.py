@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cli import dump_log
-from moldau.cli.formatters import FormatError, build_formatter
+from moldau.cli.records import dump_log
+from moldau.cli.records.formatters import FormatError, build_formatter
 from moldau.coordinators.classic.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from moldau.coordinators.offsets.records import OffsetCommitKey, OffsetCommitValue
 from moldau.coordinators.transactions.records import PartitionsSchema, TransactionLogKey, TransactionLogValue

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import CommandParser, print_json, warn
-from moldau.cli.group_common import (
+from moldau.cli.coordination.group_common import (
     NOTHING,
     add_group_options,
     assignment_text,
@@ -23,7 +23,7 @@ from moldau.cli.group_common import (
     require_groups,
     run_action,
 )
-from moldau.cli.reset_offsets import named_partitions, plan_reset
+from moldau.cli.coordination.reset_offsets import named_partitions, plan_reset
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

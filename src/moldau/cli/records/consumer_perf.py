@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.assignment import Assignment
 from moldau.cli.common import (
     CommandParser,
     load_properties,
@@ -22,9 +21,10 @@ from moldau.cli.common import (
     topic_pattern,
     warn,
 )
+from moldau.cli.records.assignment import Assignment
 
 if TYPE_CHECKING:
-    from moldau.cli.confluent import Interruption
+    from moldau.cli.records.confluent import Interruption
 
 _EXAMPLE = "{prog} --bootstrap-server localhost:9092 --topic load --num-records 1000000"
 _BATCH_MAX = 10_000
@@ -101,7 +101,7 @@ def format_time(moment_s: float, pattern: str) -> str:
 
 
 def _measure(args: argparse.Namespace) -> int:
-    from moldau.cli import confluent
+    from moldau.cli.records import confluent
 
     props = load_properties(args.command_config) | parse_key_values(args.command_property)
     group = args.group or props.get("group.id")

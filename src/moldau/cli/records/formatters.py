@@ -166,7 +166,7 @@ class StateFormatter:
     """A record of one of Kafka's own topics, one JSON object a line; other kinds of records are left out."""
 
     def __init__(self, topic: str, kinds: tuple[int, ...] | None) -> None:
-        from moldau.cli.state_json import compact, reader
+        from moldau.cli.records.state_json import compact, reader
 
         self._read = reader(topic)
         self._compact = compact

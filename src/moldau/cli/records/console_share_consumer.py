@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import CommandParser, run_client, warn
-from moldau.cli.console_consumer import (
+from moldau.cli.records.console_consumer import (
     add_formatting,
     add_properties,
     api_timeout_ms,
@@ -22,10 +22,10 @@ from moldau.cli.console_consumer import (
     given_properties,
     report,
 )
-from moldau.cli.formatters import FormatError, Formatter
+from moldau.cli.records.formatters import FormatError, Formatter
 
 if TYPE_CHECKING:
-    from moldau.cli.confluent import Interruption
+    from moldau.cli.records.confluent import Interruption
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic jobs --group workers
@@ -62,7 +62,7 @@ def _parser(prog: str) -> CommandParser:
 
 
 def _consume(args: argparse.Namespace) -> int:
-    from moldau.cli import confluent
+    from moldau.cli.records import confluent
     from moldau.client import groups
 
     formatter = chosen_formatter(args)

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from moldau.cli import running
 from moldau.cli.common import EXIT_FAILED, CommandParser, load_server_properties, run
-from moldau.cli.daemon import start_in_background
+from moldau.cli.servers import running
+from moldau.cli.servers.daemon import start_in_background
 from moldau.config.listeners import EVERY_INTERFACE
 from moldau.errors import ConfigError
 from moldau.spark.startup.java import find_java

@@ -13,7 +13,7 @@ from moldau.cli.common import topic_pattern, warn
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from moldau.cli.confluent import Interruption
+    from moldau.cli.records.confluent import Interruption
 
 _MISSING_RETRY_S = 0.1  # how often to look for a topic that is not there yet
 _COORDINATOR_WAIT_S = 3.0  # longer than a coordinator takes that is there
@@ -126,7 +126,7 @@ class Assignment:
         self._next_look = now + (self._max_age_s if self._assigned else _MISSING_RETRY_S)
 
     def _wanted(self, interruption: Interruption) -> set[tuple[str, int]]:
-        from moldau.cli.confluent import cluster_metadata
+        from moldau.cli.records.confluent import cluster_metadata
 
         metadata = cluster_metadata(self._consumer, self._topic, self._api_timeout_ms, interruption)
         wanted = {

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.common import CommandParser, load_text, run_with_cluster
-from moldau.cli.reassignment_json import (
+from moldau.cli.admin.reassignment_json import (
     Move,
     Plan,
     Replica,
@@ -25,6 +24,7 @@ from moldau.cli.reassignment_json import (
     parse_topics,
     throttled_replicas,
 )
+from moldau.cli.common import CommandParser, load_text, run_with_cluster
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
 

@@ -14,7 +14,7 @@ from moldau.cli.common import CommandParser, load_properties, parse_key_values, 
 from moldau.errors import ConfigError
 
 if TYPE_CHECKING:
-    from moldau.cli.confluent import Interruption
+    from moldau.cli.records.confluent import Interruption
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic load \\
@@ -196,7 +196,7 @@ def _read_payloads(path: str, delimiter: str) -> list[bytes]:
 
 
 def _measure(args: argparse.Namespace) -> int:
-    from moldau.cli import confluent
+    from moldau.cli.records import confluent
 
     props = load_properties(args.command_config) | parse_key_values(args.command_property)
     if args.transactional_id or args.transaction_duration_ms:

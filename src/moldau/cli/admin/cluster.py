@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from moldau.cli.admin.reassignment_json import TopicPartition
 from moldau.cli.common import CommandParser, at_terminal, print_json, print_table, run_with_cluster, styled
-from moldau.cli.reassignment_json import TopicPartition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
 

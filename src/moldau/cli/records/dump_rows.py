@@ -165,7 +165,7 @@ def _record_fields(header: BatchHeader, record: Record, options: Options) -> dic
 
 
 def _state_fields(record: Record, topic: str) -> dict[str, Any]:
-    from moldau.cli.state_json import compact, reader
+    from moldau.cli.records.state_json import compact, reader
 
     if record.key is None:
         raise DumpError(f"message at offset {record.offset} has no key: it is not of {topic}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moldau.cli.common import CommandParser, print_json, run_with_cluster
-from moldau.cli.group_common import given, print_columns
+from moldau.cli.coordination.group_common import given, print_columns
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
 
-from moldau.cli import running
+from moldau.cli.servers import running
 from moldau.errors import ConfigError, MoldauError
 from moldau.local_cluster import (
     BROKERS_MAX,

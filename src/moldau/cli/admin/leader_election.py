@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from moldau.cli.admin.reassignment_json import TopicPartition, names, parse_partitions
 from moldau.cli.common import CommandParser, load_text, run_with_cluster
-from moldau.cli.reassignment_json import TopicPartition, names, parse_partitions
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

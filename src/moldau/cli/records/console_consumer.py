@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.assignment import Assignment, Subscription
 from moldau.cli.common import (
     CommandParser,
     cluster_config,
@@ -23,11 +22,12 @@ from moldau.cli.common import (
     topic_pattern,
     warn,
 )
-from moldau.cli.formatters import FormatError, Formatter, JsonFormatter, build_formatter
+from moldau.cli.records.assignment import Assignment, Subscription
+from moldau.cli.records.formatters import FormatError, Formatter, JsonFormatter, build_formatter
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 
 if TYPE_CHECKING:
-    from moldau.cli.confluent import Interruption
+    from moldau.cli.records.confluent import Interruption
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic orders --from-beginning --max-messages 10
@@ -168,7 +168,7 @@ def chosen_formatter(args: argparse.Namespace) -> Formatter:
 
 
 def _consume(args: argparse.Namespace) -> int:
-    from moldau.cli import confluent
+    from moldau.cli.records import confluent
     from moldau.client import groups
 
     formatter = chosen_formatter(args)
@@ -201,7 +201,7 @@ def _first_offset(props: dict[str, str]) -> str | None:
 
 def api_timeout_ms(args: argparse.Namespace, props: Mapping[str, str]) -> int:
     """How long a broker may take to answer at all."""
-    from moldau.cli.confluent import milliseconds
+    from moldau.cli.records.confluent import milliseconds
 
     timeout_ms = milliseconds(props, "default.api.timeout.ms", _API_TIMEOUT_MS)
     given_ms = -1 if args.timeout_ms is None else args.timeout_ms
@@ -211,7 +211,7 @@ def api_timeout_ms(args: argparse.Namespace, props: Mapping[str, str]) -> int:
 def _partitions(
     consumer: Any, args: argparse.Namespace, props: dict[str, str], interruption: Interruption
 ) -> Assignment | Subscription:
-    from moldau.cli.confluent import cluster_metadata, milliseconds
+    from moldau.cli.records.confluent import cluster_metadata, milliseconds
 
     if "group.id" in props:
         # Who only subscribes is never told that no broker answers.

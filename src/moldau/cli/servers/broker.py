@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moldau.cli import logs, running
 from moldau.cli.common import DAEMON_FLAGS, CommandParser, load_server_properties
+from moldau.cli.servers import logs, running
 from moldau.errors import ConfigError, MoldauError
 from moldau.version import __version__
 
@@ -105,7 +105,7 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) -> int:
-    from moldau.cli.daemon import start_in_background
+    from moldau.cli.servers.daemon import start_in_background
 
     if arguments.brokers is None:
         _load_config(arguments)  # what is wrong with it is said here, too
@@ -118,7 +118,7 @@ def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) ->
 
 
 def _supervise(arguments: argparse.Namespace) -> int:
-    from moldau.cli.supervisor import supervise  # the client it asks its brokers with is no part of a broker
+    from moldau.cli.servers.supervisor import supervise  # the client it asks its brokers with is no part of a broker
 
     logging_options = {
         "--log-format": arguments.log_format,
@@ -135,7 +135,7 @@ def _supervise(arguments: argparse.Namespace) -> int:
 def _start_again(arguments: argparse.Namespace) -> int:
     if arguments.brokers is not None:
         raise ConfigError("--node-id starts one broker of a cluster that runs, --brokers a whole one: give either")
-    from moldau.cli.supervisor import start_again
+    from moldau.cli.servers.supervisor import start_again
 
     return start_again(arguments.node_id, arguments.data_dir)
 

@@ -10,7 +10,7 @@ from moldau.cli.common import CommandParser, bold, print_json, run_with_cluster,
 from moldau.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
-    from moldau.cli.reset_offsets import Offsets
+    from moldau.cli.coordination.reset_offsets import Offsets
     from moldau.client.cluster import Cluster, TopicPartition
     from moldau.client.groups import GroupDescription
 
@@ -93,7 +93,7 @@ def check_group_options(
 
 
 def _check_times(parser: CommandParser, args: argparse.Namespace) -> None:
-    from moldau.cli.reset_offsets import parse_datetime, parse_duration
+    from moldau.cli.coordination.reset_offsets import parse_datetime, parse_duration
 
     try:
         if args.to_datetime is not None:

@@ -13,7 +13,7 @@ from moldau.cli.common import CommandParser, run, warn
 from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
-    from moldau.cli.dump_rows import Decoder, Options, Row
+    from moldau.cli.records.dump_rows import Decoder, Options, Row
 
 _EXAMPLE = """\
 {prog} --files /var/lib/kafka/orders-0/00000000000000000000.log --print-data-log
@@ -90,7 +90,7 @@ def _decoder(parser: CommandParser, name: str | None) -> Decoder | None:
 
 def _dump(args: argparse.Namespace) -> int:
     contents = bool(args.print_data_log or args.key_decoder_class or args.value_decoder_class or args.state_topic)
-    from moldau.cli.dump_rows import Options
+    from moldau.cli.records.dump_rows import Options
 
     options = Options(
         deep=args.deep_iteration or contents,
@@ -120,7 +120,7 @@ def _dump(args: argparse.Namespace) -> int:
 
 
 def _rows(path: Path, args: argparse.Namespace, options: Options) -> Iterator[Row]:
-    from moldau.cli import dump_rows as rows
+    from moldau.cli.records import dump_rows as rows
 
     if not path.exists():
         yield rows.problem(f"{path}: No such file")

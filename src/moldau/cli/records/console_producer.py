@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from moldau.cli.common import CommandParser, load_properties, parse_key_values, run_client, warn
-from moldau.cli.line_reader import LineReader, LineRecord
+from moldau.cli.records.line_reader import LineReader, LineRecord
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from moldau.cli.confluent import Interruption
+    from moldau.cli.records.confluent import Interruption
 
 _EXAMPLE = """\
 echo hello | {prog} --bootstrap-server localhost:9092 --topic greetings
@@ -110,7 +110,7 @@ def producer_properties(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _produce(args: argparse.Namespace) -> int:
-    from moldau.cli import confluent
+    from moldau.cli.records import confluent
 
     reader = LineReader(load_properties(args.reader_config) | parse_key_values(args.reader_property))
     props = producer_properties(args)

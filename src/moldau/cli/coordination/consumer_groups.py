@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.cli.common import CommandParser, print_json, warn
-from moldau.cli.group_common import (
+from moldau.cli.coordination.group_common import (
     NOTHING,
     add_group_options,
     assignment_text,
@@ -23,7 +23,7 @@ from moldau.cli.group_common import (
     require_groups,
     run_action,
 )
-from moldau.cli.reset_offsets import (
+from moldau.cli.coordination.reset_offsets import (
     all_partitions,
     leaders,
     log_offsets,
@@ -37,7 +37,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import LATEST
 
 if TYPE_CHECKING:
-    from moldau.cli.reset_offsets import Offsets
+    from moldau.cli.coordination.reset_offsets import Offsets
     from moldau.client.cluster import Cluster, TopicPartition
     from moldau.client.groups import CommittedOffset, GroupDescription, Member
 
@@ -103,7 +103,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
 
 
 def _validate_regex(text: str) -> int:
-    from moldau.cli.re2_syntax import complaint
+    from moldau.cli.coordination.re2_syntax import complaint
 
     reason = complaint(text)
     if reason is None:

@@ -1,0 +1,1 @@
+"""Commands around topics and the cluster: configurations, offsets, replicas, leaders, brokers."""

@@ -1,0 +1,1 @@
+"""Commands that start and stop servers: brokers, alone or several at once, and ZooKeeper."""
