@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.raw import RawConnection
-from moldau.errors import ErrorCode
+from moldau.errors import COORDINATOR_UNAVAILABLE, ErrorCode
 from moldau.wire import messages
 from moldau.wire.apis import ApiKey
 
@@ -31,10 +31,6 @@ ASSIGNOR = "range"
 SESSION_TIMEOUT = messages.ms(45_000)
 REBALANCE_TIMEOUT = messages.ms(60_000)
 
-# What a coordinator says until it has loaded its groups; a client asks again.
-LOADING = frozenset(
-    (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
-)
 COORDINATOR_TIMEOUT_S = 30.0
 
 
@@ -46,7 +42,7 @@ def await_coordinator(connection: RawConnection, group_id: str) -> None:
     deadline = time.perf_counter() + COORDINATOR_TIMEOUT_S
     while True:
         code = connection.ask(find).coordinators[0].error_code or connection.ask(fetch).groups[0].error_code
-        if code not in LOADING or time.perf_counter() > deadline:
+        if code not in COORDINATOR_UNAVAILABLE or time.perf_counter() > deadline:
             break
         time.sleep(0.01)
     check(code)

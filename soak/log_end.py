@@ -7,6 +7,8 @@ from typing import Any
 
 import confluent_kafka
 
+from moldau.errors import RETRIABLE
+
 TIMEOUT_S = 120.0
 RETRY_PAUSE_S = 0.05
 
@@ -18,9 +20,6 @@ AWAY = frozenset(
     )
 )
 """The cluster is away for a while: that is what the faults are for."""
-_MOVING = frozenset(
-    (confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION, confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE)
-)
 
 
 def log_end(consumer: Any, where: Any) -> int:
@@ -30,6 +29,6 @@ def log_end(consumer: Any, where: Any) -> int:
         try:
             return int(consumer.get_watermark_offsets(where, timeout=30, cached=False)[1])
         except confluent_kafka.KafkaException as failure:
-            if failure.args[0].code() not in AWAY | _MOVING or time.monotonic() > deadline:
+            if failure.args[0].code() not in AWAY | RETRIABLE or time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_PAUSE_S)

@@ -18,7 +18,7 @@ from bench import group_requests as requests
 from bench.jobs.job import Parameters, Ready
 from bench.jobs.swarm import Steps, Swarm, ask
 from bench.raw import CLIENT_ID, RawConnection
-from moldau.errors import ErrorCode
+from moldau.errors import COORDINATOR_UNAVAILABLE, ErrorCode
 from moldau.wire import messages
 
 LOADING_REST_S = 0.005
@@ -81,7 +81,7 @@ class ClassicMember:
             joined = yield from ask(requests.join(self._group_id, self.member_id, self._topic), rest_s)
             if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 self.member_id = joined.member_id
-            elif joined.error_code in requests.LOADING:
+            elif joined.error_code in COORDINATOR_UNAVAILABLE:
                 rest_s = LOADING_REST_S
             else:
                 requests.check(joined.error_code)
@@ -147,7 +147,7 @@ class ConsumerMember:
 
     def _beat(self, request: Any, rest_s: float) -> Steps:
         answer = yield from ask(request, rest_s)
-        while answer.error_code in requests.LOADING:
+        while answer.error_code in COORDINATOR_UNAVAILABLE:
             answer = yield from ask(request, LOADING_REST_S)
         requests.check(answer.error_code)
         self.generation = answer.member_epoch

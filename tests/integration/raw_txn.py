@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from moldau.errors import ErrorCode
+from moldau.errors import RETRIABLE, ErrorCode
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import ControlType, decode_control_record, decode_records, iter_headers
 from moldau.wire.messages import ms, request_schema
@@ -17,20 +17,12 @@ from tests.integration.waiting import eventually
 
 DEADLINE_S = 20.0
 READ_COMMITTED = 1
-_BUSY = (
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-)
 
 
 def persist(ask: Callable[[], ErrorCode]) -> ErrorCode:
     """Asks again while the broker is busy, as clients do; the first other code."""
     deadline = time.monotonic() + DEADLINE_S
-    while (code := ask()) in _BUSY:
+    while (code := ask()) in RETRIABLE:
         assert time.monotonic() < deadline, code.name
         time.sleep(0.005)
     return code

@@ -19,9 +19,9 @@ from moldau.wire.messages import error
 KIO_ERROR_CODE = type(error(ErrorCode.NONE))
 
 
-def test_error_codes_equal_the_protocol_packages() -> None:
-    theirs = {code.name.upper(): code.value for code in KIO_ERROR_CODE}
-    assert {code.name: code.value for code in ErrorCode} == theirs
+def test_error_codes_and_what_is_retriable_equal_the_protocol_packages() -> None:
+    theirs = {code.name.upper(): (code.value, code.retriable) for code in KIO_ERROR_CODE}
+    assert {code.name: (code.value, code.retriable) for code in ErrorCode} == theirs
 
 
 @pytest.mark.parametrize(

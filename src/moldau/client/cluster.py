@@ -18,7 +18,7 @@ from uuid import UUID
 
 from moldau.client.config import ClientConfig
 from moldau.client.connection import Build, Connection, raise_error, to_error
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import RETRIABLE, UNREACHABLE, ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
@@ -211,7 +211,7 @@ class Cluster:
             results.update(failed)
             for leader, part in by_leader.items():
                 results.update(self._tried(leader, part, partial(self._call_leader, call, leader)))
-            waiting = {tp: value for tp, value in waiting.items() if _is_passing(results[tp])}
+            waiting = {tp: value for tp, value in waiting.items() if _is_retried(results[tp])}
             if not waiting or not self._pause(deadline, results[next(iter(waiting))]):
                 return results
 
@@ -233,7 +233,7 @@ class Cluster:
             results.update(failed)
             for coordinator, part in by_coordinator.items():
                 results.update(self._tried(coordinator.id, part, partial(call, coordinator)))
-            waiting = [key for key in waiting if _is_passing(results[key])]
+            waiting = [key for key in waiting if _is_retried(results[key])]
             if not waiting or not self._pause(deadline, results[waiting[0]]):
                 return results
 
@@ -250,7 +250,7 @@ class Cluster:
                 except KafkaError as error:
                     if error.code in _LOST:
                         self.forget(node)
-                    if not _is_passing(error) or not self._pause(deadline, error):
+                    if not _is_retried(error) or not self._pause(deadline, error):
                         raise
                 else:
                     answers[node] = answer
@@ -269,7 +269,7 @@ class Cluster:
         try:
             return call(part)
         except KafkaError as error:
-            if error.code not in (*_LOST, ErrorCode.BROKER_NOT_AVAILABLE):
+            if error.code not in UNREACHABLE:
                 raise
             self.forget(node_id)
             return dict.fromkeys(part, error)
@@ -353,29 +353,14 @@ class Cluster:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "No broker could be reached: " + "; ".join(failures))
 
 
-# While these last, the same question to whoever is in charge by then gets another answer.
-_LEADER_PASSING = (
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-    ErrorCode.OFFSET_NOT_AVAILABLE,
-)
-_COORDINATOR_PASSING = (
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-)
+# The connection failed. That no address can be reached (BROKER_NOT_AVAILABLE) was found by trying them all.
+_LOST = UNREACHABLE - {ErrorCode.BROKER_NOT_AVAILABLE}
+# A topic that does not exist is reported at once: mostly its name is misspelt.
+_RETRIED = (RETRIABLE | UNREACHABLE) - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 
 
-# The broker itself, not its answer, is the trouble.
-_LOST = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
-_PASSING = (*_LEADER_PASSING, *_COORDINATOR_PASSING, *_LOST, ErrorCode.BROKER_NOT_AVAILABLE)
-
-
-def _is_passing(result: object) -> bool:
-    return isinstance(result, KafkaError) and result.code in _PASSING
+def _is_retried(result: object) -> bool:
+    return isinstance(result, KafkaError) and result.code in _RETRIED
 
 
 def by_topic(values: Mapping[TopicPartition, V]) -> list[tuple[str, list[tuple[int, V]]]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
 from moldau.client.connection import raise_error, to_error
-from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.errors import COORDINATOR_UNAVAILABLE, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 from moldau.wire.primitives import MALFORMED, read_count, read_string
@@ -350,5 +350,5 @@ def _caught(call: Callable[[Broker], R], coordinator: Broker, keys: Sequence[str
 def _raise_coordinator_error(results: Iterable[KafkaError | None]) -> None:
     """A coordinator that has moved says so of every partition; the group has to be asked for elsewhere."""
     for error in results:
-        if error is not None and error.code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+        if error is not None and error.code in COORDINATOR_UNAVAILABLE:
             raise error

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from moldau.client.cluster import Cluster
 from moldau.client.config import ClientConfig
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import UNREACHABLE, KafkaError
 
 # Per process and configuration: a worker reads one range or writes one partition at a time, a driver a few.
 IDLE_CLUSTERS_MAX = 4
@@ -27,7 +27,6 @@ IDLE_CLUSTERS_MAX = 4
 _FIRST_CONTACT_MS_MAX = 10_000
 _BACKOFF_MS_MAX = 1_000
 
-UNREACHABLE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 REACH_HINT = "check the option kafka.bootstrap.servers, and that the broker runs"
 
 R = TypeVar("R")

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from moldau.client.cluster import Cluster, TopicMetadata, TopicPartition
 from moldau.client.connection import to_error
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import RETRIABLE, ErrorCode, KafkaError
 from moldau.spark.columns.encode import Batch, seal
 from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.apis import ApiKey
@@ -41,27 +41,10 @@ _PARTITION_AND_SIZE = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
 _SEQUENCES = 0x7FFF_FFFF  # they count modulo 2^31
 
-# While these last, the same batch may be taken by whoever leads the partition by then.
-_RETRIABLE = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    }
-)
+_RETRIED = (RETRIABLE - {ErrorCode.CORRUPT_MESSAGE}) | {  # brokers before 2.4 say that of a record without its key
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+}
 
 _ADVICE = {
     ErrorCode.MESSAGE_TOO_LARGE: "a record is larger than the topic's max.message.bytes (or the broker's "
@@ -266,7 +249,7 @@ class Producer:
 
     def _lost(self, leader: int, error: KafkaError) -> list[_Failure]:
         """Whether the broker has what was on its way there, nobody knows."""
-        if error.code not in _RETRIABLE:
+        if error.code not in _RETRIED:
             raise error
         requests = self._in_flight.pop(leader, deque())
         failures = [_Failure(batch, error) for request in requests for batch in request.batches.values()]
@@ -304,7 +287,7 @@ class Producer:
         """Raise unless trying again may help. The first batch of a partition that failed counts, the others follow."""
         (topic, partition), code = failure.batch.partition, failure.error.code
         where = f"writing to partition {partition} of topic '{topic}'"
-        if code not in _RETRIABLE or code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if code not in _RETRIED or code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             advice = _ADVICE.get(code, "")
             said = failure.error.message
             raise KafkaError(code, f"{where}: {said if said == advice or not advice else f'{advice} ({said})'}")
@@ -348,7 +331,7 @@ class Producer:
             try:
                 now = self._look_up(name)
             except KafkaError as error:
-                if error.code not in _RETRIABLE:
+                if error.code not in _RETRIED:
                     raise
                 continue  # until the deadline, with the leaders we knew
             self._topics[name] = now._replace(partitions=now.partitions[: len(self._topics[name].partitions)])
@@ -360,7 +343,7 @@ class Producer:
             try:
                 return self._look_up(name, may_create=True)
             except KafkaError as error:
-                if error.code not in _RETRIABLE or time.monotonic() >= deadline:
+                if error.code not in _RETRIED or time.monotonic() >= deadline:
                     raise
             time.sleep(self._options.client.retry_backoff_ms / 1000)
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from moldau.client.admin import create_topic
 from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
 from moldau.client.connection import Connection, to_error
-from moldau.errors import ErrorCode, KafkaError
-from moldau.spark.connections import REACH_HINT, UNREACHABLE
+from moldau.errors import RETRIABLE, UNREACHABLE, ErrorCode, KafkaError
+from moldau.spark.connections import REACH_HINT
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 from moldau.wire.primitives import write_string
@@ -30,16 +30,7 @@ _VERSIONS = {  # the last before KIP-890 gave clients another way
     ApiKey.END_TXN: 3,
     ApiKey.OFFSET_FETCH: 7,
 }
-_PASSING = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.CONCURRENT_TRANSACTIONS,  # the one before is still being ended
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a new topic is not known everywhere at once
-    }
-)
+_RETRIED = RETRIABLE | UNREACHABLE
 _FIRST_PAUSE_S = 0.005  # the end of a transaction takes a few ms; later pauses double up to retry.backoff.ms
 
 # Records are text beside an offset. The topic they are kept under has one partition and stays empty, so this offset is
@@ -161,7 +152,7 @@ class Transactions:
             lambda answer: (result.error_code for found in answer.topics for result in found.partitions),
         )
         try:
-            commit(passing=_PASSING - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+            commit(retried=_RETRIED - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
         except KafkaError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -253,7 +244,7 @@ class Transactions:
         codes: Callable[[Any], Iterable[int]] = lambda answer: (answer.error_code,),
         *,
         deadline: float | None = None,
-        passing: Collection[ErrorCode] = _PASSING,
+        retried: Collection[ErrorCode] = _RETRIED,
     ) -> Any:
         """The coordinator's answer, once it has no error; all these requests may be sent twice."""
         deadline = self._deadline() if deadline is None else deadline
@@ -270,7 +261,7 @@ class Transactions:
                     raise
                 error = unreachable
                 self._cluster.close()
-            if error.code not in (*UNREACHABLE, *passing) or time.monotonic() >= deadline:
+            if error.code not in retried or time.monotonic() >= deadline:
                 raise _told(error, coordinator) from error
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.clear()

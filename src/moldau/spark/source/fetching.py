@@ -23,7 +23,7 @@ import pyarrow as pa
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import Cluster
 from moldau.client.connection import Connection, raise_error, to_error
-from moldau.errors import CorruptRecordError, DataLossError, ErrorCode, KafkaError
+from moldau.errors import RETRIABLE, CorruptRecordError, DataLossError, ErrorCode, KafkaError
 from moldau.spark.columns import batches
 from moldau.spark.columns.decode import Decoder
 from moldau.spark.columns.kernels import BASE_OFFSET, END, LAST_OFFSET, Bytes, Int64s
@@ -47,23 +47,11 @@ _MAX_WAIT_MS = 500
 _GONE_AFTER_MS = 5_000
 _TOPIC_ID_FROM = 13
 
-# While these last, the same question gets another answer later, perhaps from another broker.
-_PASSING = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.OFFSET_OUT_OF_RANGE,  # of a replica that lags; what is out of the log's range is lost
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_SERVER_ERROR,  # what remote storage had, say; Java's consumer asks again, too
-    }
-)
+_RETRIED = (RETRIABLE - {ErrorCode.CORRUPT_MESSAGE}) | {  # what is corrupt on the broker's disk stays so
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.OFFSET_OUT_OF_RANGE,  # of a replica that lags; what is out of the log's range is lost
+    ErrorCode.UNKNOWN_SERVER_ERROR,  # remote storage had an error, for example; Java's consumer retries too
+}
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 
 
@@ -254,7 +242,7 @@ class _Source:
         timeout_ms = self._plan.client.api_timeout_ms
         if error.code in _GONE and waited_ms > min(_GONE_AFTER_MS, timeout_ms):
             return self._lost(position, self._wanted.end, f"the topic is gone ({error.message})")
-        if error.code not in _PASSING | _GONE or waited_ms > timeout_ms:
+        if error.code not in _RETRIED or waited_ms > timeout_ms:
             raise error
         self._leader = None
         self._cluster.close()  # an answer may still come on the old connection

@@ -18,7 +18,7 @@ from uuid import UUID
 from moldau.client.admin import OffsetInfo, epoch_end_offsets, list_offsets
 from moldau.client.cluster import Cluster, TopicPartition
 from moldau.client.connection import to_error
-from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.errors import RETRIABLE, ConfigError, ErrorCode, KafkaError
 from moldau.spark.connections import ask_patiently
 from moldau.spark.source.offsets import Offsets
 from moldau.spark.source.read_options import Boundary, ReadOptions
@@ -30,7 +30,6 @@ from moldau.wire.uuids import ZERO_UUID
 _ASKED_AGAIN_AFTER_MS = (200, 500, 1_000)
 
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-_PASSING = (*_GONE, ErrorCode.LEADER_NOT_AVAILABLE)
 
 R = TypeVar("R")
 
@@ -100,7 +99,7 @@ class TopicOffsets:
             pattern = re.compile(subscription.pattern)
             topics = [topic for topic in topics if not topic.is_internal and pattern.search(topic.name)]
         for topic in topics:
-            if topic.error and topic.error not in _PASSING:
+            if topic.error and topic.error not in RETRIABLE:
                 raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {to_error(topic.error).message}")
         self.topic_ids = {t.name: t.topic_id for t in topics if t.partitions and t.topic_id != ZERO_UUID}
         found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}

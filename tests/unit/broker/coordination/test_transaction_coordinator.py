@@ -13,7 +13,7 @@ from offline import ADVERTISED, LISTENER, OfflineBroker
 
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
-from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.errors import RETRIABLE, ErrorCode, KafkaError, StorageError
 from moldau.log.partition_log import PartitionLog
 from moldau.metadata.records import ConfigRecord
 from moldau.wire.apis import ApiKey
@@ -22,12 +22,6 @@ from moldau.wire.messages import ms
 
 ID = "t"
 PARTITIONS = 3
-_BUSY = {
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-}
 
 
 class Died(BaseException):
@@ -126,7 +120,7 @@ class Producer:
             if name in self.done:
                 continue
             self.asked = self.asked | {name}
-            while (code := await step(broker)) in _BUSY:
+            while (code := await step(broker)) in RETRIABLE:
                 await asyncio.sleep(0.001)
                 self._is_alive()
             assert code is ErrorCode.NONE, f"{name}: {code.name}"

@@ -34,7 +34,7 @@ from moldau.coordinators.offsets.commits import (
     records_of,
 )
 from moldau.coordinators.transactions.transaction import Identity
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import UNREACHABLE, ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.offset_commit import encode_commit_response
 from moldau.wire.uuids import ZERO_UUID
@@ -59,8 +59,6 @@ _GROUP_ERROR_SINCE = 2
 _LOADING_KNOWN_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_SINCE = 5
-
-_BETWEEN_BROKERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 _Refusals = dict[int, ErrorCode]
 _Indexes = tuple[str | None, uuid.UUID | None, Sequence[int]]
@@ -130,7 +128,7 @@ def _entry(node: BrokerNode, context: RequestContext, request: Any, partition: P
 
 def _as_told(code: ErrorCode) -> ErrorCode:
     """What went wrong between brokers is to a producer as if its group were being loaded: it asks again."""
-    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in _BETWEEN_BROKERS else code
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in UNREACHABLE else code
 
 
 def _offsets(node: BrokerNode, request: Any) -> Work[tuple[list[Offset], _Refusals]]:

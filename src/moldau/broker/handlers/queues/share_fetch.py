@@ -16,7 +16,7 @@ from moldau.broker.turns import Work
 from moldau.coordinators.share.heartbeat import MEMBER_ID_LENGTH_MAX
 from moldau.coordinators.share.partition import Ack, AckType, Wanted
 from moldau.coordinators.share.state_shard import ShareKey
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import COORDINATOR_UNAVAILABLE, ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.uuids import ZERO_UUID
 
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 
 _RENEW_SINCE = 2
 _RECORD_LIMIT = 1
-_LOADING = frozenset(
-    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
-)
-"""The state of a partition cannot be had right now. Clients of ShareFetch know no such error: there is nothing to give
-them for the time being."""
 
 Outcome = KafkaError | None
 Given = dict[ShareKey, "Delivery | KafkaError"]
@@ -165,7 +160,8 @@ def _find(
         try:
             found.append(node.share_partitions.get(key, config))
         except KafkaError as refusal:
-            if refusal.code not in _LOADING:
+            # Clients of ShareFetch know no such error: until the state of the partition is here, they get nothing.
+            if refusal.code not in COORDINATOR_UNAVAILABLE:
                 refused[key] = refusal
     return found, refused
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.coordination.transaction_coordinator import Admission, Entry
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.transaction import Identity
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import COORDINATOR_UNAVAILABLE, UNREACHABLE, ErrorCode, KafkaError
 from moldau.log.producer_state import NO_EPOCH
 from moldau.wire.batch import BatchHeader, is_transactional, read_header
 from moldau.wire.produce import ProduceRequest
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 _ABORTABLE_SINCE = 11
 _ADDS_SINCE = 12
 
-_ASK_AGAIN = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        # Between brokers:
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
+_RETRIED = COORDINATOR_UNAVAILABLE | UNREACHABLE
 
 
 class Gate:
@@ -99,7 +89,7 @@ class Gate:
     def _as_told(self, error: KafkaError) -> KafkaError:
         """Clients that do not add partitions know no coordinator here: they try again after this code, and no other."""
         waits = error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._admission is not Admission.ADD
-        if waits or error.code in _ASK_AGAIN:
+        if waits or error.code in _RETRIED:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction cannot be verified yet: {error.message}")
         return error
 
