@@ -1,4 +1,7 @@
-"""Every example of the README and of docs/applications.md runs as it stands there, and ends quietly."""
+"""Every example of the README and of the pages under docs/ runs as it is printed, and ends quietly.
+
+`docs/commands.md` has a test of its own (`cli/test_cli_documents.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,38 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from soak.broker_process import BrokerProcess
+from moldau.config.broker import BrokerConfig
+from moldau.config.properties import parse_properties
+from soak.broker_process import BrokerProcess, free_port
 
 ROOT = Path(__file__).parents[2]
-PAGES = "".join((ROOT / page).read_text() for page in ("README.md", "docs/applications.md"))
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGES, flags=re.MULTILINE | re.DOTALL)
-PYTHON = [code for language, code in BLOCKS if language == "python"]
-SHELL = [code for language, code in BLOCKS if language == "sh"]
+PAGES = (
+    "README.md",
+    "docs/applications.md",
+    "docs/testing.md",
+    "docs/server.md",
+    "docs/cluster.md",
+    "docs/spark-quickstart.md",
+)
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    """Each block in this language, with a name for it."""
+    for page in PAGES:
+        found = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+        yield from ((f"{page}-{number}", code) for number, code in enumerate(found, 1))
+
+
+PYTHON = dict(blocks("python"))
+SHELL = dict(blocks("sh"))
+TESTS = {name: code for name, code in PYTHON.items() if "def test_" in code}
+SCRIPTS = {name: code for name, code in PYTHON.items() if "# → " in code}
+CONFTEST = next(code for code in PYTHON.values() if "def kafka_broker_config" in code)
 
 
 def run(command: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,42 +51,78 @@ def run(command: list[str], cwd: Path, **environment: str) -> subprocess.Complet
         env={**os.environ, **environment, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=110,  # Spark's, on a busy machine
+        timeout=110,  # Spark on a busy machine
         check=False,
     )
 
 
-def test_every_example_is_a_test_a_configuration_of_tests_or_says_what_it_prints() -> None:
-    assert [code for code in PYTHON if not re.search(r"def test_|def kafka_broker_config|# → ", code)] == []
+def run_shell(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(["bash", "-c", f"set -eo pipefail\n{code}"], folder, **environment)
 
 
-@pytest.mark.parametrize("code", [code for code in PYTHON if "def test_" in code])
-def test_a_test_of_the_readme_passes(code: str, tmp_path: Path) -> None:
-    (tmp_path / "test_readme_example.py").write_text(code)
-    (tmp_path / "conftest.py").write_text(next(code for code in PYTHON if "def kafka_broker_config" in code))
+def test_every_example_is_a_test_a_conftest_or_states_what_it_prints() -> None:
+    assert [name for name, code in PYTHON.items() if name not in TESTS | SCRIPTS and code != CONFTEST] == []
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_test_of_the_pages_passes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(TESTS[name])
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 
 
-@pytest.mark.parametrize("code", [code for code in PYTHON if "# → " in code])
-def test_a_script_of_the_readme_runs(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_of_the_pages_prints_what_it_states(name: str, tmp_path: Path) -> None:
+    code = SCRIPTS[name]
     (tmp_path / "example.py").write_text(code)
     done = run([sys.executable, "example.py"], tmp_path)
     promised = "".join(f"{line}\n" for line in re.findall(r"# → (.*)", code))
     assert (done.returncode, done.stdout) == (0, promised), done.stderr
     assert "Traceback" not in done.stderr
-    if "spark" not in code:  # whose JVM has a word to say about itself
+    if "spark" not in code:  # Spark's JVM prints warnings of its own
         assert done.stderr == ""
 
 
-def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path) -> None:
-    (script,) = SHELL
+def test_the_commands_for_one_broker_run_in_their_order(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {"log.dirs": tmp_path / "moldau-data"}) as broker:
-        code = "set -eo pipefail\n" + script.replace("localhost:9092", broker.bootstrap)
-        done = run(["bash", "-c", code], tmp_path, **broker.environment)
+        code = SHELL["docs/server.md-1"].replace("localhost:9092", broker.bootstrap)
+        done = run_shell(code, tmp_path, **broker.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Created topic orders." in done.stdout
         assert "\nhello\n" in done.stdout
         assert "payload: hello" in done.stdout
         assert broker.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("README.md-1", ["healthy", "Created topic orders.", "\nhello\n"]),
+        ("docs/cluster.md-1", ["healthy", "broker 2 is ready"]),
+    ],
+)
+def test_the_commands_for_a_cluster_run_in_their_order(name: str, printed: list[str], tmp_path: Path) -> None:
+    port, environment = free_port(3), {"XDG_RUNTIME_DIR": str(tmp_path)}
+    code = SHELL[name].replace("--brokers 3", f"--brokers 3 --port {port}")
+    code = re.sub(
+        r"^(.*)(moldau cluster status|kafka-[a-z-]+)", rf"\1\2 --bootstrap-server 127.0.0.1:{port}", code, flags=re.M
+    )
+    try:
+        done = run_shell(code, tmp_path, **environment)
+    finally:
+        run_shell("moldau stop || true", tmp_path, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [text for text in printed if text not in done.stdout] == []
+    assert f"stopping the brokers on PLAINTEXT://127.0.0.1:{port}, " in done.stdout
+
+
+def test_every_block_of_commands_is_run_by_a_test_above() -> None:
+    assert SHELL.keys() == {"README.md-1", "docs/server.md-1", "docs/cluster.md-1"}
+
+
+@pytest.mark.parametrize(("name", "code"), blocks("properties"))
+def test_a_configuration_of_the_pages_is_valid(name: str, code: str) -> None:
+    _, warnings = BrokerConfig.from_properties(parse_properties(code), strict=True)
+    assert warnings == [], name

@@ -112,7 +112,7 @@ def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) ->
     return start_in_background(
         ["start", *(each for each in given if each not in DAEMON_FLAGS)],
         name=arguments.properties.stem if arguments.properties is not None else "server",
-        is_ready=running.is_running,
+        is_ready=running.is_ready,
         stop="kafka-server-stop",
     )
 

@@ -91,6 +91,13 @@ def is_running(pid: int, kind: str = BROKER) -> bool:
     return any(facts["pid"] == pid for facts in find_running(kind))
 
 
+def is_ready(pid: int) -> bool:
+    """Whether a broker runs in this process; for `moldau start --brokers`, whether all its brokers run."""
+    found = list(find_running())
+    expected = next((facts.get("brokers", 0) for facts in found if facts["pid"] == pid), None)
+    return expected is not None and sum(facts.get("parent") == pid for facts in found) >= expected
+
+
 def wait_until_ended(pids: Iterable[int], timeout_s: float, kind: str = BROKER) -> bool:
     """False, with a word about it on standard error, when one of these processes still runs then."""
     deadline_s = time.monotonic() + timeout_s
