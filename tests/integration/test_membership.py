@@ -106,7 +106,7 @@ async def test_a_controller_that_is_deposed_while_it_starts_keeps_its_logs(
     after = server_of(tmp_path, 1, QUICK)
     starting = asyncio.ensure_future(after.start())
     async with asyncio.timeout(10):
-        while not after.node._is_open:
+        while not after.node.is_open:
             await asyncio.sleep(0)
     assert [one.name for one in after.node.hosted] == ["t-0"]
     after.give_up()

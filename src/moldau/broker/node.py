@@ -11,18 +11,22 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from moldau.broker.background import BackgroundTasks
 from moldau.broker.cluster import adoption
 from moldau.broker.cluster.controller_shell import ControllerShell
 from moldau.broker.cluster.forwarding import FORWARDED
 from moldau.broker.cluster.leader_lease import Vigil
+from moldau.broker.cluster.local_broker import LocalBroker
 from moldau.broker.cluster.lost_brokers import LostBrokers
 from moldau.broker.cluster.membership import Membership
+from moldau.broker.cluster.metadata_cache import MetadataCache
+from moldau.broker.cluster.metadata_follower import Listeners, MetadataFollower
 from moldau.broker.cluster.packed_metadata import PackedMetadata
 from moldau.broker.cluster.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_S, Build, Peers
 from moldau.broker.coordination.coordinator_shell import Coordinator
@@ -38,14 +42,14 @@ from moldau.broker.replicas.group_commit import GroupCommit
 from moldau.broker.replicas.hosted_partitions import HostedPartitions
 from moldau.broker.replicas.replica_manager import ReplicaManager
 from moldau.broker.turns import Turns, Work
-from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
+from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.share.state_shard import ShareStateShard
 from moldau.coordinators.transactions.shard import TransactionShard
-from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.errors import ErrorCode, KafkaError
 from moldau.log.manager import LogManager
-from moldau.metadata.image import MetadataImage, TopicImage
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import BrokerRecord, Record, RemoveBrokerRecord
 from moldau.metadata.stores.local_store import LocalStore
 
@@ -72,14 +76,20 @@ class BrokerNode:
         loop: asyncio.AbstractEventLoop,
         environment: Environment = REAL,
     ) -> None:
-        self.config = config
         self.loop = loop
         self.environment = environment
         self.clock = environment.wall_clock
         self.monotonic_ms = environment.monotonic
         self.node_id = config.node_id
-        self.broker_epoch = -1
-        """Of this life of the broker, as the controller counted it; -1 before it registered."""
+        self.local = LocalBroker(config)
+        self.advertised = self.local.advertised
+        self.metadata = MetadataCache(self.local)
+        self.tasks = BackgroundTasks(loop)
+        self.spawn = self.tasks.spawn
+        self.applied = self.metadata.applied
+        self.follow = self.metadata.follow
+        self.topic_config = self.metadata.topic_config
+        self.address_of, self.address_in = self.metadata.address_of, self.metadata.address_in
         directories = [Path(os.path.abspath(directory)) for directory in config.log_dirs]
         self.threads = environment.make_threads(loop, directories)
         self.group_commit = GroupCommit(loop, self.threads.disk)
@@ -90,7 +100,6 @@ class BrokerNode:
         self.producer_ids = ProducerIds(self)
         self.lost_brokers = LostBrokers(self)
         self.packed_metadata = PackedMetadata(self)
-        self.image = MetadataImage()
         self.controller = ControllerShell(self)
         self.peers = Peers(self)
         self.membership: Membership | None = None
@@ -101,19 +110,11 @@ class BrokerNode:
         self.share_partitions = SharePartitions(self)
         self.hosted = HostedPartitions(self)
         self.find_partition = self.hosted.find
-        self.advertised: dict[str, tuple[str, int]] = {}
-        """Where clients of each listener find this broker; known once the listeners are bound."""
         self.is_serving = asyncio.Event()
         """From the moment that clients may come; before, a broker only talks to its cluster."""
-        self._rejected_overrides: tuple[Mapping[str, str], Mapping[str, str]] | None = None
-        self._following = asyncio.Lock()
-        self._newest = self.image
-        self._is_open = False
+        self.is_open = False
+        """Whether the logs are loaded, and recovered where that was needed."""
         self.is_closing = False
-        self._applied = asyncio.Condition()
-        self._applied_version = -1
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_closing = False
         self.logs = LogManager(
             directories,
             default_config=TopicConfig.resolve({}, config),
@@ -125,6 +126,22 @@ class BrokerNode:
             single_replica=not config.is_clustered,
         )
 
+        self.follower = MetadataFollower(
+            self.local,
+            self.metadata,
+            self.hosted,
+            in_thread=self.threads.files,
+            listeners=Listeners(
+                config=[self.connections.configure],
+                brokers=[self.lost_brokers.follow, self.peers.follow],
+                topics=[self.coordinators.follow, self.share_partitions.follow],
+                applied=[partial(self.controller.feed.made_true, self.node_id)],
+            ),
+            metrics=self.metrics,
+        )
+        self.retry_logs = self.follower.retry_logs
+        self._following: asyncio.Task[None] | None = None
+
     # -- life
 
     def open(self) -> None:
@@ -132,13 +149,13 @@ class BrokerNode:
         adoption.refuse_folders_of_a_cluster(self.logs.directories)
         self.logs.lock()
         self.logs.check_in()
-        self.begin_with(self.controller.open_alone(LocalStore(self.logs.directories[0] / METADATA_FILE)))
+        self.metadata.begin_with(self.controller.open_alone(LocalStore(self.logs.directories[0] / METADATA_FILE)))
         self.open_logs()
         self.is_serving.set()
 
     def open_logs(self) -> None:
         """Loads (and after a crash recovers) the logs, and makes them what the image says. Blocks."""
-        self._apply_broker_overrides()
+        self.follower.apply_config()
         self.logs.open(self.topic_config, progress=_log_progress())
         if not self.config.is_clustered and self.image.version == 0 and self.logs.logs:
             self._adopt()
@@ -147,14 +164,20 @@ class BrokerNode:
         self.hosted.prepare(topics, self.image, self.image)
         for _ in self.hosted.match(topics):
             pass  # `begin` follows them all
-        self._is_open = True
+        self.is_open = True
+
+    def follow_metadata(self) -> None:
+        """The logs are open: from now on every newer image comes into force. On the loop."""
+        if self._following is None:
+            self._following = self.spawn(self.follower.run())
 
     def begin(self) -> None:
-        """The logs are open: leads, follows and coordinates what the image says. On the loop."""
+        """Leads, follows and coordinates what the image says. On the loop."""
+        self.follow_metadata()
+        self.lost_brokers.begin(self.image)
         self.replication.follow(list(self.hosted))
         self.coordinators.follow()
-        self.spawn(self._tell_applied(self.image.version))  # the first image came into force without a word
-        self._catch_up()
+        self.spawn(self.metadata.set_applied(self.image.version))  # nobody was told of the first image yet
 
     def _adopt(self) -> None:
         adoption.check(self.logs, METADATA_FILE)
@@ -163,18 +186,14 @@ class BrokerNode:
             "for each until you set it",
             extra={"partitions": len(self.logs.logs)},
         )
-        self.begin_with(self.controller.adopt(adoption.records_of(self.logs.logs, self.node_id)))
+        self.metadata.begin_with(self.controller.adopt(adoption.records_of(self.logs.logs, self.node_id)))
 
     async def close(self) -> None:
         """Everything to the disk, the clean-shutdown mark last. A disk that hangs is left behind after a while."""
         self.share_partitions.stop()
         self.coordinators.stop()
         self.replication.stop()
-        self._is_closing = True
-        for task in tuple(self._tasks):
-            task.cancel()
-        while self._tasks:  # the end of one may begin another
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.close()
         self.peers.close()
         await self.threads.settle(DISKS_SETTLE_TIMEOUT_S)  # what the cancelled tasks began
         await self.threads.files(partial(self.logs.close, self.broker_epoch, timeout_s=DISKS_CLOSE_TIMEOUT_S))
@@ -186,15 +205,6 @@ class BrokerNode:
             log.error("the metadata store does not answer: it is left as it is")
         self.threads.stop()
 
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task the node keeps alive, and ends when it closes."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if self._is_closing:
-            task.cancel()
-        return task
-
     def disconnected(self, connection: ClientConnection) -> None:
         """Was it a broker that followed this controller? Then somebody has to look after it."""
         broker_id = self.controller.feed.broker_of(connection)
@@ -202,6 +212,26 @@ class BrokerNode:
             self.spawn(self.membership.probe(broker_id))
 
     # -- reading
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.local.config
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.local.broker_epoch
+
+    @broker_epoch.setter
+    def broker_epoch(self, broker_epoch: int) -> None:
+        self.local.broker_epoch = broker_epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.image
+
+    @property
+    def newest_image(self) -> MetadataImage:
+        return self.metadata.newest
 
     @property
     def groups(self) -> Coordinator[GroupShard]:
@@ -221,40 +251,15 @@ class BrokerNode:
 
     @property
     def live_brokers(self) -> frozenset[int]:
-        return frozenset(one.broker_id for one in self.image.brokers.values() if not one.fenced) or frozenset(
-            (self.node_id,)
-        )
-
-    def address_of(self, broker_id: int) -> tuple[str, int]:
-        """Where other brokers find that one."""
-        return self.address_in(self.image, broker_id)
-
-    def address_in(self, image: MetadataImage, broker_id: int) -> tuple[str, int]:
-        broker = image.brokers.get(broker_id)
-        if broker is None or not broker.endpoints:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered")
-        named = [endpoint for endpoint in broker.endpoints if endpoint[0] == self._inter_broker_listener]
-        _, host, port, _ = (named or broker.endpoints)[0]
-        return host, port
+        return self.metadata.live_brokers
 
     @property
     def inter_broker_address(self) -> tuple[str, int]:
-        """Where other brokers find this one."""
-        return self.advertised[self._inter_broker_listener]
+        return self.local.inter_broker_address
 
     @property
     def endpoints(self) -> tuple[tuple[str, str, int, str], ...]:
-        """Name, host, port and security protocol of each listener, as others reach it."""
-        protocols = {listener.name: listener.protocol for listener in self.config.listeners}
-        return tuple((name, host, port, protocols[name]) for name, (host, port) in self.advertised.items())
-
-    @property
-    def _inter_broker_listener(self) -> str:
-        name = self.config.inter_broker_listener_name
-        return name.upper() if name is not None else self.config.listeners[0].name
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        return TopicConfig.resolve(self.image.topic_config(topic), self.config)
+        return self.local.endpoints
 
     # -- changing
 
@@ -294,118 +299,6 @@ class BrokerNode:
 
         await self.change_metadata(plan)
         self.broker_epoch = self.image.brokers[self.node_id].broker_epoch
-
-    def follow(self, image: MetadataImage) -> None:
-        """Makes a newer image true, soon; of several that come meanwhile only the last."""
-        if image.version <= self._newest.version:
-            return
-        self._newest = image
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        if self._is_open and not self._following.locked() and self.image is not self._newest:
-            self.spawn(self._follow())
-
-    def begin_with(self, image: MetadataImage) -> None:
-        """The first image; `open_logs` makes it true."""
-        self.image = image
-        self._applied_version = image.version
-        self.lost_brokers.begin(image)
-        if image.version >= self._newest.version:
-            self._newest = image
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the logs are loaded, and recovered where that was needed."""
-        return self._is_open
-
-    @property
-    def newest_image(self) -> MetadataImage:
-        """The one in force, or a newer one that is being made true."""
-        return self._newest
-
-    async def applied(self, version: int) -> None:
-        """Returns when an image of that version, or a later one, is wholly in force."""
-        async with self._applied:
-            await self._applied.wait_for(lambda: self._applied_version >= version)
-
-    async def _follow(self) -> None:
-        async with self._following:
-            while self.image is not (newest := self._newest):
-                try:
-                    await self._make_true(newest)
-                except Exception:
-                    # A slip with one partition must not keep this broker from ever hearing of the others.
-                    self.metrics.unexpected_errors += 1
-                    log.exception("a change of metadata is not wholly in force", extra={"version": newest.version})
-                    self.image = newest
-                self.controller.feed.made_true(self.node_id, newest.version)
-                await self._tell_applied(newest.version)
-
-    async def _tell_applied(self, version: int) -> None:
-        self._applied_version = version
-        async with self._applied:
-            self._applied.notify_all()
-
-    async def _make_true(self, after: MetadataImage) -> None:
-        before = self.image
-        changed = self._changed_topics(before, after)
-        if changed:
-            await self.threads.files(self.hosted.prepare, changed, before, after)
-        self.image = after
-        if self._apply_broker_overrides():
-            changed = list(after.topics.values())
-        await self.hosted.follow(changed)
-        replaced = [topic for topic in changed if _takes_a_name(topic, before)]
-        if replaced:  # whose logs could not be made while those of the topics before them were there
-            await self.threads.files(self.hosted.prepare, replaced, MetadataImage(), after)
-            await self.hosted.follow(replaced)
-        if after.brokers is not before.brokers:
-            self.lost_brokers.follow(before, after)
-            self.peers.follow(before, after)
-        if changed or len(after.topics) != len(before.topics):
-            self.coordinators.follow()
-            self.share_partitions.follow()
-
-    def _changed_topics(self, before: MetadataImage, after: MetadataImage) -> list[TopicImage]:
-        """Topics whose partitions or configuration may differ. An image shares what did not change, so `is` tells."""
-        return [
-            topic
-            for name, topic in after.topics.items()
-            if before.topics.get(name) is not topic or before.topic_config(name) is not after.topic_config(name)
-        ]
-
-    async def retry_logs(self) -> None:
-        async with self._following:
-            await self.hosted.retry()
-        self._catch_up()  # with what came meanwhile
-
-    def _apply_broker_overrides(self) -> bool:
-        """True when a dynamic broker configuration changed something.
-
-        What is stored was checked, but against another server.properties perhaps: values that no longer fit are left
-        out, and the broker serves on. Those in which all brokers have to agree are in force in any case.
-        """
-        own, cluster = wanted = (self.image.broker_config(self.node_id), self.image.broker_config(None))
-        if wanted in ((self.config.dynamic, self.config.dynamic_default), self._rejected_overrides):
-            return False
-        before = self.config
-        try:
-            self.config = self.config.with_overrides(own, cluster)
-        except ConfigError as error:
-            self._rejected_overrides = wanted
-            log.error("the dynamic broker configuration is not in force", extra={"why": str(error)})
-            agreed = {key: cluster[key] for key in CLUSTER_WIDE if key in cluster}
-            self.config = self.config.with_overrides(self.config.dynamic, {**self.config.dynamic_default, **agreed})
-        if self.config is before:
-            return False
-        self.connections.configure(self.config)
-        return True
-
-
-def _takes_a_name(topic: TopicImage, before: MetadataImage) -> bool:
-    known = before.topics.get(topic.name)
-    return known is not None and known.topic_id != topic.topic_id
 
 
 def _log_progress() -> Callable[[int, int], None]:

@@ -28,7 +28,8 @@ async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
         me = BrokerRecord(
             node.node_id, node.image.version + 1, ((LISTENER, *ADVERTISED, "PLAINTEXT"),), config.broker_rack
         )
-        node.begin_with(node.controller.adopt([me]))
+        node.metadata.begin_with(node.controller.adopt([me]))
+        node.begin()
         nodes.append(node)
         return OfflineBroker(node)
 

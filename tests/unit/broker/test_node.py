@@ -21,6 +21,7 @@ def open_node(folder: Path) -> BrokerNode:
     config, _ = BrokerConfig.from_properties({"log.dirs": str(folder)})
     node = BrokerNode(config, asyncio.get_running_loop())
     node.open()
+    node.begin()
     return node
 
 
@@ -122,6 +123,7 @@ async def test_dynamic_values_that_no_longer_fit_are_left_out_and_changes_go_on(
     config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "log.cleaner.min.compaction.lag.ms": "100"})
     node = BrokerNode(config, asyncio.get_running_loop())
     node.open()
+    node.begin()
     assert node.config is config
     topic_id = random_uuid()
     await node.change_metadata(lambda image: [TopicRecord("t", topic_id), PartitionRecord(topic_id, 0, (1,), (1,), 1)])
@@ -165,7 +167,7 @@ async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> 
     node.follow(image)
     waiting = asyncio.ensure_future(node.applied(image.version))
     await asyncio.sleep(0)
-    node.begin_with(node.newest_image)
+    node.metadata.begin_with(node.newest_image)
     node.open_logs()
     node.begin()
     await asyncio.wait_for(waiting, 10)

@@ -91,8 +91,9 @@ class Membership:
         await node.threads.metadata(self._store.campaign, self._candidate, self._told)
         node.spawn(self._follow_forever())
         await self._patiently("waiting for a controller", self._has_image.wait)
-        node.begin_with(node.newest_image)
+        node.metadata.begin_with(node.newest_image)
         await node.threads.files(self._open_logs)
+        node.follow_metadata()
         await self._patiently("waiting to be registered", self._register)
         node.begin()
         node.spawn(self._beat_forever())
@@ -261,7 +262,7 @@ class Membership:
                         node.follow(newer)
                         await node.applied(newer.version)
                     else:
-                        node.begin_with(newer)
+                        node.metadata.begin_with(newer)
                         self._has_image.set()
                 elif image.cluster_id:  # before there is one, nothing is known, and no log would seem to belong here
                     self._has_image.set()

@@ -75,8 +75,8 @@ class Lives:
         )
         node = BrokerNode(config, asyncio.get_running_loop())
         node.open()
+        node.begin()
         node.advertised[LISTENER] = ADVERTISED
-        node.coordinators.follow()
         self._nodes.append(node)
         return OfflineBroker(node)
 

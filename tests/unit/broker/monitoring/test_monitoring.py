@@ -160,7 +160,7 @@ async def test_a_broker_says_why_it_is_not_ready(start_offline: StartOffline) ->
     assert health.why_not_ready() == []
     node.is_serving.clear()
     assert health.why_not_ready() == ["the broker does not serve clients yet"]
-    node._is_open = False
+    node.is_open = False
     node.is_closing = True
     assert health.why_not_ready() == ["the broker is stopping", "the logs are not loaded yet"]
     assert health.why_unhealthy() == []
@@ -176,8 +176,8 @@ async def test_metadata_that_is_not_in_force_for_long_makes_a_broker_unready(
     health = Health(node)
     monkeypatch.setattr("moldau.broker.monitoring.health.BEHIND_MAX_S", 0.0)
     probing = asyncio.ensure_future(health.probe_forever())
-    node._newest = node.image.apply([])
-    object.__setattr__(node._newest, "version", node.image.version + 1)
+    node.metadata.newest = node.image.apply([])
+    object.__setattr__(node.metadata.newest, "version", node.image.version + 1)
     await until(health.why_not_ready)
     assert health.why_not_ready() == [
         f"metadata version {node.image.version} is in force, {node.image.version + 1} is known"

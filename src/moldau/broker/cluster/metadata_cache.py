@@ -1,0 +1,74 @@
+"""The metadata that this broker goes by: the image in force, and the newest one that it knows of.
+
+Requests read `image`, on the event loop. The controller, or whoever fetches from it, hands in newer images (`follow`);
+`metadata_follower` makes each of them true and then puts it in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.config.topic import TopicConfig
+from moldau.errors import ErrorCode, KafkaError
+from moldau.metadata.image import MetadataImage
+
+
+class MetadataCache:
+    def __init__(self, me: LocalBroker) -> None:
+        self.image = MetadataImage()
+        """In force."""
+        self.newest = self.image
+        """The one in force, or a newer one that is being made true."""
+        self.is_newer = asyncio.Event()
+        """Set while the newest image is not in force."""
+        self._me = me
+        self._applied = asyncio.Condition()
+        self._applied_version = -1
+
+    # -- reading
+
+    @property
+    def live_brokers(self) -> frozenset[int]:
+        live = frozenset(one.broker_id for one in self.image.brokers.values() if not one.fenced)
+        return live or frozenset((self._me.node_id,))
+
+    def address_of(self, broker_id: int) -> tuple[str, int]:
+        """Where other brokers find that one."""
+        return self.address_in(self.image, broker_id)
+
+    def address_in(self, image: MetadataImage, broker_id: int) -> tuple[str, int]:
+        broker = image.brokers.get(broker_id)
+        if broker is None or not broker.endpoints:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered")
+        named = [endpoint for endpoint in broker.endpoints if endpoint[0] == self._me.inter_broker_listener]
+        _, host, port, _ = (named or broker.endpoints)[0]
+        return host, port
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        return TopicConfig.resolve(self.image.topic_config(topic), self._me.config)
+
+    # -- newer images
+
+    def begin_with(self, image: MetadataImage) -> None:
+        """The first image, in force before the logs are opened."""
+        self.image = image
+        self._applied_version = image.version
+        if image.version >= self.newest.version:
+            self.newest = image
+
+    def follow(self, image: MetadataImage) -> None:
+        """A newer image is to be in force soon; of several that come meanwhile only the last."""
+        if image.version > self.newest.version:
+            self.newest = image
+            self.is_newer.set()
+
+    async def applied(self, version: int) -> None:
+        """Returns when an image of that version, or a later one, is wholly in force."""
+        async with self._applied:
+            await self._applied.wait_for(lambda: self._applied_version >= version)
+
+    async def set_applied(self, version: int) -> None:
+        self._applied_version = max(self._applied_version, version)
+        async with self._applied:
+            self._applied.notify_all()
