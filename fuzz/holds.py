@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fuzz.largest import Existing, Largest, largest_requests
 from fuzz.watched_broker import SECONDS
-from moldau.broker.served import SERVED
+from moldau.broker.handlers.api_table import API_TABLE
 from moldau.client.admin import create_topic
 from moldau.client.cluster import Cluster
 from moldau.client.config import ClientConfig, parse_servers
@@ -86,10 +86,10 @@ def attack(broker: WatchedBroker, *, only: str = "", entries_max: int = sys.maxs
     """The largest requests of all APIs, or of those whose name has `only` in it, with `entries_max` entries at most."""
     existing = _prepare(broker.bootstrap)
     with _neighbour(broker) as slowest:
-        for key, api in SERVED.items():
-            if only.lower() not in api.name.lower():
+        for row in API_TABLE.values():
+            if only.lower() not in row.api.name.lower():
                 continue
-            for request in largest_requests(key, api.max_version, existing, entries_max=entries_max):
+            for request in largest_requests(row.key, row.api.max_version, existing, entries_max=entries_max):
                 broker.begin_anew()
                 slowest[0] = 0.0
                 began_s = time.monotonic()

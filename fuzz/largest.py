@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from moldau.broker.network.dispatch import bytes_max
-from moldau.broker.network.dispatch import entries_max as entries_allowed
+from moldau.broker.handlers.api_table import API_TABLE
 from moldau.wire import messages  # first: it keeps kio from importing hypothesis, which takes seconds
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.batch import encode_batch
@@ -116,7 +115,9 @@ def largest_requests(
             least = len(messages.encode_request(1, "fuzz", maker.request(cls, path, 0)))
             size = max(1.0, (sample - least) / _SAMPLE)
             # Later entries have longer numbers and names.
-            count = min(entries_max, int((min(BYTES_MAX, bytes_max(api_key)) - 4096) / (size + 4))) if path else 0
+            count = (
+                min(entries_max, int((min(BYTES_MAX, API_TABLE[api_key].bytes_max) - 4096) / (size + 4))) if path else 0
+            )
             count = min(count, _entries_max(api_key) // len(_below(cls, path)) - 10)
             frame = messages.encode_request(1, "fuzz", maker.request(cls, path, count))
             yield Largest(APIS[api_key].name, ".".join(path), kind, count, frame)
@@ -128,7 +129,7 @@ def _below(cls: type, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _entries_max(api_key: int) -> int:
-    return PARTITIONS_MAX // 2 if api_key == ApiKey.PRODUCE else entries_allowed(api_key)
+    return PARTITIONS_MAX // 2 if api_key == ApiKey.PRODUCE else API_TABLE[api_key].entries_max
 
 
 @cache

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from moldau.broker.cluster.forwarding import PATIENCE_S
 from moldau.broker.cluster.membership import Membership
 from moldau.broker.cluster.peers import FORWARDING
-from moldau.broker.network import dispatch
+from moldau.broker.handlers.api_table import API_TABLE
 from moldau.broker.network.request import RequestContext
 from moldau.broker.node import BrokerNode
 from moldau.broker.server import Server
@@ -127,7 +128,7 @@ async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(
 async def test_a_heartbeat_that_gets_lost_is_followed_by_another_in_time(
     two: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle, answered = dispatch.HANDLERS[ApiKey.BROKER_HEARTBEAT], asyncio.Event()
+    handle, answered = API_TABLE[ApiKey.BROKER_HEARTBEAT].handler, asyncio.Event()
     lost: list[asyncio.Future[None]] = []
 
     def lose_one(node: BrokerNode, context: RequestContext, request: Any) -> Any:
@@ -138,7 +139,9 @@ async def test_a_heartbeat_that_gets_lost_is_followed_by_another_in_time(
             answered.set()
         return handle(node, context, request)
 
-    monkeypatch.setitem(dispatch.HANDLERS, ApiKey.BROKER_HEARTBEAT, lose_one)
+    monkeypatch.setitem(
+        API_TABLE, ApiKey.BROKER_HEARTBEAT, replace(API_TABLE[ApiKey.BROKER_HEARTBEAT], handler=lose_one)
+    )
     async with asyncio.timeout(SESSION_MS / 1000):
         await answered.wait()
 
@@ -159,7 +162,7 @@ async def test_a_heartbeat_does_not_wait_for_what_takes_long(
         wanted = schema.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
         return schema.CreateTopicsRequest(topics=(wanted,), timeout=ms(10_000), validate_only=False)
 
-    creating = asyncio.ensure_future(second.node.ask_controller(ApiKey.CREATE_TOPICS, topic))
+    creating = asyncio.ensure_future(second.node.ask_controller(ApiKey.CREATE_TOPICS, topic, purpose=FORWARDING))
     await begun.wait()
     assert second.node.membership is not None
     async with asyncio.timeout(SESSION_MS / 1000):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from moldau.broker.cluster import membership
 from moldau.broker.cluster.metadata_feed import MetadataFeed
 from moldau.broker.environment import Environment
-from moldau.broker.network import dispatch
+from moldau.broker.handlers.api_table import API_TABLE
 from moldau.broker.network.request import RequestContext
 from moldau.broker.node import BrokerNode
 from moldau.broker.server import Server
@@ -46,7 +47,7 @@ async def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, controller: Server, brokers: set[int]) -> None:
     """The controller hears these brokers still, but they do not hear it: packets are dropped in one direction."""
-    beat, feed = dispatch.HANDLERS[ApiKey.BROKER_HEARTBEAT], MetadataFeed.handle
+    beat, feed = API_TABLE[ApiKey.BROKER_HEARTBEAT].handler, MetadataFeed.handle
 
     def handle_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
         answer = beat(node, context, request)
@@ -61,7 +62,9 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, controller: Server, brokers: s
             return controller.node.loop.create_future()
         return answer
 
-    monkeypatch.setitem(dispatch.HANDLERS, ApiKey.BROKER_HEARTBEAT, handle_heartbeat)
+    monkeypatch.setitem(
+        API_TABLE, ApiKey.BROKER_HEARTBEAT, replace(API_TABLE[ApiKey.BROKER_HEARTBEAT], handler=handle_heartbeat)
+    )
     monkeypatch.setattr(MetadataFeed, "handle", handle_fetch)
 
 
@@ -79,14 +82,14 @@ async def test_a_controller_that_nobody_hears_is_replaced_before_the_store_count
 async def test_a_broker_that_alone_does_not_hear_the_controller_is_outvoted(
     three: list[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vote, answers = dispatch.HANDLERS[ApiKey.VOTE], []
+    vote, answers = API_TABLE[ApiKey.VOTE].handler, []
 
     def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
         answer = vote(node, context, request)
         answers.append((node.node_id, answer.topics[0].partitions[0].vote_granted))
         return answer
 
-    monkeypatch.setitem(dispatch.HANDLERS, ApiKey.VOTE, handle_vote)
+    monkeypatch.setitem(API_TABLE, ApiKey.VOTE, replace(API_TABLE[ApiKey.VOTE], handler=handle_vote))
     lose_answers(monkeypatch, three[0], {2})
     await until(lambda: len(answers) > 5, "it asks")
     assert set(answers) == {(3, False)}

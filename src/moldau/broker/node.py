@@ -20,7 +20,6 @@ from typing import Any, TypeAlias, TypeVar
 from moldau.broker.background import BackgroundTasks
 from moldau.broker.cluster import adoption
 from moldau.broker.cluster.controller_shell import ControllerShell
-from moldau.broker.cluster.forwarding import FORWARDED
 from moldau.broker.cluster.leader_lease import Vigil
 from moldau.broker.cluster.local_broker import LocalBroker
 from moldau.broker.cluster.lost_brokers import LostBrokers
@@ -28,7 +27,7 @@ from moldau.broker.cluster.membership import Membership
 from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.cluster.metadata_follower import Listeners, MetadataFollower
 from moldau.broker.cluster.packed_metadata import PackedMetadata
-from moldau.broker.cluster.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_S, Build, Peers
+from moldau.broker.cluster.peers import CONTROLLER, REQUEST_TIMEOUT_S, Build, Peers
 from moldau.broker.coordination.coordinator_shell import Coordinator
 from moldau.broker.coordination.coordinators import Coordinators
 from moldau.broker.coordination.producer_ids import ProducerIds
@@ -278,12 +277,13 @@ class BrokerNode:
         await self.controller.everywhere(version)
         return self.image
 
-    async def ask_controller(self, key: int, build: Build, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+    async def ask_controller(
+        self, key: int, build: Build, *, purpose: str = CONTROLLER, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Any:
         """Asks the controller, wherever it is; KafkaError when none is known or it does not answer."""
         leadership = self.controller.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-        purpose = FORWARDING if key in FORWARDED else CONTROLLER
         return await self.peers.at((leadership.host, leadership.port), purpose).ask(key, build, timeout_s=timeout_s)
 
     async def register_alone(self) -> None:

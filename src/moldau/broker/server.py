@@ -16,6 +16,7 @@ from typing import Any
 from moldau.broker.cluster import adoption
 from moldau.broker.cluster.membership import Membership
 from moldau.broker.environment import REAL, Environment
+from moldau.broker.handlers.api_table import API_TABLE
 from moldau.broker.network.client_connection import ClientConnection
 from moldau.broker.network.connection_limits import SWEEP_INTERVAL_S
 from moldau.broker.network.dispatch import Dispatcher
@@ -129,7 +130,7 @@ class Server:
         return self.node.advertised
 
     async def _listen(self, listener: Listener) -> None:
-        dispatcher = Dispatcher(self.node)
+        dispatcher = Dispatcher(self.node, API_TABLE)
         socket_options = self._socket_options()
 
         def connect() -> ClientConnection:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from moldau.broker.handlers.api_table import API_TABLE
 from moldau.broker.network.client_connection import Pipelined
 from moldau.broker.network.dispatch import Dispatcher
 from moldau.broker.node import BrokerNode
@@ -35,7 +36,7 @@ class OfflineConnection:
 class OfflineBroker:
     def __init__(self, node: BrokerNode) -> None:
         self.node = node
-        self._dispatcher = Dispatcher(node)
+        self._dispatcher = Dispatcher(node, API_TABLE)
 
     async def ask(self, key: ApiKey, version: int, build: Callable[[Schema], Any]) -> Any:
         """The answer to the request that `build` makes out of the version's classes."""

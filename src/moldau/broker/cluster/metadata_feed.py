@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau.broker.cluster.forwarding import is_from_broker
 from moldau.broker.network.client_connection import Answer, Buffers, ClientConnection
 from moldau.broker.network.request import RequestContext
 from moldau.errors import ErrorCode, StorageError
@@ -91,7 +90,7 @@ class MetadataFeed:
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Answer:
         partitions = request.topics[0].partitions
-        if not is_from_broker(context.client_id) or not partitions:
+        if not context.is_from_broker or not partitions:
             code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
         asked = partitions[0]

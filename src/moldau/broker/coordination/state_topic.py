@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.cluster.peers import FORWARDING
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
 from moldau.metadata.image import MetadataImage
@@ -86,7 +87,7 @@ class StateTopic:
 
     async def _ask_for_it(self) -> None:
         try:
-            answer = await self._node.ask_controller(ApiKey.CREATE_TOPICS, self._request)
+            answer = await self._node.ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
         except KafkaError as error:
             raise self._not_there(error.message) from error
         created = answer.topics[0]

@@ -1,1 +1,1 @@
-"""One file per API family; `moldau.broker.network.dispatch` is the table that names them."""
+"""One file per API family; `api_table` names them all."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 
 from moldau.broker.network.request import RequestContext
-from moldau.broker.served import SERVED
 from moldau.errors import UnservedRequestError
 from moldau.log_limits import LogLimit
-from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.apis import APIS, Api, ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +35,9 @@ class OldClients:
     def __init__(self) -> None:
         self._limit = LogLimit()
 
-    def refuse(self, context: RequestContext) -> UnservedRequestError:
+    def refuse(self, context: RequestContext, served: Api | None) -> UnservedRequestError:
         """The error to raise; logged already, if this client's line is due."""
-        what = _what(context.key, context.version)
+        what = _what(context.key, context.version, served)
         client = (context.client_id or "")[:_CLIENT_ID_MAX]
         address = context.connection.peer_host
         if self._limit.allows((client, address)):
@@ -46,8 +45,7 @@ class OldClients:
         return UnservedRequestError(what)
 
 
-def _what(key: int, version: int) -> str:
-    served = SERVED.get(key)
+def _what(key: int, version: int, served: Api | None) -> str:
     if served is None:
         return f"a client asks for {APIS[key].name} v{version}, which this broker does not have"
     if version > served.max_version:

@@ -21,6 +21,11 @@ class RequestContext:
         self.connection = connection
 
     @property
+    def is_from_broker(self) -> bool:
+        """By its client id: a broker calls itself `broker-<id>`."""
+        return self.client_id is not None and self.client_id.startswith("broker-")
+
+    @property
     def schema(self) -> Schema:
         """The classes of this request's response, in its version."""
         return response_schema(self.key, self.version)

@@ -1,4 +1,4 @@
-"""The table of handlers, and the limits on what reaches them."""
+"""The limits on what reaches the handlers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ import struct
 import pytest
 from offline import OfflineBroker
 
-from moldau.broker.network.dispatch import FETCH_MAX_BYTES, HANDLERS, RAW_HANDLERS, REFUSED_MAX_BYTES
-from moldau.broker.served import SERVED
+from moldau.broker.handlers.api_table import FETCH_BYTES_MAX, REFUSED_BYTES_MAX
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch
 from moldau.wire.messages import Schema, ms
 
 
-def test_every_served_api_has_one_handler() -> None:
-    assert sorted([*RAW_HANDLERS, *HANDLERS]) == sorted(SERVED)
-
-
 async def test_a_fetch_of_a_million_partitions_is_refused_before_it_is_read(offline_broker: OfflineBroker) -> None:
-    frame = struct.pack(">hhih", ApiKey.FETCH, 11, 1, -1) + bytes(FETCH_MAX_BYTES)
+    frame = struct.pack(">hhih", ApiKey.FETCH, 11, 1, -1) + bytes(FETCH_BYTES_MAX)
     with pytest.raises(ProtocolError, match="bytes for Fetch"):
         await offline_broker.send(frame)
 
 
 @pytest.mark.parametrize("key", [ApiKey.CREATE_ACLS, ApiKey.UPDATE_FEATURES, ApiKey.ALTER_CLIENT_QUOTAS])
 async def test_what_is_refused_anyway_may_not_be_long(offline_broker: OfflineBroker, key: ApiKey) -> None:
-    frame = struct.pack(">hhih", key, 1, 1, -1) + bytes(REFUSED_MAX_BYTES)
+    frame = struct.pack(">hhih", key, 1, 1, -1) + bytes(REFUSED_BYTES_MAX)
     with pytest.raises(ProtocolError, match="bytes for"):
         await offline_broker.send(frame)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from moldau.broker.cluster.forwarding import is_from_broker
 from moldau.broker.turns import Work
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
@@ -68,7 +67,7 @@ def machine_of(node: BrokerNode) -> Controller:
 
 
 def _check_broker(context: RequestContext) -> None:
-    if not is_from_broker(context.client_id):
+    if not context.is_from_broker:
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers may ask this")
 
 
@@ -146,7 +145,7 @@ def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     """Only PreVote, which binds nobody: whether this broker, too, no longer hears the controller of an epoch."""
     schema = context.schema
     refusal = ErrorCode.NONE
-    if not is_from_broker(context.client_id):
+    if not context.is_from_broker:
         refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     elif request.cluster_id not in (None, node.cluster_id):
         refusal = ErrorCode.INCONSISTENT_CLUSTER_ID

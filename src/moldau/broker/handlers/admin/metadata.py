@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.cluster.packed_metadata import controller_id, endpoints, topic_as_told
+from moldau.broker.cluster.peers import FORWARDING
 from moldau.broker.handlers.admin.topics import NewTopic, create_topics
 from moldau.broker.network.client_connection import Buffers
 from moldau.broker.turns import Work
@@ -155,7 +156,7 @@ async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, s
         return schema.CreateTopicsRequest(topics=tuple(topics), timeout=ms(30_000), validate_only=False)
 
     try:
-        answer = await node.ask_controller(ApiKey.CREATE_TOPICS, build)
+        answer = await node.ask_controller(ApiKey.CREATE_TOPICS, build, purpose=FORWARDING)
     except KafkaError as error:
         return dict.fromkeys(names, error.message)
     return {topic.name: topic.error_message or "" for topic in answer.topics if topic.error_code}

@@ -1,0 +1,52 @@
+"""What the dispatcher has to know of an API: who answers it, who may ask, and how large a request may be.
+
+The rows of the table are in `handlers/api_table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from moldau.broker.network.request import RequestContext
+from moldau.wire.apis import APIS, Api, ApiKey
+
+BrokerT_contra = TypeVar("BrokerT_contra", contravariant=True)
+
+BYTES_MAX = 8 * 1024 * 1024
+"""Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
+ENTRIES_MAX = 50_000
+"""Of all arrays of a request together. An entry can be one byte, and becomes an object of a hundred: 8 MB of them would
+be many seconds of work and a gigabyte of memory. To go through so many takes 10 ms where it is done in one go."""
+
+
+class Audience(Enum):
+    """Who is told of an API by ApiVersions."""
+
+    CLIENTS = "clients and brokers"
+    BROKERS = "brokers only; handlers refuse everybody else"
+    NOBODY = "nobody: the answer is always an error"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedApi(Generic[BrokerT_contra]):
+    """One row of the table of APIs."""
+
+    key: ApiKey
+    handler: Callable[[BrokerT_contra, RequestContext, Any], Any]
+    is_raw: bool = False
+    """Whether the handler takes the request's bytes and returns the answer's, instead of messages."""
+    bytes_max: int = BYTES_MAX
+    """The longest request that is looked at."""
+    entries_max: int = ENTRIES_MAX
+    """The most entries that all arrays of a request may have together."""
+    is_forwarded: bool = False
+    """Whether brokers send a client's request on to the controller."""
+    audience: Audience = Audience.CLIENTS
+    api: Api = field(init=False)
+    """Its name and the versions that are served: all that Kafka has."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "api", APIS[self.key])
