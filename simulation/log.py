@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from moldau.config.topic import TopicConfig
+from moldau.disk import OS_DISK
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.partition_log import AppendInfo, PartitionLog
@@ -78,7 +79,7 @@ class Log:
         self._touched = touched
         """Those at which the checker has to look."""
         self.flushed_offset = self.checkpoint = 0
-        self.epochs = _Epochs(Path())
+        self.epochs = _Epochs(OS_DISK, Path())
         self.single_replica = self.is_flush_due = False
         self.log_start_offset = self.log_end_offset = 0
         self._recover()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import moldau.disk
 from moldau import Broker
 from moldau.broker import node as broker_node
 from moldau.broker import server as broker_server
 from moldau.broker.replicas.partition import Partition
-from moldau.log import files
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import ms, request_schema
@@ -46,7 +46,7 @@ class HangingDisk:
                 self._may_go.wait(120)
             real(fd)
 
-        monkeypatch.setattr(files, "fsync", fsync)
+        monkeypatch.setattr(moldau.disk, "fsync", fsync)
         monkeypatch.setattr(os, "fsync", fsync)
 
     def hang(self) -> None:

@@ -18,6 +18,7 @@ from moldau.broker.cluster.stores import make_store
 from moldau.broker.threads import Threads
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import BrokerConfig
+from moldau.disk import OS_DISK, Disk
 from moldau.metadata.stores.store import MetadataStore
 from moldau.wire.uuids import random_uuid
 
@@ -34,6 +35,8 @@ class Environment:
     """Ids of topics, members, directories and incarnations."""
     boot_id: Callable[[], str] = kernel_boot_id
     """Differs after each start of the machine; empty where that is not known."""
+    disk: Disk = OS_DISK
+    """Of the log directories."""
     make_threads: Callable[[asyncio.AbstractEventLoop, Sequence[Path]], Threads] = Threads
     """Called with the log directories, for what may block."""
     make_store: Callable[[BrokerConfig], MetadataStore] = make_store

@@ -123,6 +123,7 @@ class BrokerNode:
             recovery_threads=config.num_recovery_threads_per_data_dir,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             single_replica=not config.is_clustered,
+            disk=environment.disk,
         )
 
         self.follower = MetadataFollower(
@@ -145,7 +146,7 @@ class BrokerNode:
 
     def open(self) -> None:
         """For a broker on its own: it is its own controller, over a file beside its logs. Blocks: call it first."""
-        adoption.refuse_folders_of_a_cluster(self.logs.directories)
+        adoption.refuse_folders_of_a_cluster(self.logs.disk, self.logs.directories)
         self.logs.lock()
         self.logs.check_in()
         self.metadata.begin_with(self.controller.open_alone(LocalStore(self.logs.directories[0] / METADATA_FILE)))

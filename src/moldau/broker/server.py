@@ -80,7 +80,7 @@ class Server:
 
     async def _join(self) -> None:
         """Others have to reach this broker before clients may: it can be the controller already."""
-        adoption.refuse_folders_of_a_single_broker(self.node.logs.directories, METADATA_FILE)
+        adoption.refuse_folders_of_a_single_broker(self.node.logs.disk, self.node.logs.directories, METADATA_FILE)
         await self.node.threads.files(self.node.logs.lock)
         await self._listen_all()
         self.node.membership = Membership(self.node, self.node.environment.make_store(self.config))

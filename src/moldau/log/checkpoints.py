@@ -6,12 +6,11 @@ A checkpoint is a version line, a count, then one entry a line. What the numbers
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from moldau.log.files import fsync_path, remove_file, replace_file, write_file
+from moldau.disk import Disk, read_file, replace_file, write_file
 from moldau.wire.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -34,10 +33,10 @@ def format_checkpoint(lines: Iterable[str]) -> bytes:
     return "\n".join([_VERSION, str(len(entries)), *entries, ""]).encode()
 
 
-def read_checkpoint(path: Path, fields: int) -> list[list[str]]:
+def read_checkpoint(disk: Disk, path: Path, fields: int) -> list[list[str]]:
     """The entries, split into `fields` words each; empty when the file is missing or empty."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_file(disk, path).decode().splitlines()
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:
@@ -55,28 +54,29 @@ def read_checkpoint(path: Path, fields: int) -> list[list[str]]:
     return entries
 
 
-def write_offsets(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
+def write_offsets(disk: Disk, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
-    replace_file(path, format_checkpoint(lines))
+    replace_file(disk, path, format_checkpoint(lines))
 
 
-def read_offsets(path: Path) -> dict[tuple[str, int], int]:
+def read_offsets(disk: Disk, path: Path) -> dict[tuple[str, int], int]:
+    entries = read_checkpoint(disk, path, fields=3)
     try:
-        return {(topic, int(partition)): int(offset) for topic, partition, offset in read_checkpoint(path, fields=3)}
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
 
 
-def write_partition_metadata(directory: Path, topic_id: uuid.UUID) -> None:
+def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
     text = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
-    replace_file(directory / PARTITION_METADATA, text.encode(), sync=False)
+    replace_file(disk, directory / PARTITION_METADATA, text.encode(), sync=False)
 
 
-def read_partition_metadata(directory: Path) -> uuid.UUID:
+def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID:
     """The topic's id; the zero id for a partition without the file, as Kafka before 2.8 left it."""
     path = directory / PARTITION_METADATA
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(disk, path).decode(errors="replace")
     except FileNotFoundError:
         return ZERO_UUID
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
@@ -86,16 +86,16 @@ def read_partition_metadata(directory: Path) -> uuid.UUID:
         raise CorruptCheckpointError(f"{path} names no topic id: {error}") from error
 
 
-def write_clean_shutdown(directory: Path, broker_epoch: int) -> None:
+def write_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None:
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-    write_file(directory / CLEAN_SHUTDOWN, content.encode(), sync=True)
+    write_file(disk, directory / CLEAN_SHUTDOWN, content.encode(), sync=True)
 
 
-def take_clean_shutdown(directory: Path) -> bool:
+def take_clean_shutdown(disk: Disk, directory: Path) -> bool:
     """Whether the last stop was clean. The mark is removed: a crash from here on is a crash."""
     path = directory / CLEAN_SHUTDOWN
-    clean = os.path.exists(path)
-    remove_file(path)
+    clean = disk.exists(path)
+    disk.remove(path)
     if clean:
-        fsync_path(directory)  # or the mark would be back after the machine lost power
+        disk.sync(directory)  # or the mark would be back after the machine lost power
     return clean

@@ -59,7 +59,7 @@ class Closing:
             for failure in self._failures:
                 logger.error("%s", failure.message)
             if not self._failures and not self.log_dir.offline:
-                checkpoints.write_clean_shutdown(self.log_dir.path, broker_epoch=self._broker_epoch)
+                checkpoints.write_clean_shutdown(self.log_dir.disk, self.log_dir.path, broker_epoch=self._broker_epoch)
         except OSError as failure:
             self.error = StorageError(f"cannot mark a clean stop: {failure}")
         except Exception:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau.disk import Disk
 from moldau.log import checkpoints
 from moldau.log.files import LogDir
 from moldau.log.partition_log import PartitionLog
@@ -43,11 +44,12 @@ class DirCheckpoints:
     def read(self) -> Checkpointed:
         """What a start finds."""
         directory = self._log_dir.path
-        dirty_offsets = _read(directory / checkpoints.CLEANER_OFFSET)
+        disk = self._log_dir.disk
+        dirty_offsets = _read(disk, directory / checkpoints.CLEANER_OFFSET)
         found = Checkpointed(
-            _read(directory / checkpoints.RECOVERY_POINT) or {},
-            _read(directory / checkpoints.LOG_START_OFFSET) or {},
-            _read(directory / checkpoints.REPLICATION_OFFSET) or {},
+            _read(disk, directory / checkpoints.RECOVERY_POINT) or {},
+            _read(disk, directory / checkpoints.LOG_START_OFFSET) or {},
+            _read(disk, directory / checkpoints.REPLICATION_OFFSET) or {},
             dirty_offsets or {},
         )
         self.lost_dirty_offsets = dirty_offsets is None
@@ -96,15 +98,14 @@ class DirCheckpoints:
                 raise self._log_dir.storage_error("cannot write checkpoints", error) from error
 
     def _write(self, logs: Sequence[PartitionLog]) -> None:
-        directory = self._log_dir.path
         # First, and also where the first file's name says it: after a power loss, files that were deleted may be back.
-        checkpoints.write_offsets(
-            directory / checkpoints.LOG_START_OFFSET,
+        self._write_offsets(
+            checkpoints.LOG_START_OFFSET,
             {(log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset},
         )
         self._write_recovery_points(logs)
-        checkpoints.write_offsets(
-            directory / checkpoints.REPLICATION_OFFSET,
+        self._write_offsets(
+            checkpoints.REPLICATION_OFFSET,
             {(log.topic, log.partition): log.high_watermark for log in logs},
         )
         self._write_dirty_offsets(logs)
@@ -115,21 +116,24 @@ class DirCheckpoints:
             # Not above the high watermark: a follower may cut its log down to there, and this would have to be written.
             offset = offsets[log.topic, log.partition] = min(log.recovery_point, log.high_watermark)
             log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, offset)
-        checkpoints.write_offsets(self._log_dir.path / checkpoints.RECOVERY_POINT, offsets)
+        self._write_offsets(checkpoints.RECOVERY_POINT, offsets)
         for log in logs:
             log.checkpointed_recovery_point = offsets[log.topic, log.partition]
 
     def _write_dirty_offsets(self, logs: Sequence[PartitionLog]) -> None:
-        checkpoints.write_offsets(
-            self._log_dir.path / checkpoints.CLEANER_OFFSET,
+        self._write_offsets(
+            checkpoints.CLEANER_OFFSET,
             {(log.topic, log.partition): log.first_dirty_offset for log in logs if log.first_dirty_offset},
         )
 
+    def _write_offsets(self, name: str, offsets: Offsets) -> None:
+        checkpoints.write_offsets(self._log_dir.disk, self._log_dir.path / name, offsets)
 
-def _read(path: Path) -> Offsets | None:
+
+def _read(disk: Disk, path: Path) -> Offsets | None:
     """None for a file that is damaged."""
     try:
-        return checkpoints.read_offsets(path)
+        return checkpoints.read_offsets(disk, path)
     except checkpoints.CorruptCheckpointError as error:
         # Lower bounds all of them: starting from zero costs time, nothing else.
         logger.warning("%s; ignoring it", error)

@@ -10,8 +10,9 @@ import errno
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from moldau.disk import write_file
 from moldau.log.checkpoints import PARTITION_METADATA
-from moldau.log.files import SNAPSHOT_SUFFIX, file_name, fsync_path, write_file
+from moldau.log.files import SNAPSHOT_SUFFIX, file_name
 from moldau.log.segment import base_offset_of
 
 if TYPE_CHECKING:
@@ -58,17 +59,18 @@ def _sync(log: PartitionLog, end_offset: int) -> None:
 
 def _sync_small_files(log: PartitionLog) -> None:
     """What is marked here is only unmarked once it is on disk; the owner may be marking more meanwhile."""
+    sync = log.log_dir.disk.sync
     snapshots = list(log.unsynced_snapshots)
     for path in snapshots:
-        fsync_path(path)
+        sync(path)
     del log.unsynced_snapshots[: len(snapshots)]
     log.epochs.flush()
     if log.needs_dir_sync:
         log.needs_dir_sync = False
         try:
-            fsync_path(log.directory / PARTITION_METADATA)
-            fsync_path(log.directory)
-            fsync_path(log.directory.parent)  # which names this one, if it is new
+            sync(log.directory / PARTITION_METADATA)
+            sync(log.directory)
+            sync(log.directory.parent)  # which names this one, if it is new
         except OSError:
             log.needs_dir_sync = True
             raise
@@ -80,7 +82,7 @@ def take_snapshot(log: PartitionLog) -> None:
     if offset == log.producers.snapshot_offset:
         return
     path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-    write_file(path, log.producers.encode())
+    write_file(log.log_dir.disk, path, log.producers.encode())
     log.producers.snapshot_offset = offset
     log.snapshots.append(offset)
     log.unsynced_snapshots.append(path)

@@ -12,16 +12,17 @@ import threading
 from bisect import bisect_right
 from pathlib import Path
 
+from moldau.disk import Disk, replace_file
 from moldau.log.checkpoints import LEADER_EPOCH, CorruptCheckpointError, format_checkpoint, read_checkpoint
-from moldau.log.files import fsync_path, replace_file
 
 UNDEFINED = (-1, -1)
 
 
 class EpochCache:
-    __slots__ = ("_dirty", "_entries", "_epochs", "_path", "_starts", "_unwritten", "_writing", "latest")
+    __slots__ = ("_dirty", "_disk", "_entries", "_epochs", "_path", "_starts", "_unwritten", "_writing", "latest")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
         self._path = directory / LEADER_EPOCH
         self._entries: list[tuple[int, int]] = []
         self._epochs: list[int] = []
@@ -32,10 +33,10 @@ class EpochCache:
         self._writing = threading.Lock()
 
     @classmethod
-    def load(cls, directory: Path) -> EpochCache:
+    def load(cls, disk: Disk, directory: Path) -> EpochCache:
         """CorruptCheckpointError when the file is not as written."""
-        cache = cls(directory)
-        for entry in read_checkpoint(cache._path, fields=2):
+        cache = cls(disk, directory)
+        for entry in read_checkpoint(disk, cache._path, fields=2):
             try:
                 cache._set(cache._with(int(entry[0]), int(entry[1])))
             except ValueError as error:
@@ -106,8 +107,8 @@ class EpochCache:
         if self._dirty:
             self._dirty = False
             try:
-                fsync_path(self._path)
-                fsync_path(self._path.parent)
+                self._disk.sync(self._path)
+                self._disk.sync(self._path.parent)
             except OSError:
                 self._dirty = True
                 raise
@@ -122,7 +123,7 @@ class EpochCache:
 
     def _write(self, entries: list[tuple[int, int]]) -> None:
         lines = (f"{epoch} {start}" for epoch, start in entries)
-        replace_file(self._path, format_checkpoint(lines), sync=False)
+        replace_file(self._disk, self._path, format_checkpoint(lines), sync=False)
 
     def _set(self, entries: list[tuple[int, int]]) -> None:
         self._entries = entries

@@ -1,19 +1,12 @@
-"""The few file operations everything in this room shares, and the cap on open files.
-
-System calls are imported by name, so that a test can put a failing disk in their place here.
-What the bytes mean is known elsewhere.
-"""
+"""File names, the state of a log directory, and the cap on open files. The operations themselves are a `Disk`'s."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-from os import fsync, pwrite
 from pathlib import Path
-from shutil import disk_usage
 from typing import NamedTuple, Protocol
 
+from moldau.disk import OS_DISK, Disk, write_file
 from moldau.errors import StorageError
 
 # Kafka's suffixes; a file carries exactly one of the first group, and may wear one of the second on top.
@@ -52,10 +45,11 @@ class LogDir:
     has space again.
     """
 
-    __slots__ = ("error", "is_full", "offline", "path", "space")
+    __slots__ = ("disk", "error", "is_full", "offline", "path", "space")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk = OS_DISK) -> None:
         self.path = path
+        self.disk = disk
         self.offline = False
         self.is_full = False
         self.error = ""
@@ -91,8 +85,7 @@ class LogDir:
     def measure(self) -> None:
         """How much space the disk has. Blocks."""
         try:
-            usage = disk_usage(self.path)
-            self.space = DiskSpace(usage.total, usage.free)
+            self.space = DiskSpace(*self.disk.space(self.path))
         except OSError as error:
             self.space = DiskSpace(error=str(error))
 
@@ -101,76 +94,13 @@ class LogDir:
         path = self.path / PROBE_FILE
         try:
             try:
-                write_file(path, bytes(PROBE_BYTES), sync=True)
+                write_file(self.disk, path, bytes(PROBE_BYTES), sync=True)
             finally:
-                remove_file(path)
+                self.disk.remove(path)
         except OSError as error:
             self.storage_error("cannot write", error)
         else:
             self.is_full = False
-
-
-def write_at(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Writes all of `data` at `position`: a short write is continued, until it is whole or fails."""
-    written = pwrite(fd, data, position)
-    size = len(data)
-    if written == size:
-        return
-    view = memoryview(data)
-    while written < size:
-        step = pwrite(fd, view[written:], position + written)
-        if step == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written += step
-
-
-def fsync_path(path: str | Path) -> None:
-    """Forces a file or directory to disk, by a descriptor of its own: another thread may close any other.
-
-    A file that is gone was deleted after the caller looked, and needs no flushing.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_file(path: str | Path, data: bytes, *, sync: bool = False) -> None:
-    """Replaces a file's content in place: for files that carry a checksum or are built again when insane."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        write_at(fd, data, 0)
-        if sync:
-            fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replaces a file in one step: a crash leaves the old content or the new one."""
-    temporary = f"{path}.tmp"
-    write_file(temporary, data, sync=sync)
-    os.replace(temporary, path)
-    if sync:
-        fsync_path(path.parent)
-
-
-def read_file(path: str | Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        return os.pread(fd, size, 0) if size else b""
-    finally:
-        os.close(fd)
-
-
-def remove_file(path: str | Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 class Closable(Protocol):
@@ -184,10 +114,11 @@ class FilePool:
     First opened, first closed. A segment closed while in use opens again by itself, some microseconds later.
     """
 
-    __slots__ = ("_open", "limit")
+    __slots__ = ("_open", "disk", "limit")
 
-    def __init__(self, limit: int = 512) -> None:
+    def __init__(self, limit: int = 512, disk: Disk = OS_DISK) -> None:
         self.limit = limit
+        self.disk = disk
         self._open: dict[Closable, None] = {}
 
     def add(self, segment: Closable) -> None:

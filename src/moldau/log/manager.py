@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import resource
-import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import NamedTuple
 from moldau.clocks import Clock, monotonic_ms
 from moldau.config.storage_keys import DAY_MS
 from moldau.config.topic import TopicConfig
+from moldau.disk import OS_DISK, Disk
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log import checkpoints
 from moldau.log.closing import Closing
@@ -66,7 +66,9 @@ class LogManager:
         cluster_id: str | None = None,
         max_open_files: int | None = None,
         single_replica: bool = True,
+        disk: Disk = OS_DISK,
     ) -> None:
+        self.disk = disk
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.directories = [Path(os.path.abspath(directory)) for directory in dirs]
         self.directory_ids: dict[Path, str] = {}
@@ -75,9 +77,11 @@ class LogManager:
         self._node_id = node_id
         self._monotonic = monotonic
         self._recovery_threads = recovery_threads
-        pool = FilePool(max_open_files or _default_max_open_files())
+        pool = FilePool(max_open_files or _default_max_open_files(), disk)
         self._contexts = {
-            directory: LogContext(LogDir(directory), pool, clock, producer_id_expiration_ms, single_replica, monotonic)
+            directory: LogContext(
+                LogDir(directory, disk), pool, clock, producer_id_expiration_ms, single_replica, monotonic
+            )
             for directory in self.directories
         }
         self.was_clean = False
@@ -98,8 +102,8 @@ class LogManager:
         try:
             for directory in self.directories:
                 try:
-                    directory.mkdir(parents=True, exist_ok=True)
-                    lock = DirLock(directory)
+                    self.disk.make_directory(directory, parents=True)
+                    lock = DirLock(self.disk, directory)
                     lock.acquire()
                 except OSError as error:
                     raise ConfigError(f"log directory {directory} cannot be used: {error.strerror}") from error
@@ -113,7 +117,7 @@ class LogManager:
         """Marks the directories as this node's, in that cluster (None: the one they are of, or a new one)."""
         wanted = cluster_id or self.cluster_id or None
         try:
-            self.cluster_id, self.directory_ids = check_in(self.directories, self._node_id, wanted)
+            self.cluster_id, self.directory_ids = check_in(self.disk, self.directories, self._node_id, wanted)
         except ConfigError:
             self._unlock()
             raise
@@ -127,7 +131,7 @@ class LogManager:
         all_clean = True
         for context in self._contexts.values():
             try:
-                clean = checkpoints.take_clean_shutdown(context.log_dir.path)
+                clean = checkpoints.take_clean_shutdown(self.disk, context.log_dir.path)
                 jobs += self._jobs(context, clean, topic_configs or (lambda _: self._default_config))
                 all_clean = all_clean and clean
             except OSError as error:
@@ -172,7 +176,7 @@ class LogManager:
             return log
 
         jobs: list[Callable[[], PartitionLog | None]] = []
-        for name in _subdirectories(directory):
+        for name in self.disk.subdirectories(directory):
             if name.endswith(DELETE_SUFFIX):
                 self._deleted.append((0, directory / name))
                 continue
@@ -292,13 +296,12 @@ class LogManager:
         """Takes a log that belongs to no known topic out of service; its files stay, for a person to decide."""
         return self._rename(self.logs.pop((topic, partition)), STRAY_SUFFIX)
 
-    @staticmethod
-    def _rename(log: PartitionLog, ending: str) -> Path:
+    def _rename(self, log: PartitionLog, ending: str) -> Path:
         log.close_files()
         suffix = f"-{log.partition}.{uuid.uuid4().hex}{ending}"
         renamed = log.directory.with_name(log.topic[: _NAME_MAX - len(suffix)] + suffix)
         try:
-            os.rename(log.directory, renamed)
+            self.disk.rename(log.directory, renamed)
         except OSError as error:
             raise log.log_dir.storage_error(f"cannot rename {log.name}", error) from error
         return renamed
@@ -309,7 +312,7 @@ class LogManager:
         """Removes the files of deleted partitions and segments whose time has come, on the monotonic clock."""
         for entry in list(self._deleted):
             if entry[0] <= now_ms and directory in (None, entry[1].parent):
-                shutil.rmtree(entry[1], ignore_errors=True)
+                self.disk.remove_tree(entry[1])
                 self._deleted.remove(entry)  # in place: the owner may be adding to it
         for log in self._logs_in(directory):
             if log.deleted_files:
@@ -400,11 +403,6 @@ def _make_durable(log: PartitionLog) -> None:
             logger.error("%s", error.message)
         if log.single_replica:
             log.high_watermark = log.durable_end_offset
-
-
-def _subdirectories(directory: Path) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries if entry.is_dir()]
 
 
 def _default_max_open_files() -> int:

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from moldau.config.properties import format_properties, parse_properties
+from moldau.disk import OS_DISK, Disk, read_file, replace_file
 from moldau.errors import ConfigError
-from moldau.log.files import replace_file
 from moldau.wire.uuids import random_uuid, uuid_to_text
 
 META_PROPERTIES = "meta.properties"
 
 
-def check_in(directories: Sequence[Path], node_id: int, cluster_id: str | None = None) -> tuple[str, dict[Path, str]]:
+def check_in(
+    disk: Disk, directories: Sequence[Path], node_id: int, cluster_id: str | None = None
+) -> tuple[str, dict[Path, str]]:
     """Makes sure that all directories are this node's, marks new ones; returns cluster and directory ids.
 
     ConfigError when a directory belongs to another node or another cluster: its partitions are not ours.
     """
-    found = {directory: _read(directory) for directory in directories}
+    found = {directory: _read(disk, directory) for directory in directories}
     for directory, properties in found.items():
         path = directory / META_PROPERTIES
         owner = properties.get("node.id", properties.get("broker.id"))
@@ -40,17 +42,17 @@ def check_in(directories: Sequence[Path], node_id: int, cluster_id: str | None =
         }
         directory_ids[directory] = complete["directory.id"]
         if properties != complete:
-            replace_file(directory / META_PROPERTIES, format_properties(complete).encode())
+            replace_file(disk, directory / META_PROPERTIES, format_properties(complete).encode())
     return cluster_id, directory_ids
 
 
-def read_cluster_id(directories: Sequence[Path]) -> str | None:
+def read_cluster_id(directories: Sequence[Path], disk: Disk = OS_DISK) -> str | None:
     """The cluster that these directories are of; None where they are new."""
-    return next((known for each in directories if (known := _read(each).get("cluster.id")) is not None), None)
+    return next((known for each in directories if (known := _read(disk, each).get("cluster.id")) is not None), None)
 
 
-def _read(directory: Path) -> dict[str, str]:
+def _read(disk: Disk, directory: Path) -> dict[str, str]:
     try:
-        return dict(parse_properties((directory / META_PROPERTIES).read_text(encoding="utf-8")))
+        return dict(parse_properties(read_file(disk, directory / META_PROPERTIES).decode()))
     except FileNotFoundError:
         return {}

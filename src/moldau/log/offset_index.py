@@ -11,12 +11,11 @@ with the data.
 
 from __future__ import annotations
 
-import os
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 
-from moldau.log.files import read_file, write_file
+from moldau.disk import Disk, read_file, write_file
 
 ENTRY_SIZE = 8
 _POSITION = 0xFFFFFFFF
@@ -37,9 +36,10 @@ def _position(entry: int) -> int:
 
 
 class OffsetIndex:
-    __slots__ = ("_entries", "base_offset", "path")
+    __slots__ = ("_disk", "_entries", "base_offset", "path")
 
-    def __init__(self, path: str, base_offset: int, *, new: bool = False) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int, *, new: bool = False) -> None:
+        self._disk = disk
         self.path = path
         self.base_offset = base_offset
         self._entries: array[int] | None = array("Q") if new else None
@@ -56,7 +56,7 @@ class OffsetIndex:
         """
         if self._entries is None:
             try:
-                data = trim_zeros(read_file(self.path), ENTRY_SIZE)
+                data = trim_zeros(read_file(self._disk, self.path), ENTRY_SIZE)
             except FileNotFoundError as error:
                 raise CorruptIndexError(f"{self.path} is missing") from error
             if len(data) % ENTRY_SIZE:
@@ -72,14 +72,14 @@ class OffsetIndex:
     def peek_last_position(self) -> int:
         """The position in the last entry of the file, without loading it; 0 when there is none."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            file = self._disk.open(self.path)
         except FileNotFoundError:
             return 0
         try:
-            size = os.lseek(fd, 0, os.SEEK_END)
-            last = os.pread(fd, ENTRY_SIZE, size - ENTRY_SIZE) if size >= ENTRY_SIZE else b""
+            size = file.size()
+            last = file.read(ENTRY_SIZE, size - ENTRY_SIZE) if size >= ENTRY_SIZE else b""
         finally:
-            os.close(fd)
+            file.close()
         return int.from_bytes(last, "big") & _POSITION
 
     def unload(self) -> None:
@@ -130,7 +130,7 @@ class OffsetIndex:
         entries = self._entries[:]
         if sys.byteorder == "little":
             entries.byteswap()
-        write_file(self.path, entries.tobytes())
+        write_file(self._disk, self.path, entries.tobytes())
 
     def __len__(self) -> int:
         return len(self._entries) if self._entries is not None else 0

@@ -363,7 +363,7 @@ class PartitionLog:
 
     def _cut(self, segment: Segment, position: int) -> None:
         """Takes a half-written batch off the file again."""
-        if segment.fd < 0:
+        if segment.file is None:
             return  # it was never opened, so nothing was written
         try:
             segment.cut(position)
@@ -432,7 +432,7 @@ class PartitionLog:
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """For a log whose `partition.metadata` is missing or unreadable: its id was the zero one."""
         try:
-            write_partition_metadata(self.directory, topic_id)
+            write_partition_metadata(self.log_dir.disk, self.directory, topic_id)
         except OSError as error:
             raise self.log_dir.storage_error(f"cannot write the topic id of {self.name}", error) from error
         self.topic_id = topic_id

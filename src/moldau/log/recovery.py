@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from moldau.config.topic import TopicConfig
+from moldau.disk import Disk
 from moldau.errors import CorruptRecordError, KafkaError
 from moldau.log.checkpoints import (
     CorruptCheckpointError,
@@ -42,7 +42,6 @@ from moldau.log.files import (
     TXN_INDEX_SUFFIX,
     FilePool,
     file_name,
-    remove_file,
 )
 from moldau.log.offset_index import CorruptIndexError
 from moldau.log.partition_log import LogContext, LogParts, PartitionLog
@@ -76,17 +75,18 @@ def create_log(
     context: LogContext,
 ) -> PartitionLog:
     """A new, empty log in a new directory; OSError leaves the directory as it was: missing, or another's."""
-    directory.mkdir()
+    disk = context.log_dir.disk
+    disk.make_directory(directory)
     try:
-        write_partition_metadata(directory, topic_id)
+        write_partition_metadata(disk, directory, topic_id)
         segment = Segment.create(str(directory), 0, context.pool, context.clock())
     except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
+        disk.remove_tree(directory)
         raise
     parts = LogParts(
         segments=[segment],
         producers=ProducerState(context.producer_id_expiration_ms),
-        epochs=EpochCache(directory),
+        epochs=EpochCache(disk, directory),
         snapshots=[],
     )
     return PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
@@ -107,7 +107,7 @@ def load_log(
 ) -> PartitionLog:
     """The log in `directory`, recovered unless the last stop was `clean`; `has_gaps`: it may have been compacted."""
     try:
-        topic_id = read_partition_metadata(directory)
+        topic_id = read_partition_metadata(context.log_dir.disk, directory)
     except CorruptCheckpointError as error:
         logger.error("%s", error)
         topic_id = ZERO_UUID
@@ -123,6 +123,7 @@ class _Loader:
     def __init__(
         self, directory: Path, config: TopicConfig, context: LogContext, log_start_offset: int, has_gaps: bool
     ) -> None:
+        self.disk = context.log_dir.disk
         self.directory = directory
         self.config = config
         self.context = context
@@ -133,8 +134,8 @@ class _Loader:
         """Of the batches that were checked."""
         self.producers = ProducerState(context.producer_id_expiration_ms)
         # Loading may run in threads: each has its own files open, and none when it is done.
-        self.pool = FilePool(_UNLIMITED)
-        found = _list_files(directory)
+        self.pool = FilePool(_UNLIMITED, self.disk)
+        found = _list_files(self.disk, directory)
         self.snapshots = found.snapshots
         self.segments = [self._open_segment(base, found) for base in sorted(found.sizes)]
         self._drop_strays()
@@ -183,17 +184,17 @@ class _Loader:
         for segment in self.segments:
             if not segment.size and kept and _reaches(kept[-1], segment.base_offset):
                 logger.warning("removing %s: it is empty, and the segment before reaches further", segment.path)
-                _delete_files(segment)
+                self._delete_files(segment)
             else:
                 kept.append(segment)
         self.segments = kept
 
     def _load_epochs(self) -> EpochCache:
         try:
-            return EpochCache.load(self.directory)
+            return EpochCache.load(self.disk, self.directory)
         except CorruptCheckpointError as error:
             logger.warning("%s; the epochs of recovered segments are found again, older ones are not", error)
-            return EpochCache(self.directory)
+            return EpochCache(self.disk, self.directory)
 
     # -- after a clean stop
 
@@ -224,7 +225,7 @@ class _Loader:
     def _rebuild_producers(self, upto_offset: int) -> None:
         directory = str(self.directory)
         rebuild_producer_state(
-            self.producers, self.segments, directory, self.snapshots, upto_offset, now_ms=self.now_ms
+            self.producers, self.segments, directory, self.snapshots, upto_offset, disk=self.disk, now_ms=self.now_ms
         )
 
     # -- after a crash
@@ -259,7 +260,7 @@ class _Loader:
     def _drop_from(self, number: int, why: str) -> None:
         for dropped in self.segments[number:]:
             logger.warning("dropping %s: %s", dropped.path, why)
-            _delete_files(dropped)
+            self._delete_files(dropped)
         del self.segments[number:]
 
     def _first_corrupt_txn_index(self) -> int:
@@ -306,11 +307,11 @@ class _Loader:
         """Nothing left above the log start offset: begin there, so that no offset is used twice."""
         for segment in self.segments:
             logger.warning("deleting %s: it ends before the log start offset %d", segment.path, self.log_start_offset)
-            _delete_files(segment)
+            self._delete_files(segment)
         self.segments = [Segment.create(str(self.directory), self.log_start_offset, self.pool, self.now_ms)]
         self.segments[0].index_interval_bytes = self.config.index_interval_bytes
         for offset in self.snapshots:
-            remove_file(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+            self.disk.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
         self.snapshots.clear()
         self.epochs.clear()
         self.producers.clear(self.log_start_offset)
@@ -322,8 +323,13 @@ class _Loader:
         newest = max((offset for offset in self.snapshots if offset <= end_offset), default=-1)
         keep = [offset for offset in self.snapshots if offset <= end_offset and (offset in bases or offset == newest)]
         for offset in set(self.snapshots).difference(keep):
-            remove_file(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+            self.disk.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
         self.snapshots[:] = sorted(keep)
+
+    def _delete_files(self, segment: Segment) -> None:
+        segment.close_files()
+        for path in (segment.path, segment.offset_index.path, segment.time_index.path, segment.txn_index.path):
+            self.disk.remove(path)
 
 
 def _check_offsets(header: BatchHeader, next_offset: int, limit: int) -> None:
@@ -343,35 +349,28 @@ def _reaches(segment: Segment, offset: int) -> bool:
         return False  # recovery finds out where it ends
 
 
-def _delete_files(segment: Segment) -> None:
-    segment.close_files()
-    for path in (segment.path, segment.offset_index.path, segment.time_index.path, segment.txn_index.path):
-        remove_file(path)
-
-
-def _list_files(directory: Path) -> _Found:
+def _list_files(disk: Disk, directory: Path) -> _Found:
     """What is there, after completing or removing what a crash left half done."""
-    names = os.listdir(directory)
+    names = disk.names(directory)
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        finish_swaps(directory, names)
+        finish_swaps(disk, directory, names)
+        names = disk.names(directory)
     found = _Found()
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            name = entry.name
-            stem, suffix = os.path.splitext(name)
-            if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
-                remove_file(entry.path)
-            elif not stem.isdecimal():
-                continue  # not a segment's
-            elif suffix == LOG_SUFFIX:
-                found.sizes[int(stem)] = entry.stat().st_size
-            elif suffix == SNAPSHOT_SUFFIX:
-                found.snapshots.append(int(stem))
-            elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-                found.indexes.add(name)
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
+            disk.remove(directory / name)
+        elif not stem.isdecimal():
+            continue  # not a segment's
+        elif suffix == LOG_SUFFIX:
+            found.sizes[int(stem)] = disk.size(directory / name)
+        elif suffix == SNAPSHOT_SUFFIX:
+            found.snapshots.append(int(stem))
+        elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            found.indexes.add(name)
     for name in found.indexes:
         if int(name.partition(".")[0]) not in found.sizes:
             logger.warning("removing %s: there is no segment for it", directory / name)
-            remove_file(directory / name)
+            disk.remove(directory / name)
     found.snapshots.sort()
     return found

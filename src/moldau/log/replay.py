@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from moldau.disk import Disk, read_file
 from moldau.errors import ErrorCode, KafkaError
-from moldau.log.files import SNAPSHOT_SUFFIX, file_name, read_file, remove_file
+from moldau.log.files import SNAPSHOT_SUFFIX, file_name
 from moldau.log.producer_state import (
     BATCHES_KEPT,
     AppendOrigin,
@@ -34,6 +35,7 @@ def rebuild_producer_state(
     snapshots: list[int],
     upto_offset: int,
     *,
+    disk: Disk,
     now_ms: int,
 ) -> None:
     """Makes `state` what it was when the log ended at `upto_offset`.
@@ -45,11 +47,11 @@ def rebuild_producer_state(
         offset = max(candidates)
         path = f"{directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         try:
-            state.load(decode_snapshot(read_file(path)), offset, now_ms)
+            state.load(decode_snapshot(read_file(disk, path)), offset, now_ms)
             break
         except (CorruptSnapshotError, FileNotFoundError) as error:
             logger.warning("cannot use producer snapshot %s: %s", path, error)
-            remove_file(path)
+            disk.remove(path)
             snapshots.remove(offset)
     if state.end_offset < upto_offset:
         _replay(state, segments, upto_offset)

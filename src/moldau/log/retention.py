@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moldau.errors import OffsetOutOfRangeError
-from moldau.log.files import SNAPSHOT_SUFFIX, file_name, remove_file
+from moldau.log.files import SNAPSHOT_SUFFIX, file_name
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
@@ -119,7 +119,7 @@ def delete_snapshots(log: PartitionLog, offsets: set[int]) -> None:
     """Producer snapshots go the way of the segments they stand at the start of."""
     for offset in offsets.intersection(log.snapshots):
         log.needs_dir_sync = True  # or it is back after a power loss
-        remove_file(f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
+        log.log_dir.disk.remove(f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
     log.snapshots[:] = [offset for offset in log.snapshots if offset not in offsets]
 
 
@@ -127,5 +127,5 @@ def purge_deleted(log: PartitionLog, now_ms: int) -> None:
     for entry in list(log.deleted_files):
         since_ms, path = entry
         if now_ms - since_ms >= log.config.file_delete_delay_ms:
-            remove_file(path)
+            log.log_dir.disk.remove(path)
             log.deleted_files.remove(entry)  # in place: the owner may be adding to it

@@ -8,13 +8,11 @@ decided in `partition_log.py`.
 from __future__ import annotations
 
 import logging
-import os
 import struct
-import time
 from collections.abc import Iterator
 from operator import attrgetter
-from os import ftruncate, pread
 
+from moldau.disk import Data, File
 from moldau.errors import CorruptRecordError
 from moldau.log.files import (
     DELETED_SUFFIX,
@@ -24,9 +22,6 @@ from moldau.log.files import (
     TXN_INDEX_SUFFIX,
     FilePool,
     file_name,
-    fsync_path,
-    remove_file,
-    write_at,
 )
 from moldau.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from moldau.log.offset_index import CorruptIndexError, OffsetIndex
@@ -44,13 +39,14 @@ _BASE_OFFSET = struct.Struct(">q")
 _PEEK = 64  # bytes read past what was asked for, to see the header of the batch that follows
 _HOP_CHUNK = 8192  # two index intervals: one read finds nearly every offset
 _SCAN_CHUNK = 1 << 20
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _MIN_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 UNKNOWN = -2  # a timestamp that has not been read from disk yet; -1 says that there is none
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 def scan(
-    fd: int, start: int, end: int, *, chunk_bytes: int = _SCAN_CHUNK
+    file: File, start: int, end: int, *, chunk_bytes: int = _SCAN_CHUNK
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Position, header and bytes of every batch in [start, end); CorruptRecordError where none can be.
 
@@ -58,7 +54,7 @@ def scan(
     """
     position = start
     while position < end:
-        buffer = memoryview(pread(fd, min(chunk_bytes, end - position), position))
+        buffer = memoryview(file.read(min(chunk_bytes, end - position), position))
         at = 0
         while at + HEADER_SIZE <= len(buffer):
             header = read_header(buffer, at)
@@ -70,7 +66,7 @@ def scan(
             if at + size > len(buffer):
                 if at or len(buffer) < min(chunk_bytes, end - position):
                     break
-                buffer = memoryview(pread(fd, size, position))
+                buffer = memoryview(file.read(size, position))
                 if len(buffer) < size:
                     raise CorruptRecordError(f"batch at byte {position} is cut short")
             yield position + at, header, buffer[at : at + size]
@@ -86,7 +82,7 @@ class Segment:
         "bytes_since_index",
         "created_ms",
         "directory",
-        "fd",
+        "file",
         "first_timestamp",
         "index_full",
         "index_interval_bytes",
@@ -119,14 +115,13 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.path = f"{directory}/{file_name(base_offset, LOG_SUFFIX)}"
-        self.fd = -1
+        self.file: File | None = None
         self.size = size
         self.pool = pool
-        self.offset_index = OffsetIndex(f"{directory}/{file_name(base_offset, INDEX_SUFFIX)}", base_offset, new=new)
-        self.time_index = TimeIndex(f"{directory}/{file_name(base_offset, TIME_INDEX_SUFFIX)}", base_offset, new=new)
-        self.txn_index = TxnIndex(
-            f"{directory}/{file_name(base_offset, TXN_INDEX_SUFFIX)}", base_offset, exists=has_txn_index
-        )
+        index_paths = [f"{directory}/{file_name(base_offset, suffix)}" for suffix in _INDEX_SUFFIXES]
+        self.offset_index = OffsetIndex(pool.disk, index_paths[0], base_offset, new=new)
+        self.time_index = TimeIndex(pool.disk, index_paths[1], base_offset, new=new)
+        self.txn_index = TxnIndex(pool.disk, index_paths[2], base_offset, exists=has_txn_index)
         self.max_timestamp = NO_TIMESTAMP if new else UNKNOWN
         self.max_timestamp_offset = base_offset
         self.first_timestamp = NO_TIMESTAMP if new else UNKNOWN
@@ -147,26 +142,27 @@ class Segment:
         paths = (segment.offset_index.path, segment.time_index.path, segment.path)
         try:
             for path in paths:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+                pool.disk.open(path, write=True, create=True, truncate=True).close()
         except OSError:
             for path in paths:
-                remove_file(path)
+                pool.disk.remove(path)
             raise
         return segment
 
     # -- files
 
-    def open(self) -> int:
-        """The descriptor of the `.log` file."""
-        if self.fd < 0:
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+    def open(self) -> File:
+        """The `.log` file."""
+        file = self.file
+        if file is None:
+            file = self.file = self.pool.disk.open(self.path, write=True)
             self.pool.add(self)
-        return self.fd
+        return file
 
     def release(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        if self.file is not None:
+            self.file.close()
+            self.file = None
         if not self.writable:  # the writable one's entries are nowhere else
             self.offset_index.unload()
             self.time_index.unload()
@@ -192,22 +188,26 @@ class Segment:
 
     def flush(self, *, with_indexes: bool) -> None:
         """Forces the files to disk; the active segment's indexes need it not. Any thread may call it."""
-        fsync_path(self.path)
+        sync = self.pool.disk.sync
+        sync(self.path)
         if with_indexes:
-            fsync_path(self.offset_index.path)
-            fsync_path(self.time_index.path)
+            sync(self.offset_index.path)
+            sync(self.time_index.path)
         self.txn_index.flush()
 
     def mark_deleted(self) -> list[str]:
         """Renames the files out of the way; returns their new names, for deletion later."""
         self.close_files()
+        disk = self.pool.disk
         renamed = []
         for path in (self.path, self.offset_index.path, self.time_index.path, self.txn_index.path):
             target = path + DELETED_SUFFIX
-            if os.path.exists(target):  # of an earlier one: to replace it is to delete it, which takes time
-                target = f"{path}.{time.monotonic_ns()}{DELETED_SUFFIX}"
+            number = 0
+            while disk.exists(target):  # of an earlier one: to replace it is to delete it, which takes time
+                number += 1
+                target = f"{path}.{number}{DELETED_SUFFIX}"
             try:
-                os.rename(path, target)
+                disk.rename(path, target)
             except FileNotFoundError:
                 continue
             renamed.append(target)
@@ -232,13 +232,13 @@ class Segment:
         begin_ms = self.first_timestamp if self.first_timestamp >= 0 else self.created_ms
         self.roll_deadline_ms = begin_ms + segment_ms - self.roll_jitter_ms
 
-    def append(self, data: bytes | bytearray | memoryview, size: int, last_offset: int, max_timestamp: int) -> None:
+    def append(self, data: Data, size: int, last_offset: int, max_timestamp: int) -> None:
         """Appends one batch, checked and stamped. On OSError the caller cuts off what was half written."""
-        fd = self.fd
-        if fd < 0:
-            fd = self.open()
+        file = self.file
+        if file is None:
+            file = self.open()
         position = self.size
-        write_at(fd, data, position)
+        file.write(data, position)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -263,7 +263,7 @@ class Segment:
 
     def cut(self, size: int) -> None:
         """Shortens the file to `size`: what lies behind was never acknowledged."""
-        ftruncate(self.open(), size)
+        self.open().truncate(size)
         self.size = size
 
     def truncate_to(self, offset: int) -> None:
@@ -301,11 +301,11 @@ class Segment:
 
     def _hop(self, position: int, offset: int) -> int:
         """Walks batch headers from `position`; negative when it meets something that is none."""
-        fd = self.open()
+        file = self.open()
         size = self.size
         base_limit = self.offset_limit
         while position < size:
-            chunk = pread(fd, _HOP_CHUNK, position)
+            chunk = file.read(_HOP_CHUNK, position)
             usable = len(chunk) - _HOP.size
             at = 0
             while at <= usable:
@@ -327,9 +327,9 @@ class Segment:
         start = self.offset_index.peek_last_position()
         position = start if start < self.size else 0
         next_offset = -1
-        fd = self.open()
+        file = self.open()
         while position < self.size:
-            chunk = pread(fd, _HOP_CHUNK, position)
+            chunk = file.read(_HOP_CHUNK, position)
             at = 0
             while at + _HOP.size <= len(chunk):
                 base, length, delta = _HOP.unpack_from(chunk, at)
@@ -343,10 +343,10 @@ class Segment:
         return next_offset if position == self.size else -1
 
     def read(self, position: int, size: int) -> bytes:
-        fd = self.fd
-        if fd < 0:
-            fd = self.open()
-        data = pread(fd, size, position)
+        file = self.file
+        if file is None:
+            file = self.open()
+        data = file.read(size, position)
         if len(data) != size:
             raise OSError(0, f"{self.path} ends at byte {position + len(data)}, {self.size} bytes were written")
         return data
@@ -402,7 +402,7 @@ class Segment:
     def largest_timestamp(self) -> int:
         """What time retention goes by: the newest record, else the age of the file."""
         timestamp = self.newest_timestamp()
-        return timestamp if timestamp >= 0 else int(os.stat(self.path).st_mtime * 1000)
+        return timestamp if timestamp >= 0 else int(self.pool.disk.modified_s(self.path) * 1000)
 
     def first_batch_timestamp(self) -> int:
         """The newest timestamp of the first batch; -1 when there is none."""

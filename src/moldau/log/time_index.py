@@ -7,11 +7,10 @@ is sealed or closed, like the offset index.
 
 from __future__ import annotations
 
-import os
 import struct
 from bisect import bisect_left, bisect_right
 
-from moldau.log.files import read_file, write_file
+from moldau.disk import Disk, read_file, write_file
 from moldau.log.offset_index import CorruptIndexError, trim_zeros
 
 ENTRY_SIZE = 12
@@ -20,9 +19,10 @@ _ENTRY = struct.Struct(">qi")
 
 
 class TimeIndex:
-    __slots__ = ("_data", "base_offset", "path")
+    __slots__ = ("_data", "_disk", "base_offset", "path")
 
-    def __init__(self, path: str, base_offset: int, *, new: bool = False) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int, *, new: bool = False) -> None:
+        self._disk = disk
         self.path = path
         self.base_offset = base_offset
         self._data: bytearray | None = bytearray() if new else None
@@ -32,7 +32,7 @@ class TimeIndex:
         if self._data is not None:
             return
         try:
-            data = trim_zeros(read_file(self.path), ENTRY_SIZE)
+            data = trim_zeros(read_file(self._disk, self.path), ENTRY_SIZE)
         except FileNotFoundError as error:
             raise CorruptIndexError(f"{self.path} is missing") from error
         if len(data) % ENTRY_SIZE:
@@ -46,16 +46,16 @@ class TimeIndex:
     def peek_last(self) -> tuple[int, int] | None:
         """The last entry of the file, without loading it; None when there is none to trust."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            file = self._disk.open(self.path)
         except FileNotFoundError:
             return None
         try:
-            size = os.lseek(fd, 0, os.SEEK_END)
+            size = file.size()
             if not size or size % ENTRY_SIZE:
                 return None
-            timestamp, relative = _ENTRY.unpack(os.pread(fd, ENTRY_SIZE, size - ENTRY_SIZE))
+            timestamp, relative = _ENTRY.unpack(file.read(ENTRY_SIZE, size - ENTRY_SIZE))
         finally:
-            os.close(fd)
+            file.close()
         # Zeros are Kafka's preallocation.
         return (timestamp, self.base_offset + relative) if timestamp > 0 and relative >= 0 else None
 
@@ -95,7 +95,7 @@ class TimeIndex:
     def write(self) -> None:
         """Puts the entries in the file; one that was never loaded has not changed either."""
         if self._data is not None:
-            write_file(self.path, bytes(self._data))
+            write_file(self._disk, self.path, bytes(self._data))
 
     def _timestamp(self, slot: int) -> int:
         assert self._data is not None

@@ -38,7 +38,9 @@ def truncate_to(log: PartitionLog, offset: int) -> bool:
         log.first_dirty_offset = min(log.first_dirty_offset, offset)
         delete_snapshots(log, {snapshot for snapshot in log.snapshots if snapshot > offset})
         directory = str(log.directory)
-        rebuild_producer_state(log.producers, log.segments, directory, log.snapshots, offset, now_ms=log.clock())
+        rebuild_producer_state(
+            log.producers, log.segments, directory, log.snapshots, offset, disk=log.log_dir.disk, now_ms=log.clock()
+        )
     except OSError as error:
         raise log.log_dir.storage_error(f"cannot truncate {log.name}", error) from error
     log.high_watermark = high_watermark

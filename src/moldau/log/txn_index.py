@@ -6,12 +6,11 @@ last stable offset when the marker was written. The file exists only once someth
 
 from __future__ import annotations
 
-import os
 import struct
 from bisect import bisect_left
 from typing import NamedTuple
 
-from moldau.log.files import fsync_path, read_file, write_at
+from moldau.disk import Disk, read_file
 from moldau.log.offset_index import CorruptIndexError
 
 _ENTRY = struct.Struct(">hqqqq")
@@ -29,23 +28,24 @@ class AbortedTxn(NamedTuple):
 
 
 class TxnIndex:
-    __slots__ = ("base_offset", "path", "size")
+    __slots__ = ("_disk", "base_offset", "path", "size")
 
-    def __init__(self, path: str, base_offset: int, *, exists: bool = False, size: int = 0) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int, *, exists: bool = False, size: int = 0) -> None:
+        self._disk = disk
         self.path = path
         self.base_offset = base_offset
-        self.size = os.stat(path).st_size if exists else size  # of whole entries
+        self.size = disk.size(path) if exists else size  # of whole entries
 
     @property
     def exists(self) -> bool:
         return self.size > 0
 
     def append(self, txn: AbortedTxn) -> None:
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = self._disk.open(self.path, write=True, create=True)
         try:
-            write_at(fd, _ENTRY.pack(VERSION, *txn), self.size)
+            file.write(_ENTRY.pack(VERSION, *txn), self.size)
         finally:
-            os.close(fd)
+            file.close()
         self.size += ENTRY_SIZE
 
     def entries(self) -> list[AbortedTxn]:
@@ -56,7 +56,7 @@ class TxnIndex:
     def _read(self) -> bytes:
         if not self.size:
             return b""
-        data = read_file(self.path)[: self.size]  # behind that lies at most a write that failed
+        data = read_file(self._disk, self.path)[: self.size]  # behind that lies at most a write that failed
         if len(data) % ENTRY_SIZE:
             raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
         return data
@@ -91,14 +91,14 @@ class TxnIndex:
         for number, txn in enumerate(self.entries()):
             if txn.last_offset >= offset:
                 self.size = number * ENTRY_SIZE
-                os.truncate(self.path, self.size)
+                self._disk.truncate(self.path, self.size)
                 return
 
     def reset(self) -> None:
         if self.size:
-            os.truncate(self.path, 0)
+            self._disk.truncate(self.path, 0)
             self.size = 0
 
     def flush(self) -> None:
         if self.size:
-            fsync_path(self.path)
+            self._disk.sync(self.path)

@@ -38,11 +38,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import moldau.log.cleaning.cleaned_segment
-import moldau.log.files
-from moldau.broker.cluster import incarnation as lives
+import moldau.disk
+from moldau.broker.cluster import incarnation
 
-_PATCHED: tuple[Any, ...] = (os, moldau.log.files, moldau.log.cleaning.cleaned_segment)
+_PATCHED: tuple[Any, ...] = (os, moldau.disk)
 _LOCK_FILES = frozenset({".lock"})
 _HOLD = "hold"
 _HOLD_POLL_S = 0.005
@@ -221,7 +220,7 @@ def _main(data_dir: str, shadow: str, *arguments: str) -> None:
     disk = PowerLossDisk(Path(data_dir), Path(shadow))
     boot_id = Path(shadow) / "boot_id"
     boot_id.write_text(shadow)
-    lives._BOOT_ID = boot_id
+    incarnation._BOOT_ID = boot_id
     sys.argv = ["moldau", *arguments]
     with disk.installed():
         runpy.run_module("moldau", run_name="__main__")

@@ -18,8 +18,7 @@ import pytest
 from clean_helpers import clean_log, keyed
 from log_helpers import Clock, crash, end_transaction, new_log, read_all, restart
 
-from moldau.log import files
-from moldau.log.cleaning import cleaned_segment
+import moldau.disk
 from moldau.log.cleaning.offset_map import BYTES_PER_KEY
 from moldau.log.cleaning.plan import CleaningLimits, look_at
 from moldau.log.partition_log import PartitionLog
@@ -262,8 +261,7 @@ def read_committed(log: PartitionLog) -> tuple[list[int], list[Row]]:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_readers_of_a_compacted_log_are_told_the_same_story(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (files, cleaned_segment):
-        monkeypatch.setattr(module, "fsync", lambda fd: None)  # the machine does not lose its power here
+    monkeypatch.setattr(moldau.disk, "fsync", lambda fd: None)  # the machine does not lose its power here
     for seed in range(chunk, HISTORIES, CHUNKS):
         directory = Path(tempfile.mkdtemp(dir=MEMORY if os.path.isdir(MEMORY) else None))
         try:

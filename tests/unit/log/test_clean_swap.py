@@ -14,6 +14,7 @@ import pytest
 from clean_helpers import clean_log, put, rows, work
 from log_helpers import Clock, crash, end_transaction, files_of, new_log, restart
 
+from moldau.disk import OS_DISK
 from moldau.errors import StorageError
 from moldau.log.cleaning.job import Cleaned, Failed
 from moldau.log.cleaning.plan import LogToClean, look_at
@@ -21,7 +22,7 @@ from moldau.log.cleaning.swap import discard, swap_in
 from moldau.log.partition_log import PartitionLog
 
 COMPACT = frozenset({"compact"})
-CALLS = ("rename", "replace", "unlink")
+CALLS = ("replace", "unlink")
 
 
 class Killed(BaseException):
@@ -149,8 +150,7 @@ def test_a_cleaning_killed_in_the_worker_leaves_the_log_as_it_was(
                 if made > call:
                     raise Killed
 
-            patched.setattr("moldau.log.cleaning.cleaned_segment.fsync", fsync)
-            patched.setattr("moldau.log.files.fsync", fsync)
+            patched.setattr("moldau.disk.fsync", fsync)
             with pytest.raises(Killed):
                 work(todo)
         log = crash(log)
@@ -168,11 +168,11 @@ def test_a_disk_that_fills_up_while_the_worker_writes_leaves_the_log_as_it_was(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("moldau.log.files.pwrite", full)
+        patched.setattr("moldau.disk.pwrite", full)
         (report,) = work(look_at(log, log.clock()))
     assert isinstance(report, Failed)
     assert not report.is_corrupt
-    discard(log.directory)
+    discard(OS_DISK, log.directory)
     assert not [name for name in files_of(log) if name.endswith(".cleaned")]
     assert rows(log) == before
     clean_log(log)
@@ -187,7 +187,7 @@ def test_a_log_that_was_truncated_meanwhile_keeps_its_segments(tmp_path: Path) -
     before = rows(log)
     assert isinstance(reports[0], Cleaned)
     assert not swap_in(todo, reports[0])
-    discard(log.directory)
+    discard(OS_DISK, log.directory)
     assert rows(restart(log)) == before
 
 
@@ -203,7 +203,7 @@ def test_a_log_that_changed_meanwhile_keeps_its_segments(tmp_path: Path, change:
     before = rows(log)
     assert isinstance(reports[0], Cleaned)
     assert not swap_in(todo, reports[0])
-    discard(log.directory)
+    discard(OS_DISK, log.directory)
     assert rows(restart(log)) == before
 
 
@@ -234,15 +234,19 @@ def test_a_disk_that_fails_within_the_swap_takes_the_directory_offline(
     reports = work(todo)
     assert isinstance(reports[0], Cleaned)
 
-    def broken(*_: object) -> None:
-        raise OSError(5, "Input/output error")
+    rename = os.replace
+
+    def broken(source: str, target: str) -> None:
+        if source.endswith(".swap"):
+            raise OSError(5, "Input/output error")
+        rename(source, target)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", broken)
         with pytest.raises(StorageError):
             swap_in(todo, reports[0])
     assert log.log_dir.offline
-    discard(log.directory)  # the swapped log is the only one there is
+    discard(OS_DISK, log.directory)  # the swapped log is the only one there is
     assert story(crash(log)) == told
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from log_helpers import append, batch, crash, end_transaction, files_of, new_log, offsets_of, read_all, restart
 
+import moldau.disk
 from moldau.errors import StorageError
-from moldau.log import files, segment
 from moldau.log.partition_log import PartitionLog
 
 real_pwrite = os.pwrite
@@ -38,7 +38,7 @@ def fail_on(suffix: str, number: int, *, after_bytes: int = 0) -> Pwrite:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pwrite], None]:
-    return lambda pwrite: monkeypatch.setattr(files, "pwrite", pwrite)
+    return lambda pwrite: monkeypatch.setattr(moldau.disk, "pwrite", pwrite)
 
 
 @pytest.mark.parametrize("written", [0, 1, 61, 80])
@@ -219,7 +219,7 @@ def test_an_abort_that_can_neither_be_indexed_nor_taken_back_ends_the_writing_un
     append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
     disk(fail_on(".txnindex", errno.ENOSPC))
     with monkeypatch.context() as broken:
-        broken.setattr(segment, "ftruncate", refuse)
+        broken.setattr(moldau.disk, "ftruncate", refuse)
         with pytest.raises(StorageError):
             end_transaction(log, 1, abort=True)
     disk(real_pwrite)
@@ -275,7 +275,7 @@ def test_bytes_that_cannot_be_cut_off_again_take_the_directory_offline(
     def ftruncate(fd: int, size: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(segment, "ftruncate", ftruncate)
+    monkeypatch.setattr(moldau.disk, "ftruncate", ftruncate)
     with pytest.raises(StorageError):
         append(log)
     assert log.log_dir.offline
@@ -288,7 +288,7 @@ def failing_reads(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     def pread(fd: int, size: int, position: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(segment, "pread", pread)
+    monkeypatch.setattr(moldau.disk, "pread", pread)
 
 
 def test_a_read_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

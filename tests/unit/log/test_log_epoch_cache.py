@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_helpers import properties
 
+from moldau.disk import OS_DISK
 from moldau.log.checkpoints import CorruptCheckpointError
 from moldau.log.epoch_cache import EpochCache
 
@@ -29,7 +30,7 @@ def replay(cache: EpochCache, steps: list[tuple[int, int]]) -> list[int]:
 def test_every_offset_has_the_epoch_it_was_written_in(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
 ) -> None:
-    cache = EpochCache(tmp_path_factory.mktemp("epochs"))
+    cache = EpochCache(OS_DISK, tmp_path_factory.mktemp("epochs"))
     model = replay(cache, steps)
     assert [cache.epoch_of(offset) for offset in range(len(model))] == model
 
@@ -39,7 +40,7 @@ def test_every_offset_has_the_epoch_it_was_written_in(
 def test_an_epoch_ends_where_the_next_one_begins(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], epoch: int
 ) -> None:
-    cache = EpochCache(tmp_path_factory.mktemp("epochs"))
+    cache = EpochCache(OS_DISK, tmp_path_factory.mktemp("epochs"))
     model = replay(cache, steps)
     if epoch < 0 or epoch > model[-1]:
         expected = (-1, -1)
@@ -57,7 +58,7 @@ def test_truncation_forgets_what_is_cut_off(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], start: int, end: int
 ) -> None:
     directory = tmp_path_factory.mktemp("epochs")
-    cache = EpochCache(directory)
+    cache = EpochCache(OS_DISK, directory)
     model = replay(cache, steps)
     cache.truncate_from_end(end)
     cache.truncate_from_start(min(start, end))
@@ -66,11 +67,11 @@ def test_truncation_forgets_what_is_cut_off(
     assert all(begin < end for _, begin in cache.entries() if begin > min(start, end))
     cache.flush()
     if cache.entries() or (directory / "leader-epoch-checkpoint").exists():
-        assert EpochCache.load(directory).entries() == cache.entries()
+        assert EpochCache.load(OS_DISK, directory).entries() == cache.entries()
 
 
 def test_the_file_is_kafkas(tmp_path: Path) -> None:
-    cache = EpochCache(tmp_path)
+    cache = EpochCache(OS_DISK, tmp_path)
     cache.assign(3, 0)
     cache.assign(5, 120)
     cache.flush()
@@ -78,7 +79,7 @@ def test_the_file_is_kafkas(tmp_path: Path) -> None:
 
 
 def test_a_newer_leader_overrules_epochs_that_never_wrote(tmp_path: Path) -> None:
-    cache = EpochCache(tmp_path)
+    cache = EpochCache(OS_DISK, tmp_path)
     cache.assign(1, 0)
     cache.assign(2, 10)
     cache.assign(4, 10)
@@ -89,4 +90,4 @@ def test_a_newer_leader_overrules_epochs_that_never_wrote(tmp_path: Path) -> Non
 def test_a_damaged_file_is_told_apart(tmp_path: Path, text: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text(text)
     with pytest.raises(CorruptCheckpointError, match="leader-epoch-checkpoint"):
-        EpochCache.load(tmp_path)
+        EpochCache.load(OS_DISK, tmp_path)

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from log_helpers import Clock, append, batch, crash, new_log, offsets_of, restart
 
+import moldau.disk
 from moldau.errors import StorageError
-from moldau.log import checkpoints, files
+from moldau.log import checkpoints
 
 
 def watch_fsync(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is forced to disk from here on."""
     synced: list[str] = []
-    monkeypatch.setattr(files, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+    monkeypatch.setattr(moldau.disk, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))
     return synced
 
 
@@ -61,7 +62,7 @@ def test_what_is_appended_during_a_flush_is_not_counted(tmp_path: Path, monkeypa
     def slow_fsync(fd: int) -> None:
         append(log)
 
-    monkeypatch.setattr(files, "fsync", slow_fsync)
+    monkeypatch.setattr(moldau.disk, "fsync", slow_fsync)
     log.flush()
     assert log.recovery_point == 1
     assert log.log_end_offset > 1
@@ -71,7 +72,7 @@ def test_a_truncation_during_a_flush_voids_it(tmp_path: Path, monkeypatch: pytes
     log = new_log(tmp_path)
     for _ in range(5):
         append(log)
-    monkeypatch.setattr(files, "fsync", lambda fd: log.truncate_to(2))
+    monkeypatch.setattr(moldau.disk, "fsync", lambda fd: log.truncate_to(2))
     log.flush()
     assert log.recovery_point <= 2
 
@@ -80,7 +81,7 @@ def test_segments_deleted_during_a_flush_do_no_harm(tmp_path: Path, monkeypatch:
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(10):
         append(log)
-    monkeypatch.setattr(files, "fsync", lambda fd: log.delete_records(-1))
+    monkeypatch.setattr(moldau.disk, "fsync", lambda fd: log.delete_records(-1))
     log.flush()
     assert log.recovery_point == 10
 
@@ -124,7 +125,7 @@ def test_a_failed_fsync_takes_the_directory_offline(tmp_path: Path, monkeypatch:
     def fail(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(files, "fsync", fail)
+    monkeypatch.setattr(moldau.disk, "fsync", fail)
     with pytest.raises(StorageError, match="offline"):
         log.flush()
     assert log.recovery_point == 0
@@ -147,7 +148,7 @@ def test_what_could_not_be_forced_to_disk_is_tried_again(tmp_path: Path, monkeyp
             failed.add(name)
             raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(files, "fsync", fail_once)
+    monkeypatch.setattr(moldau.disk, "fsync", fail_once)
     for _ in small:
         with pytest.raises(StorageError, match="Too many open files"):
             log.flush()
@@ -177,11 +178,11 @@ def test_a_stop_of_a_log_that_did_not_change_forces_nothing(tmp_path: Path, monk
 
 
 def test_the_mark_of_a_clean_stop_is_gone_for_good_once_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints.write_clean_shutdown(tmp_path, -1)
+    checkpoints.write_clean_shutdown(moldau.disk.OS_DISK, tmp_path, -1)
     synced = watch_fsync(monkeypatch)
-    assert checkpoints.take_clean_shutdown(tmp_path)
+    assert checkpoints.take_clean_shutdown(moldau.disk.OS_DISK, tmp_path)
     assert synced == [tmp_path.name]
-    assert not checkpoints.take_clean_shutdown(tmp_path)
+    assert not checkpoints.take_clean_shutdown(moldau.disk.OS_DISK, tmp_path)
 
 
 def test_a_clean_stop_leaves_nothing_to_flush(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class LogMachine(RuleBasedStateMachine):
         assert start <= self.log.last_stable_offset <= self.log.high_watermark <= self.log.log_end_offset
         assert self.log.recovery_point <= self.log.log_end_offset
         assert self.log.size_bytes == sum(segment.size for segment in self.log.segments)
-        assert sum(segment.fd >= 0 for segment in self.log.segments) <= 2
+        assert sum(segment.file is not None for segment in self.log.segments) <= 2
         if self.batches:
             assert self.log.log_end_offset == max(start, self.batches[-1][0] + 1)
         assert self.clock.now_ms >= NOW_MS

@@ -127,8 +127,9 @@ def test_a_directory_in_use_is_refused_within_a_process(tmp_path: Path) -> None:
 
 def test_a_directory_in_use_is_refused_between_processes(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from moldau.log.dir_lock import DirLock;"
-        "DirLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path;"
+        "from moldau.disk import OS_DISK; from moldau.log.dir_lock import DirLock;"
+        "DirLock(OS_DISK, Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
@@ -274,10 +275,10 @@ def test_a_topic_made_again_while_a_checkpoint_is_written_keeps_its_records(
     writing, go_on = threading.Event(), threading.Event()
     real = checkpoints.write_offsets
 
-    def slow(path: Path, offsets: Any) -> None:
+    def slow(*arguments: Any) -> None:
         writing.set()
         assert go_on.wait(10)
-        real(path, offsets)
+        real(*arguments)
 
     monkeypatch.setattr(checkpoints, "write_offsets", slow)
     checkpoint = threading.Thread(target=manager.checkpoint)

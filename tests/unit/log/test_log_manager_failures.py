@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from log_helpers import NOW_MS, TOPIC_ID, append, opened, topic_config
 
+import moldau.disk
 from moldau.errors import StorageError
 from moldau.log import files
 
@@ -23,7 +24,7 @@ def fail_writes(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -
             raise error
         return real(fd, data, position)
 
-    monkeypatch.setattr(files, "pwrite", pwrite)
+    monkeypatch.setattr(moldau.disk, "pwrite", pwrite)
 
 
 def test_a_directory_that_takes_no_checkpoint_does_not_keep_others_from_theirs(
@@ -95,7 +96,7 @@ def test_a_full_directory_that_fails_when_it_is_tried_is_offline(
     def fsync(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(files, "fsync", fsync)
+    monkeypatch.setattr(moldau.disk, "fsync", fsync)
     log_dir.probe()
     assert log_dir.offline
 
@@ -139,7 +140,7 @@ def test_a_log_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monk
     def pwrite(fd: int, data: Any, position: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "pwrite", pwrite)
+    monkeypatch.setattr(moldau.disk, "pwrite", pwrite)
     with pytest.raises(StorageError, match="full"):
         manager.create("t", 0, TOPIC_ID)
     assert not (tmp_path / "t-0").exists()
@@ -156,14 +157,14 @@ def test_a_directory_that_cannot_be_read_at_start_goes_offline_alone(
     for partition in range(2):
         append(manager.create("t", partition, TOPIC_ID))
     manager.close()
-    real = os.scandir
+    real = os.listdir
 
-    def scandir(path: Any) -> Any:
+    def listdir(path: Any) -> Any:
         if "bad/t-" in str(path):
             raise OSError(errno.EIO, "Input/output error")
         return real(path)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "listdir", listdir)
     manager = opened(bad, good)
     assert manager.offline_dirs == [bad]
     assert list(manager.logs) == [("t", 1)]

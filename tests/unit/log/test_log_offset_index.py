@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_helpers import properties
 
+from moldau.disk import OS_DISK
 from moldau.log.offset_index import CorruptIndexError, OffsetIndex
 
 BASE = 1_000_000_000_000
@@ -25,7 +26,7 @@ def entries_of(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def index_with(path: Path, entries: list[tuple[int, int]]) -> OffsetIndex:
-    index = OffsetIndex(str(path), BASE, new=True)
+    index = OffsetIndex(OS_DISK, str(path), BASE, new=True)
     for number, (offset, position) in enumerate(entries, start=1):
         assert index.append(offset, position) == number
     return index
@@ -71,7 +72,7 @@ def test_the_file_holds_kafkas_bytes_and_reads_back(
     entries = entries_of(steps)
     index_with(path, entries).write()
     assert path.read_bytes() == b"".join((o - BASE).to_bytes(4, "big") + p.to_bytes(4, "big") for o, p in entries)
-    again = OffsetIndex(str(path), BASE)
+    again = OffsetIndex(OS_DISK, str(path), BASE)
     again.load(log_size=1 << 31)
     assert again.last() == (entries[-1] if entries else (BASE, 0))
     assert again.peek_last_position() == (entries[-1][1] if entries else 0)
@@ -81,7 +82,7 @@ def test_zeros_that_kafka_preallocates_are_no_entries(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     index_with(path, [(BASE + 256, 4096), (BASE + 512, 8192)]).write()
     path.write_bytes(path.read_bytes() + bytes(10_000))
-    index = OffsetIndex(str(path), BASE)
+    index = OffsetIndex(OS_DISK, str(path), BASE)
     index.load(log_size=10_000)
     assert len(index) == 2
     assert index.last() == (BASE + 512, 8192)
@@ -100,11 +101,11 @@ def test_an_insane_index_is_told_apart(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(content)
     with pytest.raises(CorruptIndexError):
-        OffsetIndex(str(path), BASE).load(log_size=1000)
+        OffsetIndex(OS_DISK, str(path), BASE).load(log_size=1000)
 
 
 def test_a_missing_index_is_told_apart(tmp_path: Path) -> None:
-    index = OffsetIndex(str(tmp_path / "none.index"), BASE)
+    index = OffsetIndex(OS_DISK, str(tmp_path / "none.index"), BASE)
     with pytest.raises(CorruptIndexError, match="missing"):
         index.load(log_size=1000)
     assert index.peek_last_position() == 0
@@ -113,5 +114,5 @@ def test_a_missing_index_is_told_apart(tmp_path: Path) -> None:
 def test_an_index_that_was_not_loaded_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     index_with(path, [(BASE + 1, 10)]).write()
-    OffsetIndex(str(path), BASE).write()
+    OffsetIndex(OS_DISK, str(path), BASE).write()
     assert path.stat().st_size == 8

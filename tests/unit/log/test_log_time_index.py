@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_helpers import properties
 
+from moldau.disk import OS_DISK
 from moldau.log.offset_index import CorruptIndexError
 from moldau.log.time_index import TimeIndex
 
@@ -19,7 +20,7 @@ offered = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 5)), max_size=6
 
 def fill(path: Path, steps: list[tuple[int, int]]) -> tuple[TimeIndex, list[tuple[int, int]]]:
     """The index, and a model of it: only entries newer than all before are kept."""
-    index = TimeIndex(str(path), BASE, new=True)
+    index = TimeIndex(OS_DISK, str(path), BASE, new=True)
     model: list[tuple[int, int]] = []
     offset = BASE
     for timestamp, step in steps:
@@ -57,7 +58,7 @@ def test_the_file_holds_kafkas_bytes_and_reads_back(
     index, model = fill(path, steps)
     index.write()
     assert path.read_bytes() == b"".join(struct.pack(">qi", t, o - BASE) for t, o in model)
-    again = TimeIndex(str(path), BASE)
+    again = TimeIndex(OS_DISK, str(path), BASE)
     again.load()
     # A lone entry of timestamp 0 at offset 0 looks like Kafka's preallocated zeros; it says nothing either.
     if model != [(0, BASE)]:
@@ -77,9 +78,9 @@ def test_an_insane_index_is_told_apart(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "i.timeindex"
     path.write_bytes(content)
     with pytest.raises(CorruptIndexError):
-        TimeIndex(str(path), BASE).load()
+        TimeIndex(OS_DISK, str(path), BASE).load()
 
 
 def test_a_missing_index_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(CorruptIndexError, match="missing"):
-        TimeIndex(str(tmp_path / "none.timeindex"), BASE).load()
+        TimeIndex(OS_DISK, str(tmp_path / "none.timeindex"), BASE).load()

@@ -8,8 +8,10 @@ from pathlib import Path
 from moldau.broker.cluster.incarnation import EPOCH_FILE
 from moldau.cluster.controller import PRODUCER_ID_BLOCK
 from moldau.coordinators.transactions.records import KINDS
+from moldau.disk import Disk
 from moldau.errors import ConfigError, StorageError
 from moldau.log.manager import LogManager
+from moldau.log.meta_properties import META_PROPERTIES
 from moldau.log.partition_log import PartitionLog
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
 from moldau.wire.batch import decode_records
@@ -22,24 +24,25 @@ _KEEP_ALL = ("retention.ms", "retention.bytes")
 """Apache Kafka keeps topic configurations elsewhere. What was meant to be kept for ever must not go after a week."""
 
 
-def refuse_folders_of_a_cluster(directories: Sequence[Path]) -> None:
+def refuse_folders_of_a_cluster(disk: Disk, directories: Sequence[Path]) -> None:
     """A broker on its own would take the partitions of a cluster for its own topics, and write what others lack."""
     for directory in directories:
-        if (directory / EPOCH_FILE).exists():
+        if disk.exists(directory / EPOCH_FILE):
             raise ConfigError(
                 f"{directory} belongs to a broker of a cluster: start it with moldau.metadata.dir or zookeeper.connect "
                 "as before (moldau start --brokers N), or use another folder"
             )
-        if any((member / "meta.properties").exists() for member in directory.glob("broker-*")):
+        names = disk.names(directory) if disk.exists(directory) else []
+        if any(name.startswith("broker-") and disk.exists(directory / name / META_PROPERTIES) for name in names):
             raise ConfigError(
                 f"{directory} holds the brokers of a cluster: start it with --brokers N, or use another folder"
             )
 
 
-def refuse_folders_of_a_single_broker(directories: Sequence[Path], metadata_file: str) -> None:
+def refuse_folders_of_a_single_broker(disk: Disk, directories: Sequence[Path], metadata_file: str) -> None:
     """Its topics are in no cluster's metadata: their logs would be set aside."""
     for directory in directories:
-        if (directory / metadata_file).exists():
+        if disk.exists(directory / metadata_file):
             raise ConfigError(
                 f"{directory} holds the data of a single broker: a broker of a cluster needs another folder"
             )
@@ -48,7 +51,7 @@ def refuse_folders_of_a_single_broker(directories: Sequence[Path], metadata_file
 def check(logs: LogManager, metadata_file: str) -> None:
     """Refuses to adopt where the metadata, or some of the logs, is only out of sight."""
     for directory in logs.directories[1:]:
-        if (directory / metadata_file).exists():
+        if logs.disk.exists(directory / metadata_file):
             raise ConfigError(
                 f"log.dirs: the metadata of this broker is in {directory}, which is not the first folder of the list; "
                 f"put it first"

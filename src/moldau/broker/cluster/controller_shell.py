@@ -178,8 +178,9 @@ class ControllerShell:
         """
         if image.cluster_id:
             return ()
-        folders = self._node.logs.directories
-        known = None if any(True for each in folders for _ in each.glob("*/*.log")) else read_cluster_id(folders)
+        folders, disk = self._node.logs.directories, self._node.logs.disk
+        files = (name for each in folders for inner in disk.subdirectories(each) for name in disk.names(each / inner))
+        known = None if any(name.endswith(".log") for name in files) else read_cluster_id(folders, disk)
         return [ClusterRecord(known or uuid_to_text(self._node.environment.new_uuid()))]
 
     def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:

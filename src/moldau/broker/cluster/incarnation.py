@@ -13,7 +13,8 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.log.files import remove_file, replace_file
+from moldau.disk import Disk, read_file, replace_file
+from moldau.log.files import LogDir
 from moldau.log.manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -30,13 +31,15 @@ class Life(NamedTuple):
     """-1: records may have been lost since."""
     directories: tuple[Path, ...]
     boot_id: str
+    disk: Disk
 
     @classmethod
     def of(cls, logs: LogManager, incarnation_id: uuid.UUID, boot_id: str) -> Life:
-        previous = {_previous(directory, logs.was_clean, boot_id) for directory in logs.directories}
+        previous = {_previous(logs.disk, directory, logs.was_clean, boot_id) for directory in logs.directories}
         # Folders that do not agree are of different lives: one of them may be empty.
         is_whole = len(previous) == 1 and not logs.offline_dirs
-        return cls(incarnation_id, previous.pop() if is_whole else UNKNOWN_EPOCH, tuple(logs.directories), boot_id)
+        epoch = previous.pop() if is_whole else UNKNOWN_EPOCH
+        return cls(incarnation_id, epoch, tuple(logs.directories), boot_id, logs.disk)
 
     def began(self, broker_epoch: int) -> None:
         """Notes the epoch that the controller gave to this life.
@@ -46,22 +49,22 @@ class Life(NamedTuple):
         text = json.dumps({"broker_epoch": broker_epoch, "boot_id": self.boot_id})
         for directory in self.directories:
             try:
-                replace_file(directory / EPOCH_FILE, text.encode())
+                replace_file(self.disk, directory / EPOCH_FILE, text.encode())
             except OSError as error:
                 log.error("the broker epoch is not noted", extra={"directory": directory, "why": str(error)})
 
 
-def distrust(directory: Path) -> None:
+def distrust(log_dir: LogDir) -> None:
     """Its disk failed, perhaps with what the kernel still had to write: the next life must not vouch for it."""
     try:
-        remove_file(directory / EPOCH_FILE)
+        log_dir.disk.remove(log_dir.path / EPOCH_FILE)
     except OSError as error:
-        log.debug("the broker epoch stays noted", extra={"directory": directory, "why": str(error)})
+        log.debug("the broker epoch stays noted", extra={"directory": log_dir.path, "why": str(error)})
 
 
-def _previous(directory: Path, was_clean: bool, present_boot_id: str) -> int:
+def _previous(disk: Disk, directory: Path, was_clean: bool, present_boot_id: str) -> int:
     try:
-        noted = json.loads((directory / EPOCH_FILE).read_text())
+        noted = json.loads(read_file(disk, directory / EPOCH_FILE))
         epoch, boot_id = int(noted["broker_epoch"]), noted["boot_id"]
     except (OSError, ValueError, KeyError, TypeError):
         return UNKNOWN_EPOCH

@@ -22,7 +22,6 @@ from moldau.errors import KafkaError
 from moldau.log.cleaning.job import Cleaned, CleaningJob, Done, Failed, Report, decode_report, encode_job
 from moldau.log.cleaning.plan import CleaningLimits, LogToClean, filthiest
 from moldau.log.cleaning.swap import discard, swap_in
-from moldau.log.files import fsync_path
 from moldau.log.partition_log import PartitionLog
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,9 @@ class Cleaner:
                         failed.add(todo.log)
                         await worker.end()  # whatever it is doing, nobody waits for it
                         worker = None
-                        await self._node.threads.disk(todo.log.log_dir.path)(discard, todo.log.directory)
+                        await self._node.threads.disk(todo.log.log_dir.path)(
+                            discard, todo.log.log_dir.disk, todo.log.directory
+                        )
                 finally:
                     self._in_progress.remove(todo.log)
         finally:
@@ -126,7 +127,7 @@ class Cleaner:
                 case Cleaned():
                     if not swap_in(todo, report):
                         return False
-                    await node.threads.disk(log_dir)(fsync_path, todo.log.directory)
+                    await node.threads.disk(log_dir)(todo.log.log_dir.disk.sync, todo.log.directory)
                     bytes_before += report.bytes_before
                     bytes_after += report.bytes_after
                 case Done(end_offset, keys):

@@ -52,7 +52,7 @@ class FailingDisks:
         node = self._node
         for log_dir in node.logs.log_dirs:
             if log_dir.offline:
-                self._look_after(log_dir, partial(distrust, log_dir.path))
+                self._look_after(log_dir, partial(distrust, log_dir))
             elif log_dir in self._known:
                 self._look_after(log_dir, log_dir.probe)
             self._warn_if_stuck(log_dir)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from moldau.disk import OS_DISK
 from moldau.errors import KafkaError, MoldauError
 from moldau.wire.batch import (
     HEADER_SIZE,
@@ -257,9 +258,9 @@ def index_sanity_rows(path: Path) -> Iterator[Row]:
 
     try:
         if path.suffix == ".index":
-            OffsetIndex(str(path), base_offset(path)).load(path.with_suffix(".log").stat().st_size)
+            OffsetIndex(OS_DISK, str(path), base_offset(path)).load(path.with_suffix(".log").stat().st_size)
         else:
-            TimeIndex(str(path), base_offset(path)).load()
+            TimeIndex(OS_DISK, str(path), base_offset(path)).load()
     except (CorruptIndexError, OSError) as error:
         yield problem(str(error))
     else:
@@ -271,7 +272,7 @@ def txn_index_rows(path: Path) -> Iterator[Row]:
     from moldau.log.txn_index import VERSION, TxnIndex
 
     try:
-        for txn in TxnIndex(str(path), base_offset(path), exists=True).entries():
+        for txn in TxnIndex(OS_DISK, str(path), base_offset(path), exists=True).entries():
             fields = {
                 "version": VERSION,
                 "producerId": txn.producer_id,
@@ -320,7 +321,7 @@ def checkpoint_rows(path: Path) -> Iterator[Row]:
     if not path.exists():
         raise DumpError(f"cannot read {path}: No such file or directory")
     try:
-        for words in read_checkpoint(path, fields=len(names)):
+        for words in read_checkpoint(OS_DISK, path, fields=len(names)):
             yield Row("entry", dict(zip(names, words, strict=True)))
     except CorruptCheckpointError as error:
         yield problem(str(error))

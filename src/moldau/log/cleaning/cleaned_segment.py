@@ -5,9 +5,7 @@ All four always exist, the transaction index empty if need be: `swap.py` goes by
 
 from __future__ import annotations
 
-import os
-from os import fsync
-
+from moldau.disk import Disk, write_file
 from moldau.log.files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -15,10 +13,6 @@ from moldau.log.files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
-    fsync_path,
-    remove_file,
-    write_at,
-    write_file,
 )
 from moldau.log.offset_index import OffsetIndex
 from moldau.log.time_index import NO_TIMESTAMP, TimeIndex
@@ -30,18 +24,20 @@ _SYNC_BYTES = 32 << 20
 
 
 class CleanedSegment:
-    def __init__(self, directory: str, base_offset: int, *, index_interval_bytes: int, buffer_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, *, index_interval_bytes: int, buffer_bytes: int
+    ) -> None:
         paths = [
             f"{directory}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}"
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
         ]
         for path in paths:
-            remove_file(path)  # never write into a file that another worker, about to end, may still have open
+            disk.remove(path)  # never write into a file that another worker, about to end, may still have open
         self.size = 0
-        self._path = paths[0]
-        self._offset_index = OffsetIndex(paths[1], base_offset, new=True)
-        self._time_index = TimeIndex(paths[2], base_offset, new=True)
-        self._txn_index = TxnIndex(paths[3], base_offset)
+        self._disk = disk
+        self._offset_index = OffsetIndex(disk, paths[1], base_offset, new=True)
+        self._time_index = TimeIndex(disk, paths[2], base_offset, new=True)
+        self._txn_index = TxnIndex(disk, paths[3], base_offset)
         self._index_interval_bytes = index_interval_bytes
         self._buffer_bytes = buffer_bytes
         self._max_timestamp = NO_TIMESTAMP
@@ -49,8 +45,8 @@ class CleanedSegment:
         self._last_indexed = 0
         self._written = self._synced = 0
         self._parts: list[bytes | memoryview] = []
-        write_file(paths[3], b"")
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        write_file(disk, paths[3], b"")
+        self._file = disk.open(paths[0], write=True, create=True, exclusive=True)
 
     def append(self, header: BatchHeader, batch: bytes | memoryview, max_timestamp: int) -> None:
         position = self.size
@@ -70,26 +66,24 @@ class CleanedSegment:
         self._txn_index.append(txn)
 
     def _write(self) -> None:
-        write_at(self._fd, b"".join(self._parts), self._written)
+        self._file.write(b"".join(self._parts), self._written)
         self._parts.clear()
         self._written = self.size
         if self._written - self._synced >= _SYNC_BYTES:
-            fsync(self._fd)
+            self._file.sync()
             self._synced = self._written
 
     def finish(self, modified_s: float) -> None:
         """Everything on disk, as old as the segments it stands for: retention may go by that."""
         self._write()
-        os.utime(self._fd, (modified_s, modified_s))
-        fsync(self._fd)
+        self._file.set_modified(modified_s)
+        self._file.sync()
         self.close()
         self._time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
         self._offset_index.write()
         self._time_index.write()
         for path in (self._offset_index.path, self._time_index.path, self._txn_index.path):
-            fsync_path(path)
+            self._disk.sync(path)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()

@@ -17,10 +17,10 @@ The renames are the event loop's, between two requests; what they name was force
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from moldau.disk import Disk, read_file, replace_file
 from moldau.errors import CorruptRecordError
 from moldau.log.cleaning.job import Cleaned
 from moldau.log.cleaning.plan import LogToClean
@@ -33,9 +33,6 @@ from moldau.log.files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
-    read_file,
-    remove_file,
-    replace_file,
 )
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import CorruptSnapshotError, without_transactions
@@ -53,24 +50,24 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
     old = [segment for segment in todo.segments if segment.base_offset in wanted]
     if todo.is_void or not set(old).issubset(log.segments):
         return False
-    directory = str(log.directory)
+    disk, directory = log.log_dir.disk, str(log.directory)
     paths = [f"{directory}/{file_name(cleaned.base_offset, suffix)}" for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX)]
     try:
         if cleaned.base_offset in log.snapshots:
             _end_transactions(log, f"{directory}/{file_name(cleaned.base_offset, SNAPSHOT_SUFFIX)}")
         for path in paths:
-            os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+            disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError as error:
         for path in paths[:-1]:
-            remove_file(path + SWAP_SUFFIX)
+            disk.remove(path + SWAP_SUFFIX)
         raise log.log_dir.storage_error(f"cannot swap in a cleaned segment of {log.name}", error) from error
     try:
         log.mark_deleted(old, keep_snapshot_at=cleaned.base_offset)
         for path in paths:
-            _put_in_place(path)
+            _put_in_place(disk, path)
         segment = Segment(
             directory, cleaned.base_offset, log.pool,
-            size=cleaned.bytes_after, created_ms=old[-1].created_ms, has_txn_index=os.path.exists(paths[2]),
+            size=cleaned.bytes_after, created_ms=old[-1].created_ms, has_txn_index=disk.exists(paths[2]),
         )  # fmt: skip
     except OSError as error:
         # Half of it has its new name: only the next start can tell which half.
@@ -84,36 +81,36 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
 def _end_transactions(log: PartitionLog, path: str) -> None:
     """True before the swap as well: records of a transaction that lie behind the snapshot open it again."""
     try:
-        before = read_file(path)
+        before = read_file(log.log_dir.disk, path)
         after = without_transactions(before)
     except (CorruptSnapshotError, FileNotFoundError):
         return  # whoever needs it finds out
     if after != before:
-        replace_file(Path(path), after, sync=False)
+        replace_file(log.log_dir.disk, path, after, sync=False)
         log.unsynced_snapshots.append(path)
 
 
-def _put_in_place(path: str) -> None:
+def _put_in_place(disk: Disk, path: str) -> None:
     swap = path + SWAP_SUFFIX
-    if path.endswith(TXN_INDEX_SUFFIX) and not os.path.getsize(swap):
-        remove_file(path)
-        os.unlink(swap)  # nothing was aborted: then a segment has no such file
+    if path.endswith(TXN_INDEX_SUFFIX) and not disk.size(swap):
+        disk.remove(path)
+        disk.remove(swap)  # nothing was aborted: then a segment has no such file
     else:
-        os.replace(swap, path)
+        disk.rename(swap, path)
 
 
-def discard(directory: Path) -> None:
+def discard(disk: Disk, directory: Path) -> None:
     """Removes what a cleaning that came to nothing left behind."""
     try:
-        names = os.listdir(directory)
+        names = disk.names(directory)
     except FileNotFoundError:
         return  # the whole partition is gone
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
-            remove_file(directory / name)
+            disk.remove(directory / name)
 
 
-def finish_swaps(directory: Path, names: Iterable[str]) -> None:
+def finish_swaps(disk: Disk, directory: Path, names: Iterable[str]) -> None:
     """At the start of a broker: completes swaps that a crash interrupted and undoes those that had not begun.
 
     `names` are all files of the directory.
@@ -122,37 +119,37 @@ def finish_swaps(directory: Path, names: Iterable[str]) -> None:
     swaps = {name for name in present if name.endswith(SWAP_SUFFIX) and name.partition(".")[0].isdecimal()}
     for name in sorted(swaps):
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-            _remove_replaced(directory, name, present)
+            _remove_replaced(disk, directory, name, present)
     for name in sorted(swaps, key=lambda name: (name.endswith(LOG_SUFFIX + SWAP_SUFFIX), name)):
         stem = name.partition(".")[0]
         if stem + LOG_SUFFIX + CLEANED_SUFFIX in present:
-            remove_file(directory / name)
+            disk.remove(directory / name)
         else:
-            _put_in_place(str(directory / name.removesuffix(SWAP_SUFFIX)))
+            _put_in_place(disk, str(directory / name.removesuffix(SWAP_SUFFIX)))
 
 
-def _remove_replaced(directory: Path, swapped_log: str, present: set[str]) -> None:
+def _remove_replaced(disk: Disk, directory: Path, swapped_log: str, present: set[str]) -> None:
     """The old segments that a `.log.swap` stands for, as far as they are still there."""
     base_offset = int(swapped_log.partition(".")[0])
-    end_offset = _end_of(directory / swapped_log, base_offset)
+    end_offset = _end_of(disk, directory / swapped_log, base_offset)
     is_old = file_name(base_offset, LOG_SUFFIX) in present
     for name in present:
         stem, _, suffix = name.partition(".")
         if not stem.isdecimal() or "." + suffix not in (LOG_SUFFIX, *_INDEX_SUFFIXES):
             continue
         if base_offset < int(stem) < end_offset or (int(stem) == base_offset and is_old):
-            remove_file(directory / name)
+            disk.remove(directory / name)
 
 
-def _end_of(path: Path, base_offset: int) -> int:
+def _end_of(disk: Disk, path: Path, base_offset: int) -> int:
     """The offset after the last batch of a segment file that no log has taken in yet."""
     end_offset = base_offset
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = disk.open(path)
     try:
-        for _, header, _ in scan(fd, 0, os.fstat(fd).st_size):
+        for _, header, _ in scan(file, 0, file.size()):
             end_offset = header.next_offset
     except CorruptRecordError as error:
         logger.warning("%s: %s", path, error.message)
     finally:
-        os.close(fd)
+        file.close()
     return end_offset

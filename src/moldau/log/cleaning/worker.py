@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from queue import SimpleQueue
 
+from moldau.disk import OS_DISK, Disk
 from moldau.errors import KafkaError
 from moldau.log.cleaning.cleaned_segment import CleanedSegment
 from moldau.log.cleaning.job import Cleaned, CleaningJob, Done, Failed, Report, decode_job, encode_report
@@ -21,7 +22,7 @@ from moldau.log.cleaning.offset_map import OffsetMap
 from moldau.log.cleaning.rewrite import BatchFilter
 from moldau.log.cleaning.throttle import Throttle
 from moldau.log.cleaning.transactions import CleanedTransactions
-from moldau.log.files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name, fsync_path
+from moldau.log.files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from moldau.log.offset_index import CorruptIndexError
 from moldau.log.segment import MAX_RELATIVE_OFFSET, scan
 from moldau.log.txn_index import AbortedTxn, TxnIndex
@@ -33,10 +34,10 @@ _GROUP_SEGMENTS_MAX = 64
 Group = list[tuple[int, int]]  # base offset and size of neighbouring segments
 
 
-def clean(job: CleaningJob, report: Callable[[Report], None]) -> None:
+def clean(job: CleaningJob, report: Callable[[Report], None], disk: Disk = OS_DISK) -> None:
     """Does the job, reporting each cleaned segment as soon as it is on disk, and how it ended."""
     try:
-        _Cleaning(job, report).run()
+        _Cleaning(job, report, disk).run()
     except (KafkaError, CorruptIndexError) as error:
         report(Failed(str(error), is_corrupt=True))
     except OSError as error:
@@ -47,7 +48,8 @@ def clean(job: CleaningJob, report: Callable[[Report], None]) -> None:
 
 
 class _Cleaning:
-    def __init__(self, job: CleaningJob, report: Callable[[Report], None]) -> None:
+    def __init__(self, job: CleaningJob, report: Callable[[Report], None], disk: Disk) -> None:
+        self.disk = disk
         self.job = job
         self.report = report
         self.throttle = Throttle(job.bytes_per_second_max)
@@ -58,7 +60,7 @@ class _Cleaning:
         offset_map = self._map_keys()
         transactions = CleanedTransactions(self.aborted)
         batch_filter = BatchFilter(self.job, offset_map, transactions)
-        for group in group_segments(self.job, offset_map.end_offset):
+        for group in group_segments(self.disk, self.job, offset_map.end_offset):
             self._clean_group(group, batch_filter, transactions)
         self.report(Done(offset_map.end_offset, len(offset_map)))
 
@@ -81,7 +83,7 @@ class _Cleaning:
         job = self.job
         base_offset = group[0][0]
         cleaned = CleanedSegment(
-            job.directory, base_offset,
+            self.disk, job.directory, base_offset,
             index_interval_bytes=job.index_interval_bytes, buffer_bytes=job.buffer_bytes,
         )  # fmt: skip
         try:
@@ -95,31 +97,31 @@ class _Cleaning:
             for txn in transactions.still_aborted:
                 cleaned.add_aborted(txn)
             transactions.still_aborted.clear()
-            cleaned.finish(os.stat(self._path(group[-1][0], LOG_SUFFIX)).st_mtime)
+            cleaned.finish(self.disk.modified_s(self._path(group[-1][0], LOG_SUFFIX)))
         finally:
             cleaned.close()
-        fsync_path(job.directory)
+        self.disk.sync(job.directory)
         replaces = [base for base, _ in group]
         self.report(Cleaned(base_offset, replaces, sum(size for _, size in group), cleaned.size))
 
     def _batches(self, base_offset: int, size: int) -> Generator[tuple[BatchHeader, memoryview], None, None]:
-        fd = os.open(self._path(base_offset, LOG_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+        file = self.disk.open(self._path(base_offset, LOG_SUFFIX))
         try:
-            for _, header, batch in scan(fd, 0, size, chunk_bytes=self.job.buffer_bytes):
+            for _, header, batch in scan(file, 0, size, chunk_bytes=self.job.buffer_bytes):
                 self.throttle.spend(len(batch))
                 yield header, batch
         finally:
-            os.close(fd)
+            file.close()
 
     def _read_aborted(self) -> Iterator[AbortedTxn]:
         for base_offset, size in self.job.txn_indexes:
-            yield from TxnIndex(self._path(base_offset, TXN_INDEX_SUFFIX), base_offset, size=size).entries()
+            yield from TxnIndex(self.disk, self._path(base_offset, TXN_INDEX_SUFFIX), base_offset, size=size).entries()
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.job.directory}/{file_name(base_offset, suffix)}"
 
 
-def group_segments(job: CleaningJob, end_offset: int) -> Iterator[Group]:
+def group_segments(disk: Disk, job: CleaningJob, end_offset: int) -> Iterator[Group]:
     """Neighbours that together fit into one segment, so that cleaned segments do not stay small for ever."""
     segments = [segment for segment in job.segments if segment[0] < end_offset]
     end_offsets = job.end_offsets()
@@ -127,7 +129,7 @@ def group_segments(job: CleaningJob, end_offset: int) -> Iterator[Group]:
     sizes = [0, 0, 0]
     limits = (job.segment_bytes, job.segment_index_bytes, job.segment_index_bytes)
     for base_offset, size in segments:
-        more = (size, *(_index_size(job, base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)))
+        more = (size, *(_index_size(disk, job, base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)))
         if group and (
             len(group) == _GROUP_SEGMENTS_MAX
             or any(held + added > limit for held, added, limit in zip(sizes, more, limits, strict=True))
@@ -141,9 +143,9 @@ def group_segments(job: CleaningJob, end_offset: int) -> Iterator[Group]:
         yield group
 
 
-def _index_size(job: CleaningJob, base_offset: int, suffix: str) -> int:
+def _index_size(disk: Disk, job: CleaningJob, base_offset: int, suffix: str) -> int:
     try:
-        return os.stat(f"{job.directory}/{file_name(base_offset, suffix)}").st_size
+        return disk.size(f"{job.directory}/{file_name(base_offset, suffix)}")
     except FileNotFoundError:
         return 0  # it is built again when first needed
 

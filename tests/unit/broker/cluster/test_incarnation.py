@@ -9,6 +9,7 @@ from moldau.broker.cluster import incarnation as lives
 from moldau.broker.cluster.incarnation import UNKNOWN_EPOCH, Life
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
+from moldau.log.files import LogDir
 from moldau.log.manager import LogManager
 
 
@@ -47,8 +48,8 @@ def test_a_killed_process_on_a_machine_that_stays_up_has_lost_nothing(tmp_path: 
 def test_a_process_whose_disk_failed_may_have_lost_records_though_the_disk_works_again(tmp_path: Path) -> None:
     logs = opened(tmp_path)
     life(logs).began(41)
-    lives.distrust(tmp_path)
-    lives.distrust(tmp_path)
+    lives.distrust(LogDir(tmp_path))
+    lives.distrust(LogDir(tmp_path))
     crashed(logs)
     logs = opened(tmp_path)
     assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH

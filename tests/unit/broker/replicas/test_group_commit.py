@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import moldau.log.files
+import moldau.disk
 from moldau.broker.replicas.group_commit import GroupCommit
 from moldau.broker.threads import Lane
 from moldau.config.broker import BrokerConfig
@@ -32,7 +32,7 @@ class SlowDisk:
         self.is_waiting = threading.Event()
         self._may_go = threading.Event()
         self._may_go.set()
-        real_flush, real_fsync = PartitionLog.flush, moldau.log.files.fsync
+        real_flush, real_fsync = PartitionLog.flush, moldau.disk.fsync
 
         def flush(log: PartitionLog, upto_offset: int | None = None) -> None:
             self.flushes += 1
@@ -46,7 +46,7 @@ class SlowDisk:
             real_fsync(fd)
 
         monkeypatch.setattr(PartitionLog, "flush", flush)
-        monkeypatch.setattr(moldau.log.files, "fsync", fsync)
+        monkeypatch.setattr(moldau.disk, "fsync", fsync)
 
     def hold(self) -> None:
         self.is_waiting.clear()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from offline import StartOffline
 
-import moldau.log.files
+import moldau.disk
 from moldau.broker.node import BrokerNode
 from moldau.broker.replicas.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
@@ -151,13 +151,13 @@ async def test_what_waits_for_the_disk_is_vouched_for_in_no_session_and_to_no_le
 ) -> None:
     """A session that begins anew and another leader ask for everything: that must not run ahead of a slow fsync."""
     may_sync = threading.Event()
-    real_fsync = moldau.log.files.fsync
+    real_fsync = moldau.disk.fsync
 
     def slow_fsync(fd: int) -> None:
         assert may_sync.wait(30)
         real_fsync(fd)
 
-    monkeypatch.setattr(moldau.log.files, "fsync", slow_fsync)
+    monkeypatch.setattr(moldau.disk, "fsync", slow_fsync)
     node = following.node
     await node.change_metadata(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
     _, asked = await following.named()
