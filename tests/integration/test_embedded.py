@@ -190,7 +190,7 @@ def test_a_contradiction_or_a_misspelt_key_is_an_error(
 
 
 def test_a_key_without_effect_is_a_warning_and_the_broker_starts() -> None:
-    with pytest.warns(UserWarning, match="no effect here: num.network.threads"), Broker({"num.network.threads": 3}):
+    with pytest.warns(UserWarning, match="without effect: num.network.threads"), Broker({"num.network.threads": 3}):
         pass
 
 

@@ -122,7 +122,7 @@ def test_every_block_of_commands_is_run_by_a_test_above() -> None:
     assert SHELL.keys() == {"README.md-1", "docs/server.md-1", "docs/cluster.md-1"}
 
 
-@pytest.mark.parametrize(("name", "code"), blocks("properties"))
+@pytest.mark.parametrize(("name", "code"), list(blocks("properties")))
 def test_a_configuration_of_the_pages_is_valid(name: str, code: str) -> None:
     _, warnings = BrokerConfig.from_properties(parse_properties(code), strict=True)
     assert warnings == [], name

@@ -69,7 +69,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
         warnings = list(told.values())
         idle = [name for name in props if name not in told and _is_idle(name) and not is_read(name, props)]
         if idle:
-            warnings.append(f"accepted, but with no effect here: {', '.join(idle)}")
+            warnings.append(f"configuration keys without effect: {', '.join(idle)}")
         props, old = with_listeners(props)
         warnings += old
         config = cls._build(props, _NOTHING, _NOTHING)
@@ -78,8 +78,8 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
         }
         if unopened:
             warnings.append(
-                f"listeners: {', '.join(sorted(unopened))} belongs to a KRaft controller and is not opened; "
-                "metadata is kept by this broker itself"
+                f"listeners: {', '.join(sorted(unopened))} is for a KRaft controller and is not opened; "
+                "this broker manages its metadata itself"
             )
         return config, warnings
 
@@ -156,7 +156,7 @@ def _is_idle(name: str) -> bool:
 
 def _warning_about(name: str) -> str | None:
     if name in UNSAFE_TO_IGNORE:
-        return f"{name} is accepted but has no effect here: {UNSAFE_TO_IGNORE[name]}"
+        return f"{name} has no effect: {UNSAFE_TO_IGNORE[name]}"
     if name in BROKER_KEYS or has_no_effect(name) or name in OLD_LISTENER_KEYS:
         return None
     meant = nearest(name, [*BROKER_KEYS, *KNOWN_WITHOUT_EFFECT])
@@ -208,7 +208,7 @@ def _check(config: BrokerConfig) -> None:
     _check_log_times(config)
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
         raise ConfigError(
-            f"queued.max.request.bytes ({config.queued_max_request_bytes}) must be larger or equal to "
+            f"queued.max.request.bytes ({config.queued_max_request_bytes}) must be greater than or equal to "
             f"socket.request.max.bytes ({config.socket_request_max_bytes})"
         )
     limits_by_ip = config.connection_limits_by_ip  # read in any case: here a malformed one is refused
@@ -217,7 +217,7 @@ def _check(config: BrokerConfig) -> None:
     longest_wait_ms = min(config.replica_socket_timeout_ms, config.replica_lag_time_max_ms)
     if config.replica_fetch_wait_max_ms > longest_wait_ms:
         raise ConfigError(
-            f"replica.fetch.wait.max.ms ({config.replica_fetch_wait_max_ms}) must not be more than "
+            f"replica.fetch.wait.max.ms ({config.replica_fetch_wait_max_ms}) must not be greater than "
             "replica.socket.timeout.ms or replica.lag.time.max.ms"
         )
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
@@ -231,24 +231,24 @@ def _check(config: BrokerConfig) -> None:
 
 def _check_listeners(config: BrokerConfig) -> None:
     if not config.listeners:
-        raise ConfigError("listeners: none is left for clients; all are named in controller.listener.names")
+        raise ConfigError("listeners: no listener for clients is left; all are in controller.listener.names")
     known = ", ".join(listener.name for listener in config.listeners)
     for listener in config.listeners:
         if listener.protocol not in SERVED_PROTOCOLS:
             raise ConfigError(
-                f"listeners: {listener} asks for {listener.protocol}; this broker serves "
-                f"{', '.join(sorted(SERVED_PROTOCOLS))} only"
+                f"listeners: {listener} requires {listener.protocol}, which is not supported; use "
+                f"{' or '.join(sorted(SERVED_PROTOCOLS))}"
             )
     for advertised in config.advertised_listeners:
         if all(advertised.name != listener.name for listener in config.listeners):
-            raise ConfigError(f"advertised.listeners: {advertised.name} is none of the listeners ({known})")
+            raise ConfigError(f"advertised.listeners: {advertised.name} is not one of the listeners ({known})")
         if advertised.host == "0.0.0.0":
-            raise ConfigError("advertised.listeners cannot use 0.0.0.0: use an address clients can reach")
+            raise ConfigError("advertised.listeners cannot use 0.0.0.0; use an address that clients can reach")
     inter_broker = config.inter_broker_listener_name
     if inter_broker is not None and all(
         inter_broker.upper() != advertised.name for advertised in config.advertised_listeners
     ):
-        raise ConfigError(f"inter.broker.listener.name: {inter_broker} is none of the listeners ({known})")
+        raise ConfigError(f"inter.broker.listener.name: {inter_broker} is not one of the listeners ({known})")
 
 
 def _check_log_times(config: BrokerConfig) -> None:
@@ -261,7 +261,9 @@ def _check_log_times(config: BrokerConfig) -> None:
     if config.get(in_force) == 0:
         raise ConfigError(f"{in_force} (0) must be -1 for no limit, or at least 1")
     if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
-        raise ConfigError("log.cleaner.min.compaction.lag.ms must not be more than log.cleaner.max.compaction.lag.ms")
+        raise ConfigError(
+            "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
+        )
 
 
 def _connection_limits(text: str) -> dict[str, int]:
@@ -269,6 +271,6 @@ def _connection_limits(text: str) -> dict[str, int]:
     limits = {}
     for address, count in parse_csv_map(name, text).items():
         if not count.isdigit():
-            raise ConfigError(f"Invalid value {text} for configuration {name}: {count!r} is not a count")
+            raise ConfigError(f"Invalid value {text} for configuration {name}: {count!r} is not a number")
         limits[address] = int(count)
     return limits

@@ -13,15 +13,16 @@ class ClusterKeys(Configuration):
         "default.replication.factor",
         Kind.INT,
         1,
-        "Replicas of a topic that is created without a number.",
+        "The replication factor of a topic that is created without one.",
     )
     min_insync_replicas: int = key(
         "min.insync.replicas",
         Kind.INT,
         1,
-        "Replicas that must have a record before acks=all is answered. A cluster has one value, which its first "
-        "controller takes from its file; change it for all brokers together. Lowering it to the number of replicas "
-        "that are in sync can lose acknowledged records if the leader's machine is down and not fenced yet.",
+        "The number of replicas that must have a record before acks=all is acknowledged. The value applies to the "
+        "whole cluster: the first controller takes it from its configuration file, and it is changed for all "
+        "brokers together. Lowering it to the number of replicas that are in sync can lose acknowledged records if "
+        "the leader's machine is down and not fenced yet.",
         AtLeast(1),
         dynamic=True,
     )
@@ -29,94 +30,95 @@ class ClusterKeys(Configuration):
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
         False,
-        "Whether a replica that may lack acked records can become leader when no other is left. The controller goes by "
-        "its own value: give all brokers the same.",
+        "Whether a replica that may lack acknowledged records can become leader if no other is left. The "
+        "controller's value applies, so set the same value on all brokers.",
         dynamic=True,
     )
     auto_leader_rebalance_enable: bool = key(
         "auto.leader.rebalance.enable",
         Kind.BOOLEAN,
         True,
-        "Whether leadership moves back to the preferred replicas by itself.",
+        "Whether leadership moves back to the preferred replicas automatically.",
     )
     leader_imbalance_check_interval_seconds: int = key(
         "leader.imbalance.check.interval.seconds",
         Kind.LONG,
         300,
-        "How often the controller looks for moved leaders.",
+        "How often the controller checks whether leaders should move back to the preferred replicas.",
         AtLeast(1),
     )
     leader_imbalance_per_broker_percentage: int = key(
         "leader.imbalance.per.broker.percentage",
         Kind.INT,
         10,
-        "Leaders move back when more than this share of the partitions that prefer a broker are led by others.",
+        "Leaders move back if more than this percentage of the partitions that prefer a broker are led by others.",
         AtLeast(0),
     )
     controlled_shutdown_enable: bool = key(
         "controlled.shutdown.enable",
         Kind.BOOLEAN,
         True,
-        "Whether a stopping broker hands its leaderships over first.",
+        "Whether a broker hands over its leaderships before it stops.",
     )
     broker_heartbeat_interval_ms: int = key(
         "broker.heartbeat.interval.ms",
         Kind.INT,
         2_000,
-        "How often a broker reports to the controller.",
+        "How often a broker sends a heartbeat to the controller.",
         AtLeast(1),
     )
     broker_session_timeout_ms: int = key(
         "broker.session.timeout.ms",
         Kind.INT,
         9_000,
-        "Silence after which the controller fences a broker. Clients are told of a lost broker for as long.",
+        "Time without heartbeats after which the controller fences a broker. A lost broker stays in Metadata "
+        "responses for as long.",
         AtLeast(1),
     )
     replica_lag_time_max_ms: int = key(
         "replica.lag.time.max.ms",
         Kind.LONG,
         30_000,
-        "A follower behind for longer than this leaves the in-sync set.",
+        "A follower that is behind for longer than this is removed from the in-sync replicas.",
     )
     replica_fetch_max_bytes: int = key(
         "replica.fetch.max.bytes",
         Kind.INT,
         1_048_576,
-        "Bytes a follower asks for per partition.",
+        "The maximum number of bytes per partition in a follower's fetch.",
         AtLeast(0),
     )
     replica_fetch_response_max_bytes: int = key(
         "replica.fetch.response.max.bytes",
         Kind.INT,
         10_485_760,
-        "Bytes a follower asks for in one fetch.",
+        "The maximum number of bytes in a follower's fetch.",
         AtLeast(0),
     )
     replica_fetch_min_bytes: int = key(
         "replica.fetch.min.bytes",
         Kind.INT,
         1,
-        "Bytes the leader waits for before it answers a follower.",
+        "The number of bytes the leader waits for before it responds to a follower.",
     )
     replica_fetch_wait_max_ms: int = key(
         "replica.fetch.wait.max.ms",
         Kind.INT,
         500,
-        "How long the leader may hold a follower's fetch.",
+        "How long the leader waits for records before it responds to a follower.",
     )
     replica_fetch_backoff_ms: int = key(
         "replica.fetch.backoff.ms",
         Kind.INT,
         1_000,
-        "Wait after a failed fetch.",
+        "The delay after a failed fetch.",
         AtLeast(0),
     )
     replica_socket_timeout_ms: int = key(
         "replica.socket.timeout.ms",
         Kind.INT,
         30_000,
-        "Network timeout of a follower's fetch.",
+        "The network timeout of a follower's fetch.",
     )
     replica_socket_receive_buffer_bytes: int = key(
         "replica.socket.receive.buffer.bytes",
@@ -135,7 +137,7 @@ class ClusterKeys(Configuration):
         "num.replica.fetchers",
         Kind.INT,
         1,
-        "Fetchers per source broker.",
+        "The number of fetchers per source broker.",
         AtLeast(1),
         dynamic=True,
         later=True,
@@ -144,13 +146,14 @@ class ClusterKeys(Configuration):
         "replica.selector.class",
         Kind.STRING,
         None,
-        "RackAwareReplicaSelector (also under Kafka's full name) sends consumers to an in-sync replica in their rack.",
+        "RackAwareReplicaSelector (or Kafka's full class name) lets consumers read from an in-sync replica in their "
+        "rack.",
     )
     leader_replication_throttled_rate: int = key(
         "leader.replication.throttled.rate",
         Kind.LONG,
         LONG_MAX,
-        "Bytes per second that leaders here send to throttled replicas.",
+        "The maximum number of bytes per second that leaders on this broker send to throttled replicas.",
         AtLeast(0),
         dynamic=True,
     )
@@ -158,7 +161,7 @@ class ClusterKeys(Configuration):
         "follower.replication.throttled.rate",
         Kind.LONG,
         LONG_MAX,
-        "Bytes per second that throttled replicas here fetch.",
+        "The maximum number of bytes per second that throttled replicas on this broker fetch.",
         AtLeast(0),
         dynamic=True,
     )
@@ -166,7 +169,7 @@ class ClusterKeys(Configuration):
         "replica.alter.log.dirs.io.max.bytes.per.second",
         Kind.LONG,
         LONG_MAX,
-        "Bytes per second that move between log directories.",
+        "The maximum number of bytes per second that move between log directories.",
         AtLeast(0),
         dynamic=True,
         later=True,

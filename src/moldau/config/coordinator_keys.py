@@ -25,14 +25,14 @@ class CoordinatorKeys(Configuration):
         "group.coordinator.rebalance.protocols",
         Kind.LIST,
         ("classic", "consumer", "streams"),
-        "Group protocols that the broker offers; classic is always among them.",
+        "The group protocols that the broker supports; `classic` must be among them.",
         ListOf(("consumer", "classic", "share", "streams"), empty_ok=False),
     )
     group_initial_rebalance_delay_ms: int = key(
         "group.initial.rebalance.delay.ms",
         Kind.INT,
         0,
-        "Wait for more members before the first rebalance of an empty group.",
+        "How long an empty group waits for more members before its first rebalance.",
         AtLeast(0),
         kafka_default="3000",
     )
@@ -40,75 +40,75 @@ class CoordinatorKeys(Configuration):
         "group.min.session.timeout.ms",
         Kind.INT,
         6_000,
-        "The shortest session timeout a classic member may ask for.",
+        "The minimum session timeout of a classic member.",
     )
     group_max_session_timeout_ms: int = key(
         "group.max.session.timeout.ms",
         Kind.INT,
         1_800_000,
-        "The longest session timeout a classic member may ask for.",
+        "The maximum session timeout of a classic member.",
     )
     group_max_size: int = key(
         "group.max.size",
         Kind.INT,
         INT_MAX,
-        "Members of one classic group.",
+        "The maximum number of members of a classic group.",
         AtLeast(1),
     )
     group_consumer_session_timeout_ms: int = key(
         "group.consumer.session.timeout.ms",
         Kind.INT,
         45_000,
-        "Silence after which a member of a consumer group is out.",
+        "Time without heartbeats after which a member is removed from a consumer group.",
         AtLeast(1),
     )
     group_consumer_min_session_timeout_ms: int = key(
         "group.consumer.min.session.timeout.ms",
         Kind.INT,
         45_000,
-        "The shortest session timeout that a group may be given.",
+        "The minimum session timeout of a consumer group.",
         AtLeast(1),
     )
     group_consumer_max_session_timeout_ms: int = key(
         "group.consumer.max.session.timeout.ms",
         Kind.INT,
         60_000,
-        "The longest session timeout that a group may be given.",
+        "The maximum session timeout of a consumer group.",
         AtLeast(1),
     )
     group_consumer_heartbeat_interval_ms: int = key(
         "group.consumer.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "Heartbeat interval told to members of consumer groups.",
+        "The heartbeat interval of the members of consumer groups.",
         AtLeast(1),
     )
     group_consumer_min_heartbeat_interval_ms: int = key(
         "group.consumer.min.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "The shortest heartbeat interval that a group may be given.",
+        "The minimum heartbeat interval of a consumer group.",
         AtLeast(1),
     )
     group_consumer_max_heartbeat_interval_ms: int = key(
         "group.consumer.max.heartbeat.interval.ms",
         Kind.INT,
         15_000,
-        "The longest heartbeat interval that a group may be given.",
+        "The maximum heartbeat interval of a consumer group.",
         AtLeast(1),
     )
     group_consumer_max_size: int = key(
         "group.consumer.max.size",
         Kind.INT,
         INT_MAX,
-        "Members of one consumer group.",
+        "The maximum number of members of a consumer group.",
         AtLeast(1),
     )
     group_consumer_assignors: tuple[str, ...] = key(
         "group.consumer.assignors",
         Kind.LIST,
         ("uniform", "range"),
-        "Server-side assignors; the first is the default.",
+        "The server-side assignors; the first is the default.",
         ListOf(("uniform", "range"), empty_ok=False),
     )
     group_consumer_migration_policy: str = key(
@@ -122,13 +122,13 @@ class CoordinatorKeys(Configuration):
         "offset.metadata.max.bytes",
         Kind.INT,
         4_096,
-        "The longest metadata text beside a committed offset.",
+        "The maximum size of the metadata of a committed offset.",
     )
     offsets_commit_timeout_ms: int = key(
         "offsets.commit.timeout.ms",
         Kind.INT,
         5_000,
-        "How long a commit may wait for the offsets topic.",
+        "The timeout of a write to the offsets topic.",
         AtLeast(1),
         later=True,
     )
@@ -136,7 +136,8 @@ class CoordinatorKeys(Configuration):
         "offsets.load.buffer.size",
         Kind.INT,
         5 * _MIB,
-        "Bytes read at a time when offsets are loaded; never more than 64 KiB, so that others are served meanwhile.",
+        "The number of bytes read at a time when offsets are loaded; at most 64 KiB, so that other requests are "
+        "served in between.",
         AtLeast(1),
     )
     offsets_retention_minutes: int = key(
@@ -150,28 +151,29 @@ class CoordinatorKeys(Configuration):
         "offsets.retention.check.interval.ms",
         Kind.LONG,
         600_000,
-        "How often the broker looks for expired offsets.",
+        "How often the broker checks for expired offsets.",
         AtLeast(1),
     )
     offsets_topic_num_partitions: int = key(
         "offsets.topic.num.partitions",
         Kind.INT,
         50,
-        "Partitions of `__consumer_offsets`; not to be changed afterwards.",
+        "The number of partitions of `__consumer_offsets`. Do not change it after the topic is created.",
         AtLeast(1),
     )
     offsets_topic_replication_factor: int = key(
         "offsets.topic.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of `__consumer_offsets`; on fewer brokers it has one on each, and gets more when others join.",
+        "The replication factor of `__consumer_offsets`. With fewer brokers it has one replica on each, and gets "
+        "more when brokers join.",
         AtLeast(1),
     )
     offsets_topic_segment_bytes: int = key(
         "offsets.topic.segment.bytes",
         Kind.INT,
         100 * _MIB,
-        "Segment size of `__consumer_offsets`.",
+        "The segment size of `__consumer_offsets`.",
         AtLeast(1),
     )
     offsets_topic_compression_codec: int = key(
@@ -185,35 +187,36 @@ class CoordinatorKeys(Configuration):
         "transaction.state.log.num.partitions",
         Kind.INT,
         50,
-        "Partitions of `__transaction_state`; not to be changed afterwards.",
+        "The number of partitions of `__transaction_state`. Do not change it after the topic is created.",
         AtLeast(1),
     )
     transaction_state_log_replication_factor: int = key(
         "transaction.state.log.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of `__transaction_state`; on fewer brokers it has one on each, and gets more when others join.",
+        "The replication factor of `__transaction_state`. With fewer brokers it has one replica on each, and gets "
+        "more when brokers join.",
         AtLeast(1),
     )
     transaction_state_log_min_isr: int = key(
         "transaction.state.log.min.isr",
         Kind.INT,
         2,
-        "`min.insync.replicas` of `__transaction_state`, as far as it has so many replicas.",
+        "`min.insync.replicas` of `__transaction_state`, at most the number of its replicas.",
         AtLeast(1),
     )
     transaction_state_log_segment_bytes: int = key(
         "transaction.state.log.segment.bytes",
         Kind.INT,
         100 * _MIB,
-        "Segment size of `__transaction_state`.",
+        "The segment size of `__transaction_state`.",
         AtLeast(1),
     )
     transaction_state_log_load_buffer_size: int = key(
         "transaction.state.log.load.buffer.size",
         Kind.INT,
         5 * _MIB,
-        "Bytes read at a time when transactions are loaded.",
+        "The number of bytes read at a time when transactions are loaded.",
         AtLeast(1),
         later=True,
     )
@@ -221,14 +224,14 @@ class CoordinatorKeys(Configuration):
         "transaction.max.timeout.ms",
         Kind.INT,
         900_000,
-        "The longest transaction timeout a producer may ask for.",
+        "The maximum transaction timeout of a producer.",
         AtLeast(1),
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = key(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         Kind.INT,
         10_000,
-        "How often transactions past their timeout are aborted.",
+        "How often transactions that exceed their timeout are aborted.",
         AtLeast(1),
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
@@ -242,21 +245,21 @@ class CoordinatorKeys(Configuration):
         "transaction.partition.verification.enable",
         Kind.BOOLEAN,
         True,
-        "Whether a transactional append is checked against an open transaction.",
+        "Whether the broker verifies that a transactional append belongs to an open transaction.",
         dynamic=True,
     )
     transactional_id_expiration_ms: int = key(
         "transactional.id.expiration.ms",
         Kind.INT,
         604_800_000,
-        "Idle time after which a transactional id is forgotten.",
+        "Idle time after which a transactional id expires.",
         AtLeast(1),
     )
     producer_id_expiration_ms: int = key(
         "producer.id.expiration.ms",
         Kind.INT,
         86_400_000,
-        "Idle time after which a partition forgets an idempotent producer.",
+        "Idle time after which a partition drops the state of an idempotent producer.",
         AtLeast(1),
         dynamic=True,
     )

@@ -49,7 +49,7 @@ class _AutoOffsetReset(NamedTuple):
             return None
         if value.startswith(_BY_DURATION) and duration_ms(value.removeprefix(_BY_DURATION)) is not None:
             return None
-        return f"{value} must be latest, earliest, or by_duration: and a positive ISO-8601 duration (by_duration:PT1H)"
+        return f"{value} must be latest, earliest or by_duration:<positive ISO-8601 duration>, as in by_duration:PT1H"
 
     def allowed(self) -> str:
         return "latest, earliest, or by_duration:PnDTnHnMn.nS"
@@ -63,56 +63,56 @@ class GroupConfig(Configuration):
         "consumer.session.timeout.ms",
         Kind.INT,
         45_000,
-        "Silence after which a member of this consumer group is out.",
+        "Time without heartbeats after which a member is removed from this consumer group.",
         AtLeast(1),
     )
     consumer_heartbeat_interval_ms: int = key(
         "consumer.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "Heartbeat interval told to members of this consumer group.",
+        "The heartbeat interval of the members of this consumer group.",
         AtLeast(1),
     )
     share_session_timeout_ms: int = key(
         "share.session.timeout.ms",
         Kind.INT,
         45_000,
-        "Silence after which a member of this share group is out.",
+        "Time without heartbeats after which a member is removed from this share group.",
         AtLeast(1),
     )
     share_heartbeat_interval_ms: int = key(
         "share.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "Heartbeat interval told to members of this share group.",
+        "The heartbeat interval of the members of this share group.",
         AtLeast(1),
     )
     share_record_lock_duration_ms: int = key(
         "share.record.lock.duration.ms",
         Kind.INT,
         30_000,
-        "How long a member of this share group may hold a record before others get it.",
+        "How long a member of this share group may hold a record before it becomes available to others.",
         AtLeast(1_000),
     )
     share_delivery_count_limit: int = key(
         "share.delivery.count.limit",
         Kind.INT,
         5,
-        "How often a record is delivered to this share group before it is archived.",
+        "The maximum number of times a record is delivered to this share group before it is archived.",
         DELIVERY_COUNT_LIMITS,
     )
     share_partition_max_record_locks: int = key(
         "share.partition.max.record.locks",
         Kind.INT,
         2_000,
-        "Records of one partition that this share group may have in flight.",
+        "The maximum number of records of a partition that this share group has in flight.",
         RECORD_LOCKS,
     )
     share_auto_offset_reset: str = key(
         "share.auto.offset.reset",
         Kind.STRING,
         "latest",
-        "Where this share group begins in a partition: latest, earliest, or so long ago (by_duration:PT1H).",
+        "Where this share group starts in a partition: latest, earliest, or a duration ago (by_duration:PT1H).",
         _AutoOffsetReset(),
     )
     share_isolation_level: str = key(

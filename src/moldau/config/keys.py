@@ -101,10 +101,10 @@ class ListOf(NamedTuple):
         if not value and not self.empty_ok:
             return "List must not be empty"
         if len(set(value)) != len(value):
-            return "List must not hold a value twice"
+            return "List must not contain duplicates"
         for element in value:
             if not element:
-                return "List must not hold an empty value"
+                return "List must not contain empty values"
             if self.values and element not in self.values:
                 return "String must be one of: " + ", ".join(self.values)
         return None

@@ -1,4 +1,4 @@
-"""Apache Kafka broker keys that have no effect here but are accepted: a stock server.properties starts."""
+"""Broker keys of Apache Kafka that are accepted and have no effect, so that a stock server.properties works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KNOWN_PREFIXES = (
     "zookeeper.",
 )
 
-_OPEN = "requests are not authorized, every client that connects may do everything"
+_OPEN = "requests are not authorized, and every client may do everything"
 
 # Ignoring these changes what is protected: the warning says so.
 UNSAFE_TO_IGNORE = {

@@ -40,7 +40,7 @@ def parse_protocol_map(key_name: str, text: str) -> dict[str, str]:
         if protocol.upper() not in SECURITY_PROTOCOLS:
             raise ConfigError(
                 f"Invalid value {text} for configuration {key_name}: {protocol} is not a security protocol; "
-                f"they are {', '.join(SECURITY_PROTOCOLS)}"
+                f"use one of {', '.join(SECURITY_PROTOCOLS)}"
             )
         protocols[name.upper()] = protocol.upper()
     return protocols
@@ -54,9 +54,9 @@ def parse_listeners(
         listener = _parse_listener(key_name, entry, protocols)
         for other in listeners:
             if other.name == listener.name:
-                raise ConfigError(f"{key_name}: the name {listener.name} is used twice; each needs its own")
+                raise ConfigError(f"{key_name}: the listener name {listener.name} is used twice; names must be unique")
             if distinct_ports and listener.port == other.port != 0 and _overlap(other, listener):
-                raise ConfigError(f"{key_name}: {other} and {listener} share a port; each needs its own")
+                raise ConfigError(f"{key_name}: {other} and {listener} use the same port; use another one")
         listeners.append(listener)
     return tuple(listeners)
 
@@ -65,8 +65,8 @@ def _parse_listener(key_name: str, entry: str, protocols: Mapping[str, str]) -> 
     match = _ENTRY.fullmatch(entry)
     if match is None or not match[1] or not 0 <= int(match[3]) <= 65535:
         raise ConfigError(
-            f"Invalid value {entry} for configuration {key_name}: expected NAME://host:port, port 0 … 65535, "
-            "for example PLAINTEXT://127.0.0.1:9092"
+            f"Invalid value {entry} for configuration {key_name}: expected NAME://host:port "
+            "with a port from 0 to 65535, for example PLAINTEXT://127.0.0.1:9092"
         )
     name = match[1].upper()
     protocol = protocols.get(name)

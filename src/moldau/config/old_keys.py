@@ -1,4 +1,4 @@
-"""Keys of Kafka's files before `listeners`: host and port apart. They are read as the listeners they stand for."""
+"""Deprecated keys from before `listeners`: separate hosts and ports. They are converted to listeners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DEFAULT_HOST, _DEFAULT_PORT = "127.0.0.1", "9092"
 
 
 def with_listeners(props: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The properties with the listeners that old keys stand for, and a sentence for each that was added.
+    """The properties with the deprecated keys converted to listeners, and a warning for each listener added.
 
     As in Kafka, `listeners` and `advertised.listeners` win where they are set.
     """
@@ -21,13 +21,13 @@ def with_listeners(props: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
     advertised_port = props.get("advertised.port", "").strip()
     if (host or port) and "listeners" not in props:
         result["listeners"] = f"PLAINTEXT://{host or _DEFAULT_HOST}:{port or _DEFAULT_PORT}"
-        told.append(f"host.name and port are old keys: read as listeners={result['listeners']}")
+        told.append(f"host.name and port are deprecated: using listeners={result['listeners']}")
     if (advertised_host or advertised_port) and "advertised.listeners" not in props:
         where = f"{advertised_host or host or _DEFAULT_HOST}:{advertised_port or port or _DEFAULT_PORT}"
         result["advertised.listeners"] = f"PLAINTEXT://{where}"
         told.append(
-            "advertised.host.name and advertised.port are old keys: "
-            f"read as advertised.listeners={result['advertised.listeners']}"
+            "advertised.host.name and advertised.port are deprecated: "
+            f"using advertised.listeners={result['advertised.listeners']}"
         )
     return result, told
 

@@ -19,119 +19,120 @@ class ShareKeys(Configuration):
         "group.share.session.timeout.ms",
         Kind.INT,
         45_000,
-        "Silence after which a member of a share group is out.",
+        "Time without heartbeats after which a member is removed from a share group.",
         AtLeast(1),
     )
     group_share_min_session_timeout_ms: int = key(
         "group.share.min.session.timeout.ms",
         Kind.INT,
         45_000,
-        "The shortest session timeout that a share group may be given.",
+        "The minimum session timeout of a share group.",
         AtLeast(1),
     )
     group_share_max_session_timeout_ms: int = key(
         "group.share.max.session.timeout.ms",
         Kind.INT,
         60_000,
-        "The longest session timeout that a share group may be given.",
+        "The maximum session timeout of a share group.",
         AtLeast(1),
     )
     group_share_heartbeat_interval_ms: int = key(
         "group.share.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "Heartbeat interval told to members of share groups.",
+        "The heartbeat interval of the members of share groups.",
         AtLeast(1),
     )
     group_share_min_heartbeat_interval_ms: int = key(
         "group.share.min.heartbeat.interval.ms",
         Kind.INT,
         5_000,
-        "The shortest heartbeat interval that a share group may be given.",
+        "The minimum heartbeat interval of a share group.",
         AtLeast(1),
     )
     group_share_max_heartbeat_interval_ms: int = key(
         "group.share.max.heartbeat.interval.ms",
         Kind.INT,
         15_000,
-        "The longest heartbeat interval that a share group may be given.",
+        "The maximum heartbeat interval of a share group.",
         AtLeast(1),
     )
     group_share_max_size: int = key(
         "group.share.max.size",
         Kind.INT,
         200,
-        "Members of one share group.",
+        "The maximum number of members of a share group.",
         Between(1, 1_000),
     )
     group_share_max_share_sessions: int = key(
         "group.share.max.share.sessions",
         Kind.INT,
         2_000,
-        "Share sessions of all groups on this broker.",
+        "The maximum number of share sessions on this broker.",
         AtLeast(1),
     )
     group_share_delivery_count_limit: int = key(
         "group.share.delivery.count.limit",
         Kind.INT,
         5,
-        "How often a record is delivered to a share group before it is archived.",
+        "The maximum number of times a record is delivered to a share group before it is archived.",
         DELIVERY_COUNT_LIMITS,
     )
     group_share_record_lock_duration_ms: int = key(
         "group.share.record.lock.duration.ms",
         Kind.INT,
         30_000,
-        "How long a member may hold a record before others get it.",
+        "How long a member may hold a record before it becomes available to others.",
         Between(1_000, _HOUR_MS),
     )
     group_share_min_record_lock_duration_ms: int = key(
         "group.share.min.record.lock.duration.ms",
         Kind.INT,
         15_000,
-        "The shortest lock duration that a share group may be given.",
+        "The minimum record lock duration of a share group.",
         Between(1_000, 30_000),
     )
     group_share_max_record_lock_duration_ms: int = key(
         "group.share.max.record.lock.duration.ms",
         Kind.INT,
         60_000,
-        "The longest lock duration that a share group may be given.",
+        "The maximum record lock duration of a share group.",
         Between(30_000, _HOUR_MS),
     )
     group_share_partition_max_record_locks: int = key(
         "group.share.partition.max.record.locks",
         Kind.INT,
         2_000,
-        "Records of one partition that a share group may have in flight.",
+        "The maximum number of records of a partition that a share group has in flight.",
         RECORD_LOCKS,
     )
     share_coordinator_state_topic_num_partitions: int = key(
         "share.coordinator.state.topic.num.partitions",
         Kind.INT,
         50,
-        "Partitions of `__share_group_state`; not to be changed afterwards.",
+        "The number of partitions of `__share_group_state`. Do not change it after the topic is created.",
         AtLeast(1),
     )
     share_coordinator_state_topic_replication_factor: int = key(
         "share.coordinator.state.topic.replication.factor",
         Kind.SHORT,
         3,
-        "Replicas of `__share_group_state`; on fewer brokers it has one on each, and gets more when others join.",
+        "The replication factor of `__share_group_state`. With fewer brokers it has one replica on each, and gets "
+        "more when brokers join.",
         AtLeast(1),
     )
     share_coordinator_state_topic_min_isr: int = key(
         "share.coordinator.state.topic.min.isr",
         Kind.SHORT,
         2,
-        "`min.insync.replicas` of `__share_group_state`, as far as it has so many replicas.",
+        "`min.insync.replicas` of `__share_group_state`, at most the number of its replicas.",
         AtLeast(1),
     )
     share_coordinator_state_topic_segment_bytes: int = key(
         "share.coordinator.state.topic.segment.bytes",
         Kind.INT,
         100 * _MIB,
-        "Segment size of `__share_group_state`.",
+        "The segment size of `__share_group_state`.",
         AtLeast(1),
     )
     share_coordinator_state_topic_prune_interval_ms: int = key(
@@ -146,7 +147,7 @@ class ShareKeys(Configuration):
         "share.coordinator.snapshot.update.records.per.snapshot",
         Kind.INT,
         500,
-        "Updates of a share partition's state between two snapshots of it.",
+        "The number of updates of a share partition's state between two snapshots.",
         AtLeast(0),
     )
 

@@ -32,7 +32,7 @@ class StorageKeys(Configuration):
         "log.dirs",
         Kind.LIST,
         None,
-        "The directories that hold the data. Unset: `log.dir`.",
+        "The data directories. If unset, `log.dir`.",
         ListOf(empty_ok=False),
         value=("./moldau-data",),
     )
@@ -40,7 +40,7 @@ class StorageKeys(Configuration):
         "log.dir",
         Kind.LIST,
         ("./moldau-data",),
-        "The data directory where `log.dirs` is not set.",
+        "The data directory if `log.dirs` is not set.",
         ListOf(empty_ok=False),
         kafka_default="/tmp/kafka-logs",
     )
@@ -48,14 +48,14 @@ class StorageKeys(Configuration):
         "num.partitions",
         Kind.INT,
         1,
-        "Partitions of a topic that is created without a number.",
+        "The number of partitions of a topic that is created without one.",
         AtLeast(1),
     )
     auto_create_topics_enable: bool = key(
         "auto.create.topics.enable",
         Kind.BOOLEAN,
         True,
-        "Whether a client that asks for an unknown topic gets it created.",
+        "Whether a topic is created when a client first uses it.",
     )
     delete_topic_enable: bool = key(
         "delete.topic.enable",
@@ -67,7 +67,7 @@ class StorageKeys(Configuration):
         "message.max.bytes",
         Kind.INT,
         MESSAGE_MAX_BYTES,
-        "The largest record batch, after compression.",
+        "The maximum size of a record batch, after compression.",
         AtLeast(0),
         dynamic=True,
     )
@@ -75,7 +75,7 @@ class StorageKeys(Configuration):
         "compression.type",
         Kind.STRING,
         "producer",
-        "The codec that batches are stored with; `producer` keeps the producer's.",
+        "The codec with which batches are stored; `producer` keeps the producer's.",
         COMPRESSION_TYPES,
         dynamic=True,
     )
@@ -83,7 +83,7 @@ class StorageKeys(Configuration):
         "compression.gzip.level",
         Kind.INT,
         -1,
-        "Level where `compression.type` is gzip.",
+        "The compression level if `compression.type` is gzip.",
         GZIP_LEVELS,
         dynamic=True,
     )
@@ -91,7 +91,7 @@ class StorageKeys(Configuration):
         "compression.lz4.level",
         Kind.INT,
         9,
-        "Level where `compression.type` is lz4.",
+        "The compression level if `compression.type` is lz4.",
         LZ4_LEVELS,
         dynamic=True,
     )
@@ -99,7 +99,7 @@ class StorageKeys(Configuration):
         "compression.zstd.level",
         Kind.INT,
         3,
-        "Level where `compression.type` is zstd.",
+        "The compression level if `compression.type` is zstd.",
         ZSTD_LEVELS,
         dynamic=True,
     )
@@ -107,7 +107,7 @@ class StorageKeys(Configuration):
         "log.segment.bytes",
         Kind.INT,
         1_073_741_824,
-        "Size at which a segment is closed and a new one begun.",
+        "The size at which a new segment is rolled.",
         AtLeast(1_048_576),
         dynamic=True,
     )
@@ -115,61 +115,62 @@ class StorageKeys(Configuration):
         "log.roll.ms",
         Kind.LONG,
         None,
-        "Age at which a segment is closed even when small. Unset: `log.roll.hours`.",
+        "The age at which a new segment is rolled, even if the current one is not full. If unset, `log.roll.hours`.",
         dynamic=True,
     )
     log_roll_hours: int = key(
         "log.roll.hours",
         Kind.INT,
         168,
-        "As `log.roll.ms`, in hours; the former wins.",
+        "Like `log.roll.ms`, in hours. `log.roll.ms` takes precedence.",
         AtLeast(1),
     )
     log_roll_jitter_ms: int | None = key(
         "log.roll.jitter.ms",
         Kind.LONG,
         None,
-        "At most so much is taken off the roll time at random, so that segments do not all roll at once.",
+        "The maximum random time by which a segment is rolled earlier, so that segments do not all roll at the same "
+        "time.",
         dynamic=True,
     )
     log_roll_jitter_hours: int = key(
         "log.roll.jitter.hours",
         Kind.INT,
         0,
-        "As `log.roll.jitter.ms`, in hours; the former wins.",
+        "Like `log.roll.jitter.ms`, in hours. `log.roll.jitter.ms` takes precedence.",
         AtLeast(0),
     )
     log_retention_ms: int | None = key(
         "log.retention.ms",
         Kind.LONG,
         None,
-        "How long records are kept; -1 means for ever. Unset: `log.retention.minutes`, then `log.retention.hours`.",
+        "How long records are kept; -1 means forever. If unset, `log.retention.minutes`, then `log.retention.hours`.",
         dynamic=True,
     )
     log_retention_minutes: int | None = key(
         "log.retention.minutes",
         Kind.INT,
         None,
-        "As `log.retention.ms`, in minutes; the former wins.",
+        "Like `log.retention.ms`, in minutes. `log.retention.ms` takes precedence.",
     )
     log_retention_hours: int = key(
         "log.retention.hours",
         Kind.INT,
         168,
-        "As `log.retention.ms`, in hours; the two others win.",
+        "Like `log.retention.ms`, in hours. The other two take precedence.",
     )
     log_retention_bytes: int = key(
         "log.retention.bytes",
         Kind.LONG,
         -1,
-        "Bytes kept per partition; -1 means no limit.",
+        "The maximum size of a partition before old segments are deleted; -1 means no limit.",
         dynamic=True,
     )
     log_retention_check_interval_ms: int = key(
         "log.retention.check.interval.ms",
         Kind.LONG,
         300_000,
-        "How often the broker looks for segments to delete.",
+        "How often the broker checks for segments to delete.",
         AtLeast(1),
     )
     log_initial_task_delay_ms: int = key(
@@ -193,7 +194,7 @@ class StorageKeys(Configuration):
         "log.segment.delete.delay.ms",
         Kind.LONG,
         60_000,
-        "Wait between taking a file out of the log and removing it.",
+        "The delay before the file of a deleted segment is removed from disk.",
         AtLeast(0),
         dynamic=True,
     )
@@ -201,7 +202,7 @@ class StorageKeys(Configuration):
         "log.index.size.max.bytes",
         Kind.INT,
         10_485_760,
-        "The largest index file; a full index closes its segment.",
+        "The maximum size of an index file; when it is full, a new segment is rolled.",
         AtLeast(4),
         dynamic=True,
     )
@@ -209,7 +210,7 @@ class StorageKeys(Configuration):
         "log.index.interval.bytes",
         Kind.INT,
         4_096,
-        "Bytes of log between two index entries.",
+        "The number of bytes of log between two index entries.",
         AtLeast(0),
         dynamic=True,
     )
@@ -217,8 +218,8 @@ class StorageKeys(Configuration):
         "log.flush.interval.messages",
         Kind.LONG,
         LONG_MAX,
-        "Records in a partition that force an fsync; with 1, a record is on disk before it is acked, read or counted "
-        "as replicated.",
+        "The number of records in a partition after which it is flushed (fsync). With 1, a record is on disk before "
+        "it is acknowledged, read or counted as replicated.",
         AtLeast(1),
         dynamic=True,
     )
@@ -226,14 +227,15 @@ class StorageKeys(Configuration):
         "log.flush.interval.ms",
         Kind.LONG,
         None,
-        "Age of an unflushed record that forces an fsync. Unset: `log.flush.scheduler.interval.ms`.",
+        "The age of an unflushed record at which its log is flushed (fsync). If unset, "
+        "`log.flush.scheduler.interval.ms`.",
         dynamic=True,
     )
     log_flush_scheduler_interval_ms: int = key(
         "log.flush.scheduler.interval.ms",
         Kind.LONG,
         LONG_MAX,
-        "How often the broker looks for logs to flush.",
+        "How often the broker checks for logs to flush.",
     )
     log_flush_offset_checkpoint_interval_ms: int = key(
         "log.flush.offset.checkpoint.interval.ms",
@@ -254,7 +256,7 @@ class StorageKeys(Configuration):
         "log.preallocate",
         Kind.BOOLEAN,
         False,
-        "Whether a new segment takes its full size on disk at once.",
+        "Whether new segments are preallocated on disk.",
         dynamic=True,
         later=True,
     )
@@ -262,7 +264,7 @@ class StorageKeys(Configuration):
         "log.message.timestamp.type",
         Kind.STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's or the broker's.",
+        "Whether the timestamp of a record is set by the producer or by the broker.",
         TIMESTAMP_TYPES,
         dynamic=True,
     )
@@ -286,7 +288,7 @@ class StorageKeys(Configuration):
         "log.dir.failure.timeout.ms",
         Kind.LONG,
         30_000,
-        "How long a broker with a failed directory may wait to report it.",
+        "How long a broker may take to report a failed log directory.",
         AtLeast(1),
         later=True,
     )
@@ -294,7 +296,7 @@ class StorageKeys(Configuration):
         "num.recovery.threads.per.data.dir",
         Kind.INT,
         2,
-        "Threads per directory that recover logs at start and flush them at stop.",
+        "The number of threads per data directory that recover logs at startup and flush them at shutdown.",
         AtLeast(1),
         dynamic=True,
     )
@@ -326,7 +328,7 @@ class StorageKeys(Configuration):
         "log.cleaner.threads",
         Kind.INT,
         1,
-        "Logs that are compacted at the same time, each by a process of its own.",
+        "The number of logs that are compacted at the same time, each in its own process.",
         AtLeast(0),
         dynamic=True,
     )
@@ -334,7 +336,7 @@ class StorageKeys(Configuration):
         "log.cleaner.backoff.ms",
         Kind.LONG,
         15_000,
-        "Sleep of the cleaner when there is nothing to clean.",
+        "How long the cleaner sleeps if there is nothing to clean.",
         AtLeast(0),
         dynamic=True,
     )
@@ -342,15 +344,15 @@ class StorageKeys(Configuration):
         "log.cleaner.dedupe.buffer.size",
         Kind.LONG,
         134_217_728,
-        "Memory for the maps of keys while compacting, for all workers together. A key takes up to 272 bytes; a "
-        "cleaning that meets more of them ends there, and the next one goes on.",
+        "Memory for the key maps of all cleaner workers in total. A key takes up to 272 bytes. If a log has more "
+        "keys than fit, it is cleaned in several passes.",
         dynamic=True,
     )
     log_cleaner_io_buffer_size: int = key(
         "log.cleaner.io.buffer.size",
         Kind.INT,
         524_288,
-        "Memory for reading and writing while compacting, for all workers together.",
+        "Memory for the I/O buffers of all cleaner workers in total.",
         AtLeast(0),
         dynamic=True,
     )
@@ -358,14 +360,14 @@ class StorageKeys(Configuration):
         "log.cleaner.io.max.bytes.per.second",
         Kind.DOUBLE,
         1.7976931348623157e308,
-        "Limit on what all workers together read and write while compacting.",
+        "The maximum number of bytes per second that all cleaner workers read and write in total.",
         dynamic=True,
     )
     log_cleaner_min_cleanable_ratio: float = key(
         "log.cleaner.min.cleanable.ratio",
         Kind.DOUBLE,
         0.5,
-        "Share of a log that must be dirty before it is cleaned.",
+        "The fraction of a log that must be dirty before it is cleaned.",
         Between(0, 1),
         dynamic=True,
     )
@@ -373,7 +375,7 @@ class StorageKeys(Configuration):
         "log.cleaner.delete.retention.ms",
         Kind.LONG,
         DAY_MS,
-        "How long a compacted topic keeps delete markers.",
+        "How long a compacted topic keeps delete markers (tombstones).",
         AtLeast(0),
         dynamic=True,
     )
@@ -381,7 +383,7 @@ class StorageKeys(Configuration):
         "log.cleaner.min.compaction.lag.ms",
         Kind.LONG,
         0,
-        "How long a record stays uncompacted at least.",
+        "The minimum time a record stays uncompacted.",
         AtLeast(0),
         dynamic=True,
     )
@@ -389,7 +391,7 @@ class StorageKeys(Configuration):
         "log.cleaner.max.compaction.lag.ms",
         Kind.LONG,
         LONG_MAX,
-        "How long a record stays uncompacted at most.",
+        "The maximum time a record stays uncompacted.",
         AtLeast(1),
         dynamic=True,
     )

@@ -53,77 +53,78 @@ class TopicConfig(Configuration):
         "compression.type",
         Kind.STRING,
         "producer",
-        "The codec that batches are stored with; `producer` keeps the producer's.",
+        "The codec with which batches are stored; `producer` keeps the producer's.",
         COMPRESSION_TYPES,
     )
     compression_gzip_level: int = key(
         "compression.gzip.level",
         Kind.INT,
         -1,
-        "Level where `compression.type` is gzip.",
+        "The compression level if `compression.type` is gzip.",
         GZIP_LEVELS,
     )
     compression_lz4_level: int = key(
         "compression.lz4.level",
         Kind.INT,
         9,
-        "Level where `compression.type` is lz4.",
+        "The compression level if `compression.type` is lz4.",
         LZ4_LEVELS,
     )
     compression_zstd_level: int = key(
         "compression.zstd.level",
         Kind.INT,
         3,
-        "Level where `compression.type` is zstd.",
+        "The compression level if `compression.type` is zstd.",
         ZSTD_LEVELS,
     )
     delete_retention_ms: int = key(
         "delete.retention.ms",
         Kind.LONG,
         DAY_MS,
-        "How long a compacted topic keeps delete markers.",
+        "How long a compacted topic keeps delete markers (tombstones).",
         AtLeast(0),
     )
     file_delete_delay_ms: int = key(
         "file.delete.delay.ms",
         Kind.LONG,
         60_000,
-        "Wait between taking a file out of the log and removing it.",
+        "The delay before the file of a deleted segment is removed from disk.",
         AtLeast(0),
     )
     flush_messages: int = key(
         "flush.messages",
         Kind.LONG,
         LONG_MAX,
-        "Records that force an fsync; with 1, a record is on disk before it is acked, read or counted as replicated.",
+        "The number of records after which the log is flushed (fsync). With 1, a record is on disk before it is "
+        "acknowledged, read or counted as replicated.",
         AtLeast(1),
     )
     flush_ms: int = key(
         "flush.ms",
         Kind.LONG,
         LONG_MAX,
-        "Age of an unflushed record that forces an fsync.",
+        "The age of an unflushed record at which its log is flushed (fsync).",
         AtLeast(0),
     )
     index_interval_bytes: int = key(
         "index.interval.bytes",
         Kind.INT,
         4_096,
-        "Bytes of log between two index entries.",
+        "The number of bytes of log between two index entries.",
         AtLeast(0),
     )
     max_compaction_lag_ms: int = key(
         "max.compaction.lag.ms",
         Kind.LONG,
         LONG_MAX,
-        "How long a record stays uncompacted at most.",
+        "The maximum time a record stays uncompacted.",
         AtLeast(1),
     )
     max_message_bytes: int = key(
         "max.message.bytes",
         Kind.INT,
         MESSAGE_MAX_BYTES,
-        "The largest record batch, after compression.",
+        "The maximum size of a record batch, after compression.",
         AtLeast(0),
     )
     message_timestamp_after_max_ms: int = key(
@@ -144,104 +145,106 @@ class TopicConfig(Configuration):
         "message.timestamp.type",
         Kind.STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's or the broker's.",
+        "Whether the timestamp of a record is set by the producer or by the broker.",
         TIMESTAMP_TYPES,
     )
     min_cleanable_dirty_ratio: float = key(
         "min.cleanable.dirty.ratio",
         Kind.DOUBLE,
         0.5,
-        "Share of the log that must be dirty before it is cleaned.",
+        "The fraction of the log that must be dirty before it is cleaned.",
         Between(0, 1),
     )
     min_compaction_lag_ms: int = key(
         "min.compaction.lag.ms",
         Kind.LONG,
         0,
-        "How long a record stays uncompacted at least.",
+        "The minimum time a record stays uncompacted.",
         AtLeast(0),
     )
     min_insync_replicas: int = key(
         "min.insync.replicas",
         Kind.INT,
         1,
-        "Replicas that must have a record before acks=all is answered. Lowering it to the number of replicas that are "
-        "in sync can lose acknowledged records if the leader's machine is down and not fenced yet.",
+        "The number of replicas that must have a record before acks=all is acknowledged. Lowering it to the number "
+        "of replicas that are in sync can lose acknowledged records if the leader's machine is down and not fenced "
+        "yet.",
         AtLeast(1),
     )
     preallocate: bool = key(
         "preallocate",
         Kind.BOOLEAN,
         False,
-        "Whether a new segment takes its full size on disk at once.",
+        "Whether new segments are preallocated on disk.",
         later=True,
     )
     retention_bytes: int = key(
         "retention.bytes",
         Kind.LONG,
         -1,
-        "Bytes kept per partition; -1 means no limit.",
+        "The maximum size of a partition before old segments are deleted; -1 means no limit.",
     )
     retention_ms: int = key(
         "retention.ms",
         Kind.LONG,
         7 * DAY_MS,
-        "How long records are kept; -1 means for ever.",
+        "How long records are kept; -1 means forever.",
         AtLeast(-1),
     )
     segment_bytes: int = key(
         "segment.bytes",
         Kind.INT,
         1_073_741_824,
-        "Size at which a segment is closed and a new one begun.",
+        "The size at which a new segment is rolled.",
         AtLeast(1_048_576),
     )
     segment_index_bytes: int = key(
         "segment.index.bytes",
         Kind.INT,
         10_485_760,
-        "The largest index file; a full index closes its segment.",
+        "The maximum size of an index file; when it is full, a new segment is rolled.",
         AtLeast(4),
     )
     segment_jitter_ms: int = key(
         "segment.jitter.ms",
         Kind.LONG,
         0,
-        "At most so much is taken off `segment.ms` at random, so that segments do not all roll at once.",
+        "The maximum random time that is subtracted from `segment.ms`, so that segments do not all roll at the same "
+        "time.",
         AtLeast(0),
     )
     segment_ms: int = key(
         "segment.ms",
         Kind.LONG,
         7 * DAY_MS,
-        "Age at which a segment is closed even when small.",
+        "The age at which a new segment is rolled, even if the current one is not full.",
         AtLeast(1),
     )
     unclean_leader_election_enable: bool = key(
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
         False,
-        "Whether a replica that may lack acked records can become leader when no other is left.",
+        "Whether a replica that may lack acknowledged records can become leader if no other is left.",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = key(
         "leader.replication.throttled.replicas",
         Kind.LIST,
         (),
-        "Replicas throttled on the leader, as partition:broker, or `*`.",
+        "The replicas that are throttled on the leader, as partition:broker, or `*`.",
         ReplicaList(),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         "follower.replication.throttled.replicas",
         Kind.LIST,
         (),
-        "Replicas throttled on the follower, as partition:broker, or `*`.",
+        "The replicas that are throttled on the follower, as partition:broker, or `*`.",
         ReplicaList(),
     )
     remote_storage_enable: bool = key(
         "remote.storage.enable",
         Kind.BOOLEAN,
         False,
-        "Tiered storage; not offered, so only false is taken.",
+        "Tiered storage. It is not supported, so only false is allowed.",
         later=True,
     )
     remote_log_copy_disable: bool = key(

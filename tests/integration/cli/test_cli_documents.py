@@ -109,7 +109,7 @@ def test_a_server_that_cannot_start_in_the_background_says_why(tmp_path: Path, e
         assert first.returncode == 0, first.stderr
         assert f"its log is {tmp_path}/logs/old.log; stop it with kafka-server-stop" in first.stdout
         log = (tmp_path / "logs" / "old.log").read_text()
-        assert f"read as listeners=PLAINTEXT://127.0.0.1:{port}" in log
+        assert f"using listeners=PLAINTEXT://127.0.0.1:{port}" in log
         second = start(str(old), "--override", f"log.dirs={tmp_path}/other")
         assert second.returncode == 2
         assert f"cannot listen on 127.0.0.1:{port}" in second.stderr

@@ -73,13 +73,14 @@ def _per_dir(read: Callable[[Scrape, DirDescription], float]) -> Callable[[Scrap
 HISTOGRAMS: tuple[Metric, ...] = (
     Metric(
         "moldau_request_duration_seconds",
-        "From a request's last byte to its answer, by API. A Fetch includes the time it waits for records.",
+        "Time from the last byte of a request to its response, by API. For Fetch it includes the time it waits for "
+        "records.",
         lambda scrape: {APIS[key].name: each for key, each in list(scrape.metrics.latencies.items())},
         ("api",),
     ),
     Metric(
         "moldau_event_loop_delay_seconds",
-        "How late the event loop wakes up: the time that every request waits for others.",
+        "How late the event loop wakes up: the time that each request waits for others.",
         lambda scrape: {"": scrape.metrics.loop_delay},
     ),
 )
@@ -87,39 +88,45 @@ HISTOGRAMS: tuple[Metric, ...] = (
 METRICS: tuple[Metric, ...] = (
     Metric(
         "moldau_info",
-        "Always 1; the version and the node id are in the labels.",
+        "Always 1; the labels have the version and the node id.",
         lambda scrape: [((__version__, str(scrape.node.node_id)), 1)],
         ("version", "node_id"),
     ),
-    Metric("moldau_ready", "1 when `/ready` answers 200.", lambda scrape: scrape.is_ready),
+    Metric("moldau_ready", "1 if `/ready` returns 200.", lambda scrape: scrape.is_ready),
     # -- cluster
-    Metric("moldau_active_controller", "1 on the controller, 0 elsewhere.", lambda s: s.node.controller.is_active),
+    Metric(
+        "moldau_active_controller", "1 on the controller, 0 on other brokers.", lambda s: s.node.controller.is_active
+    ),
     Metric(
         "moldau_live_brokers",
-        "Brokers that are registered and not fenced, as this broker knows it.",
+        "Brokers that are registered and not fenced, as known to this broker.",
         lambda scrape: len(scrape.node.live_brokers),
     ),
-    Metric("moldau_metadata_version", "Version of the metadata in force.", lambda scrape: scrape.node.image.version),
+    Metric(
+        "moldau_metadata_version",
+        "Version of the metadata that this broker has applied.",
+        lambda scrape: scrape.node.image.version,
+    ),
     Metric(
         "moldau_offline_partitions",
-        "Partitions of the cluster without a leader; reported by the controller, 0 elsewhere.",
+        "Partitions of the cluster without a leader; reported by the controller.",
         _offline_partitions,
     ),
-    Metric("moldau_leader_partitions", "Partitions that this broker leads.", lambda s: _count(s.led, lambda _: True)),
+    Metric("moldau_leader_partitions", "Partitions led by this broker.", lambda s: _count(s.led, lambda _: True)),
     Metric("moldau_hosted_partitions", "Partitions with a replica on this broker.", lambda s: len(s.partitions)),
     Metric(
         "moldau_under_replicated_partitions",
-        "Partitions led here with fewer in-sync replicas than replicas.",
+        "Partitions led by this broker with fewer in-sync replicas than replicas.",
         lambda scrape: _count(scrape.led, lambda each: len(each.isr) < len(each.replicas)),
     ),
     Metric(
         "moldau_under_min_isr_partitions",
-        "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
+        "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas; acks=all fails.",
         lambda scrape: _count(scrape.led, lambda each: len(each.isr) < each.min_isr),
     ),
     Metric(
         "moldau_at_min_isr_partitions",
-        "Partitions led here that can lose no further in-sync replica, though they have more than one replica.",
+        "Partitions led by this broker that have several replicas, of which exactly min.insync.replicas are in sync.",
         lambda scrape: _count(scrape.led, lambda each: len(each.replicas) > 1 and len(each.isr) == each.min_isr),
     ),
     Metric(
@@ -129,35 +136,35 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "moldau_leader_elections_total",
-        "Partitions that got another leader, or none; counted by the controller.",
+        "Changes of partition leaders, including partitions that lost their leader; counted by the controller.",
         lambda scrape: scrape.metrics.leader_elections,
     ),
     Metric(
         "moldau_unclean_leader_elections_total",
-        "Elections of a replica that may lack committed records; counted by the controller.",
+        "Elections of a leader that may lack committed records; counted by the controller.",
         lambda scrape: scrape.metrics.unclean_leader_elections,
     ),
     Metric(
         "moldau_isr_shrinks_total",
-        "In-sync sets that lost a replica; counted by the controller.",
+        "Changes that removed replicas from an in-sync set; counted by the controller.",
         lambda scrape: scrape.metrics.isr_shrinks,
     ),
     Metric(
         "moldau_isr_expands_total",
-        "In-sync sets that gained a replica; counted by the controller.",
+        "Changes that added replicas to an in-sync set; counted by the controller.",
         lambda scrape: scrape.metrics.isr_expands,
     ),
     # -- groups
     Metric(
         "moldau_group_lag",
-        "Records between a group's committed offsets and the end of a topic; reported by the group's coordinator, "
+        "Records between a group's committed offsets and the end of a topic. Reported by the group's coordinator, "
         f"measured every {INTERVAL_S:.0f} s. Only the {SERIES_MAX:,} largest are reported.",
         lambda scrape: [((each.group, each.topic), each.lag) for each in scrape.group_lag.series],
         ("group", "topic"),
     ),
     Metric(
         "moldau_group_lag_left_off",
-        f"Lags that are left out, because there are more than {SERIES_MAX:,}.",
+        f"Lags that are not reported because there are more than {SERIES_MAX:,}.",
         lambda scrape: scrape.group_lag.left_off,
     ),
     # -- requests
@@ -169,20 +176,28 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "moldau_produce_errors_total",
-        "Refused record batches by Kafka error.",
+        "Rejected record batches by Kafka error.",
         lambda scrape: [((code.name,), count) for code, count in list(scrape.metrics.produce_errors.items())],
         ("error",),
     ),
     Metric(
         "moldau_unexpected_errors_total",
-        "Requests and steps that failed inside the broker: each is a bug, and a traceback in the log.",
+        "Internal errors of the broker. Each is a bug and has a traceback in the log.",
         lambda scrape: scrape.metrics.unexpected_errors,
     ),
     Metric("moldau_request_bytes_total", "Bytes of requests received.", lambda scrape: scrape.metrics.bytes_in),
-    Metric("moldau_fetched_bytes_total", "Bytes of records sent to readers.", lambda s: s.metrics.bytes_fetched),
+    Metric(
+        "moldau_fetched_bytes_total",
+        "Bytes of records sent to consumers.",
+        lambda s: s.metrics.bytes_fetched,
+    ),
     Metric("moldau_records_total", "Records appended by producers.", lambda scrape: scrape.metrics.records_in),
     Metric("moldau_connections", "Open client connections.", lambda scrape: len(scrape.node.connections)),
-    Metric("moldau_connections_refused_total", "Connections over the limits.", lambda s: s.node.connections.refused),
+    Metric(
+        "moldau_connections_refused_total",
+        "Connections closed because of a connection limit.",
+        lambda s: s.node.connections.refused,
+    ),
     Metric("moldau_fetch_sessions", "Open fetch sessions.", lambda scrape: len(scrape.node.fetch_sessions)),
     # -- disks and logs
     Metric(
@@ -205,13 +220,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "moldau_log_dir_offline",
-        "1 for a log directory whose disk failed; it stays 1 until the broker restarts.",
+        "1 if the disk of a log directory failed; it stays 1 until the broker restarts.",
         _per_dir(lambda scrape, each: each.path in scrape.node.logs.offline_dirs),
         ("directory",),
     ),
     Metric(
         "moldau_log_dir_waiting_seconds",
-        "How long the oldest fsync, checkpoint, deletion or other call under way has been waiting for the disk.",
+        "How long the oldest running disk operation (fsync, checkpoint, deletion, …) has been waiting.",
         _per_dir(lambda scrape, each: scrape.node.threads.disk(each.path).busy_s),
         ("directory",),
     ),
@@ -233,6 +248,6 @@ METRICS: tuple[Metric, ...] = (
         _per_partition(lambda each: each.log.log_start_offset),
         ("topic", "partition"),
     ),
-    Metric("moldau_cleanings_total", "Compacted logs that were cleaned.", lambda scrape: scrape.metrics.cleanings),
-    Metric("moldau_cleaned_bytes_total", "Bytes that were read to be compacted.", lambda s: s.metrics.bytes_cleaned),
+    Metric("moldau_cleanings_total", "Completed cleanings of compacted logs.", lambda scrape: scrape.metrics.cleanings),
+    Metric("moldau_cleaned_bytes_total", "Bytes read by the log cleaner.", lambda s: s.metrics.bytes_cleaned),
 )
