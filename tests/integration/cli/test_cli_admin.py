@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Commands
+    from tests.integration.cli.conftest import Commands
 
 NewTopic = Callable[..., str]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Commands
 
 import moldau
 from soak.broker_process import free_port
+from tests.integration.cli.conftest import Commands
 from tests.integration.waiting import eventually
 
 Write = Callable[[object], str]

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from conftest import Commands
 
+from tests.integration.cli.conftest import Commands
 from tests.integration.waiting import eventually
 
 NewTopic = Callable[..., str]

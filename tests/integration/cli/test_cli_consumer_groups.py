@@ -16,7 +16,7 @@ import pytest
 from tests.integration.waiting import eventually
 
 if TYPE_CHECKING:
-    from conftest import Commands
+    from tests.integration.cli.conftest import Commands
 
 NewTopic = Callable[..., str]
 PROTOCOLS = ("classic", "consumer")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conftest import Commands
+    from tests.integration.cli.conftest import Commands
 
 NewTopic = Callable[..., str]
 NUMBER = r"\d+\.\d+"

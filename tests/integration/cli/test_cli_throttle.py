@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from conftest import Commands
 
 import moldau
+from tests.integration.cli.conftest import Commands
 from tests.integration.waiting import eventually
 
 MB = 1_000_000

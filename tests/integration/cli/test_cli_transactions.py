@@ -18,7 +18,7 @@ from moldau.wire.batch import encode_batch
 from soak.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
-    from conftest import Commands
+    from tests.integration.cli.conftest import Commands
 
 NewTopic = Callable[..., str]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Commands
 
 from soak.broker_process import command, free_port
+from tests.integration.cli.conftest import Commands
 from tests.integration.conftest import cluster_at
 from tests.integration.waiting import eventually
 from tests.integration.zookeeper import ZooKeeper

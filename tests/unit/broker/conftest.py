@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from offline import ADVERTISED, LISTENER, OfflineBroker, StartOffline
 
 from moldau.broker.node import BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.records import BrokerRecord
+from tests.unit.broker.offline import ADVERTISED, LISTENER, OfflineBroker, StartOffline
 
 
 @pytest.fixture

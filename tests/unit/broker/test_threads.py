@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from offline import until
 
 from moldau.broker.threads import DISK_THREADS, Lane, Threads
+from tests.unit.broker.offline import until
 
 
 async def test_work_is_done_and_failures_arrive() -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from fake_broker import FakeBroker
+
+from tests.unit.client.fake_broker import FakeBroker
 
 
 @pytest.fixture

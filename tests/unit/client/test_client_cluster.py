@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker, metadata_answer
 
 from moldau.client import admin
 from moldau.client.cluster import Cluster
@@ -16,6 +15,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST, ResourceType
 from moldau.wire.messages import error, ms
+from tests.unit.client.fake_broker import FakeBroker, metadata_answer
 
 MakeBroker = Callable[..., FakeBroker]
 

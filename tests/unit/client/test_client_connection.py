@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker, metadata_answer
 
 from moldau.client.config import ClientConfig
 from moldau.client.connection import Connection, to_error
 from moldau.errors import ConfigError, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import error, ms
+from tests.unit.client.fake_broker import FakeBroker, metadata_answer
 
 MakeBroker = Callable[..., FakeBroker]
 

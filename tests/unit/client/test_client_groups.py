@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker, metadata_answer
 
 from moldau.client import groups, transactions
 from moldau.client.cluster import Cluster
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import error, ms
+from tests.unit.client.fake_broker import FakeBroker, metadata_answer
 
 MakeBroker = Callable[..., FakeBroker]
 

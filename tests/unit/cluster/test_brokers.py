@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from controlled import SESSION_MS, Controlled
 
 from moldau.cluster.brokers import Heartbeat
 from moldau.cluster.controller import Controller
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
+from tests.unit.cluster.controlled import SESSION_MS, Controlled
 
 ELSEWHERE = (("PLAINTEXT", "elsewhere", 1, "PLAINTEXT"),)
 

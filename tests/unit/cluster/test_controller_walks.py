@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from controlled import SESSION_MS, TOPIC, Controlled
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -13,6 +12,7 @@ from moldau.cluster.elections import ElectionType
 from moldau.errors import KafkaError
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from moldau.metadata.image import PartitionImage
+from tests.unit.cluster.controlled import SESSION_MS, TOPIC, Controlled
 
 BROKERS = range(1, 6)
 PARTITIONS = 4

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from controlled import TOPIC, Controlled
 
 from moldau.cluster.elections import ElectionType
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from moldau.metadata.records import ConfigRecord
+from tests.unit.cluster.controlled import TOPIC, Controlled
 
 MIN_TWO = {"min_insync_replicas": "2"}
 UNCLEAN = {"unclean_leader_election_enable": "true"}

@@ -6,11 +6,11 @@ import uuid
 from typing import Any
 
 import pytest
-from controlled import TOPIC_ID, Controlled
 
 from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import PartitionRecord
+from tests.unit.cluster.controlled import TOPIC_ID, Controlled
 
 
 def test_a_follower_that_caught_up_is_in_sync() -> None:

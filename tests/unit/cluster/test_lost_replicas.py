@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from controlled import TOPIC_ID, Controlled
 
 from moldau.cluster.lost_replicas import Replica
 from moldau.errors import ErrorCode, KafkaError
+from tests.unit.cluster.controlled import TOPIC_ID, Controlled
 
 
 def lose(world: Controlled, broker_id: int, *replicas: Replica) -> dict[Replica, ErrorCode]:

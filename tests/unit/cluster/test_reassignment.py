@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from controlled import TOPIC, TOPIC_ID, Controlled
 
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from tests.unit.cluster.controlled import TOPIC, TOPIC_ID, Controlled
 
 
 def reassign(cluster: Controlled, replicas: Sequence[int] | None, index: int = 0, *, same_factor: bool = False) -> str:

@@ -6,13 +6,13 @@ import uuid
 from collections import Counter
 
 import pytest
-from controlled import Controlled
 
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import PartitionImage
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from tests.unit.cluster.controlled import Controlled
 
 COUNT = 6
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from classic_lab import GROUP, REBALANCE_MS, SESSION_MS, Lab, durable, protocols, subscription
 
 from moldau.coordinators.classic import group as machine
 from moldau.coordinators.classic import steps
@@ -12,6 +11,7 @@ from moldau.coordinators.classic.events import JoinReply, Leave, Leaver, SyncRep
 from moldau.coordinators.classic.group import NEW_MEMBER_TIMEOUT_MS
 from moldau.coordinators.classic.records import GroupMetadataKey
 from moldau.errors import ErrorCode, KafkaError
+from tests.unit.coordinators.classic_lab import GROUP, REBALANCE_MS, SESSION_MS, Lab, durable, protocols, subscription
 
 E = ErrorCode
 

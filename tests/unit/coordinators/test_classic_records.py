@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from classic_lab import subscription
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from moldau.coordinators.classic.records import KINDS, GroupMetadataKey, GroupMe
 from moldau.coordinators.classic.subscription import topics_of
 from moldau.errors import ProtocolError
 from moldau.wire.state_records import StateRecords, _encode, encode_key, encode_value
+from tests.unit.coordinators.classic_lab import subscription
 
 KEY = GroupMetadataKey("g")
 VALUE = GroupMetadataValue(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from classic_lab import Lab, durable, protocols
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from moldau.coordinators.classic.base import State
 from moldau.coordinators.classic.events import JoinReply, SyncReply
 from moldau.errors import ErrorCode
+from tests.unit.coordinators.classic_lab import Lab, durable, protocols
 
 LIKES = (("range",), ("range", "sticky"), ("sticky", "range"))
 INSTANCES = (None, None, "i0", "i1")

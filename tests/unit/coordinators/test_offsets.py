@@ -6,7 +6,6 @@ import uuid
 from typing import Any
 
 import pytest
-from offset_log import OffsetLog
 
 from moldau.coordinators.classic.records import GroupMetadataKey, GroupMetadataValue
 from moldau.coordinators.effects import Effects
@@ -15,6 +14,7 @@ from moldau.coordinators.offsets import cleanup
 from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, forget_topics
 from moldau.coordinators.offsets.commits import Asked, Offset
 from moldau.errors import ErrorCode, KafkaError
+from tests.unit.coordinators.offset_log import OffsetLog
 
 MINUTE_MS = 60_000
 RETENTION = {"offsets.retention.minutes": "10", "offsets.retention.check.interval.ms": "1000"}

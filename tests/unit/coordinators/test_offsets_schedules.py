@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from offset_log import OffsetLog
 
 from moldau.coordinators.group_kinds import GROUP_RECORDS
 from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, forget_topics
 from moldau.coordinators.offsets.commits import Asked, Offset
 from moldau.coordinators.offsets.records import OffsetCommitKey
 from moldau.errors import ErrorCode
+from tests.unit.coordinators.offset_log import OffsetLog
 
 GROUPS = st.sampled_from(["a", "b"])
 TOPICS = st.sampled_from(["t", "u"])

@@ -7,7 +7,6 @@ import uuid
 from typing import Any
 
 import pytest
-from consumer_lab import LabTopics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -21,6 +20,7 @@ from moldau.coordinators.share.group import ShareGroup, share_group
 from moldau.coordinators.share.heartbeat import Heartbeat, HeartbeatReply, add_states, heartbeat, remove_states
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import encode_key, encode_value
+from tests.unit.coordinators.consumer_lab import LabTopics
 
 GROUP = "queue"
 SESSION_MS = 45_000

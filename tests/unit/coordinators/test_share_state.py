@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from consumer_lab import LabTopics
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from moldau.coordinators.share.records import STATE_RECORDS, ShareSnapshotKey, S
 from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareStateShard, merge_batches
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import encode_key, encode_value
+from tests.unit.coordinators.consumer_lab import LabTopics
 
 TOPICS = LabTopics(orders=3)
 ORDERS = TOPICS.topic_id("orders") or uuid.UUID(int=0)

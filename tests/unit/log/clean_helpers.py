@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from log_helpers import NOW_MS, read_all
-
 from moldau.log.cleaning.job import Cleaned, Done, Failed, Report, decode_job, encode_job
 from moldau.log.cleaning.plan import CleaningLimits, LogToClean, look_at
 from moldau.log.cleaning.swap import swap_in
 from moldau.log.cleaning.worker import clean
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import decode_records, encode_batch
+from tests.unit.log.log_helpers import NOW_MS, read_all
 
 LIMITS = CleaningLimits(io_buffer_bytes=4096)
 

@@ -6,11 +6,11 @@ import uuid
 from pathlib import Path
 
 import pytest
-from clean_helpers import clean_log, put
-from log_helpers import NOW_MS, Clock, crashed, log_of, new_log, opened, topic_config
 
 from moldau.log.cleaning.plan import filthiest, look_at
 from moldau.log.partition_log import PartitionLog
+from tests.unit.log.clean_helpers import clean_log, put
+from tests.unit.log.log_helpers import NOW_MS, Clock, crashed, log_of, new_log, opened, topic_config
 
 COMPACT = frozenset({"compact"})
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import NOW_MS, properties
 
 from moldau.errors import CorruptRecordError
 from moldau.log.cleaning.records import newest_delta, pick_records, scan_records, shift_timestamps
 from moldau.log.cleaning.throttle import Throttle
 from moldau.wire.batch import DELETE_HORIZON, Record, assemble, decode_records, encode_batch, read_header, records_data
+from tests.unit.log.log_helpers import NOW_MS, properties
 
 field = st.none() | st.binary(max_size=80) | st.integers(0, 3).map(lambda n: bytes([64, 200, 9000, 0][n]))
 row = st.tuples(field, field, st.integers(NOW_MS - 2**40, NOW_MS + 2**20), st.just(()) | st.just((("h", b"v"),)))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from clean_helpers import clean_log, keyed, pairs_of, put, rows, work
 from crc32c import crc32c
-from log_helpers import NOW_MS, Clock, append, end_transaction, new_log, offsets_of, read_all, restart
 
 from moldau.log.cleaning.job import Failed
 from moldau.log.cleaning.offset_map import BYTES_PER_KEY, OffsetMap
@@ -15,6 +13,8 @@ from moldau.log.cleaning.plan import CleaningLimits, look_at
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader, decode_records, stamp
 from moldau.wire.compression import Codec
+from tests.unit.log.clean_helpers import clean_log, keyed, pairs_of, put, rows, work
+from tests.unit.log.log_helpers import NOW_MS, Clock, append, end_transaction, new_log, offsets_of, read_all, restart
 
 HOUR_MS = 3_600_000
 TRANSACTIONAL = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}

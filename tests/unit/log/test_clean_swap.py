@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clean_helpers import clean_log, put, rows, work
-from log_helpers import Clock, crash, end_transaction, files_of, new_log, restart
 
 from moldau.disk import OS_DISK
 from moldau.errors import StorageError
@@ -20,6 +18,8 @@ from moldau.log.cleaning.job import Cleaned, Failed
 from moldau.log.cleaning.plan import LogToClean, look_at
 from moldau.log.cleaning.swap import discard, swap_in
 from moldau.log.partition_log import PartitionLog
+from tests.unit.log.clean_helpers import clean_log, put, rows, work
+from tests.unit.log.log_helpers import Clock, crash, end_transaction, files_of, new_log, restart
 
 COMPACT = frozenset({"compact"})
 CALLS = ("replace", "unlink")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from log_helpers import NOW_MS, Clock, append, batch, files_of, new_log, offsets_of, read_all, restart
 
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import decode_records, encode_batch, read_header
 from moldau.wire.compression import Codec
+from tests.unit.log.log_helpers import NOW_MS, Clock, append, batch, files_of, new_log, offsets_of, read_all, restart
 
 HOUR_MS = 3_600_000
 

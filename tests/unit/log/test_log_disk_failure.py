@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_helpers import append, batch, crash, end_transaction, files_of, new_log, offsets_of, read_all, restart
 
 import moldau.disk
 from moldau.errors import StorageError
 from moldau.log.partition_log import PartitionLog
+from tests.unit.log.log_helpers import (
+    append,
+    batch,
+    crash,
+    end_transaction,
+    files_of,
+    new_log,
+    offsets_of,
+    read_all,
+    restart,
+)
 
 real_pwrite = os.pwrite
 Pwrite = Callable[[int, Any, int], int]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import properties
 
 from moldau.disk import OS_DISK
 from moldau.log.checkpoints import CorruptCheckpointError
 from moldau.log.epoch_cache import EpochCache
+from tests.unit.log.log_helpers import properties
 
 appends = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=20)
 

@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from log_helpers import Clock, append, batch, crash, new_log, offsets_of, restart
 
 import moldau.disk
 from moldau.errors import StorageError
 from moldau.log import checkpoints
+from tests.unit.log.log_helpers import Clock, append, batch, crash, new_log, offsets_of, restart
 
 
 def watch_fsync(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -10,16 +10,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from log_helpers import NOW_MS, TOPIC_ID, Clock, batch, read_all, topic_config
 
 from moldau.log.manager import LogManager
 from moldau.wire.batch import decode_records
+from tests.unit.log.log_helpers import NOW_MS, TOPIC_ID, Clock, batch, read_all, topic_config
 
 WRITER = textwrap.dedent(
     """
     import sys, time, uuid
     from pathlib import Path
-    from log_helpers import TOPIC_ID, topic_config
+    from tests.unit.log.log_helpers import TOPIC_ID, topic_config
     from moldau.log.manager import LogManager
     from moldau.wire.batch import encode_batch
 

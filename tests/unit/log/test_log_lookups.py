@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import NOW_MS, append, batch, new_log, properties, restart
 
 from moldau.wire import batch as wire_batch
+from tests.unit.log.log_helpers import NOW_MS, append, batch, new_log, properties, restart
 
 times = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=20)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from log_helpers import NOW_MS, Clock, append, batch, crash, new_log, producer_view, read_all, restart
 
 from moldau.errors import DuplicateSequenceError
+from tests.unit.log.log_helpers import NOW_MS, Clock, append, batch, crash, new_log, producer_view, read_all, restart
 
 
 class LogMachine(RuleBasedStateMachine):

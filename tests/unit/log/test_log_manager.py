@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_helpers import (
+
+from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from moldau.log import checkpoints
+from moldau.log.partition_log import PartitionLog
+from tests.unit.log.log_helpers import (
     NOW_MS,
     TOPIC_ID,
     Clock,
@@ -23,10 +27,6 @@ from log_helpers import (
     opened,
     topic_config,
 )
-
-from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from moldau.log import checkpoints
-from moldau.log.partition_log import PartitionLog
 
 
 def test_logs_are_found_again_after_a_clean_stop(tmp_path: Path) -> None:

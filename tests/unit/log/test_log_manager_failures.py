@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_helpers import NOW_MS, TOPIC_ID, append, opened, topic_config
 
 import moldau.disk
 from moldau.errors import StorageError
 from moldau.log import files
+from tests.unit.log.log_helpers import NOW_MS, TOPIC_ID, append, opened, topic_config
 
 
 def fail_writes(monkeypatch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:

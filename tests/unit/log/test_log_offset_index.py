@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import properties
 
 from moldau.disk import OS_DISK
 from moldau.log.offset_index import CorruptIndexError, OffsetIndex
+from tests.unit.log.log_helpers import properties
 
 BASE = 1_000_000_000_000
 

@@ -10,12 +10,22 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from log_helpers import NOW_MS, TOPIC_ID, Clock, batch, log_of, manager_of, marker, read_all, topic_config
 
 from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import AppendOrigin, read_marker
 from moldau.testing.power_loss import PowerLossDisk
+from tests.unit.log.log_helpers import (
+    NOW_MS,
+    TOPIC_ID,
+    Clock,
+    batch,
+    log_of,
+    manager_of,
+    marker,
+    read_all,
+    topic_config,
+)
 
 BOOTS, STEPS = 4, 25
 

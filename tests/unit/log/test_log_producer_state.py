@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import (
+
+from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
+from moldau.log.partition_log import PartitionLog
+from moldau.log.producer_state import (
+    CorruptSnapshotError,
+    ProducerState,
+    decode_snapshot,
+    without_transactions,
+)
+from moldau.wire.batch import BatchHeader, iter_headers, read_header
+from tests.unit.log.log_helpers import (
     NOW_MS,
     append,
     batch,
@@ -20,16 +30,6 @@ from log_helpers import (
     properties,
     restart,
 )
-
-from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
-from moldau.log.partition_log import PartitionLog
-from moldau.log.producer_state import (
-    CorruptSnapshotError,
-    ProducerState,
-    decode_snapshot,
-    without_transactions,
-)
-from moldau.wire.batch import BatchHeader, iter_headers, read_header
 
 TOP = 2**31 - 1
 Stop = Callable[[PartitionLog], PartitionLog]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import NOW_MS, append, batch, new_log, offsets_of, properties, read_all, restart
 
 from moldau.errors import CorruptRecordError, OffsetOutOfRangeError
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader, iter_headers
+from tests.unit.log.log_helpers import NOW_MS, append, batch, new_log, offsets_of, properties, read_all, restart
 
 
 def spans(data: bytes | memoryview) -> list[tuple[int, int]]:

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_helpers import (
+
+from moldau.errors import CorruptRecordError
+from moldau.log import checkpoints
+from moldau.log.partition_log import PartitionLog
+from moldau.wire.batch import BatchHeader
+from tests.unit.log.log_helpers import (
     NOW_MS,
     TOPIC_ID,
     append,
@@ -25,11 +30,6 @@ from log_helpers import (
     read_all,
     restart,
 )
-
-from moldau.errors import CorruptRecordError
-from moldau.log import checkpoints
-from moldau.log.partition_log import PartitionLog
-from moldau.wire.batch import BatchHeader
 
 
 def lively_log(directory: Path, **config: Any) -> PartitionLog:

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from log_helpers import NOW_MS, Clock, append, batch, crash, files_of, load, new_log, offsets_of, restart
 
 from moldau.errors import OffsetOutOfRangeError
 from moldau.log.partition_log import PartitionLog
+from tests.unit.log.log_helpers import NOW_MS, Clock, append, batch, crash, files_of, load, new_log, offsets_of, restart
 
 HOUR_MS = 3_600_000
 

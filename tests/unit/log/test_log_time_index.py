@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import properties
 
 from moldau.disk import OS_DISK
 from moldau.log.offset_index import CorruptIndexError
 from moldau.log.time_index import TimeIndex
+from tests.unit.log.log_helpers import properties
 
 BASE = 5_000_000_000
 

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_helpers import (
+
+from moldau.errors import KafkaError
+from moldau.log.partition_log import PartitionLog
+from moldau.wire.batch import read_header
+from tests.unit.log.log_helpers import (
     NOW_MS,
     append,
     batch,
@@ -19,10 +23,6 @@ from log_helpers import (
     read_all,
     restart,
 )
-
-from moldau.errors import KafkaError
-from moldau.log.partition_log import PartitionLog
-from moldau.wire.batch import read_header
 
 
 def filled(directory: Path) -> PartitionLog:

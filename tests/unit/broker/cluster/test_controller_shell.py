@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.cluster import controller_shell as shell
 from moldau.broker.cluster.leader_lease import Vigil
@@ -25,6 +24,7 @@ from moldau.metadata.stores.local_store import LocalStore
 from moldau.metadata.stores.store import Leadership
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import encode_request, request_schema
+from tests.unit.broker.offline import OfflineBroker
 
 SESSION_MS = 9_000
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.cluster import metadata_feed
 from moldau.broker.cluster.metadata_feed import METADATA_TOPIC_ID, apply_result
@@ -23,6 +22,7 @@ from moldau.wire.fetch import (
     parse_fetch_response,
 )
 from moldau.wire.messages import request_head
+from tests.unit.broker.offline import OfflineBroker
 
 VERSION = APIS[ApiKey.FETCH].max_version
 

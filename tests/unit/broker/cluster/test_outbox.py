@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.cluster.outbox import ITEMS_MAX, Outbox
 from moldau.errors import ErrorCode, KafkaError
+from tests.unit.broker.offline import OfflineBroker
 
 
 class Slow:

@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline, until
-from test_coordinator_shell import Counters, add, counters
 
 from moldau.broker.coordination import coordinator_shell as shell
 from moldau.broker.coordination.coordinator_shell import Coordinator
@@ -16,6 +14,8 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.records import BrokerRecord
 from moldau.wire.batch import ControlType, encode_end_txn_marker
+from tests.unit.broker.coordination.test_coordinator_shell import Counters, add, counters
+from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 OTHER = 7
 TOPIC = "__counters"

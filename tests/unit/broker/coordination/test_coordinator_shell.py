@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker.coordination import coordinator_shell as shell
 from moldau.broker.coordination.coordinator_shell import Coordinator, Reply
@@ -17,6 +16,7 @@ from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.topics import plan_delete_topic
 from moldau.wire.batch import ControlType, encode_end_txn_marker
 from moldau.wire.state_records import INT32, STRING, StateRecords, state_key, state_value, wire
+from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 
 @state_key(kind=7)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from offline import StartOffline
-
 from moldau.broker.coordination.producer_ids import REFILL_AT
 from moldau.cluster.controller import PRODUCER_ID_BLOCK
+from tests.unit.broker.offline import StartOffline
 
 
 async def test_ids_are_given_once_however_many_ask_at_a_time(start_offline: StartOffline) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.coordination.remote_transactions import is_open
 from moldau.broker.coordination.txn_markers import write_marker
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.batch import encode_batch
+from tests.unit.broker.offline import OfflineBroker
 
 PRODUCER, OTHER = Identity(5, 0), Identity(6, 0)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offline import ADVERTISED, LISTENER, OfflineBroker
 
 from moldau.broker.node import METADATA_FILE, BrokerNode
 from moldau.config.broker import BrokerConfig
@@ -19,6 +18,7 @@ from moldau.metadata.records import ConfigRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import decode_records, encode_batch, iter_headers
 from moldau.wire.messages import ms
+from tests.unit.broker.offline import ADVERTISED, LISTENER, OfflineBroker
 
 ID = "t"
 PARTITIONS = 3

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from offline import OfflineBroker, StartOffline, until
-from test_handlers_groups import Group
 
 from moldau.broker.handlers.queues.share_fetch import _deliver, _Fetch
 from moldau.cluster.replica import Leadership
@@ -22,6 +20,8 @@ from moldau.coordinators.transactions.shard import AddPartitions, InitProducerId
 from moldau.coordinators.transactions.transaction import State
 from moldau.metadata.image import PartitionImage
 from moldau.wire.messages import ms
+from tests.unit.broker.handlers.test_handlers_groups import Group
+from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 HOUR_S = 3600
 QUICK_ABORTS = {

@@ -6,7 +6,6 @@ import os
 from typing import Any, NoReturn
 
 import pytest
-from offline import OfflineBroker, StartOffline
 
 from moldau.broker.node import METADATA_FILE
 from moldau.config.entries import ConfigSource
@@ -14,6 +13,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.stores.local_store import LocalStore
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
+from tests.unit.broker.offline import OfflineBroker, StartOffline
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

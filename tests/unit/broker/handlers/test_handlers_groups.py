@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker.handlers.groups.classic_groups import _heartbeat_frame
 from moldau.coordinators.classic.base import State
@@ -25,6 +24,7 @@ from moldau.wire.messages import (
     response_schema,
 )
 from moldau.wire.state_records import encode_key
+from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 E = ErrorCode
 GROUP = "readers"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from offline import ADVERTISED, OfflineBroker, StartOffline
 
 from moldau.broker.cluster.packed_metadata import ANSWERS_MAX
 from moldau.broker.handlers.admin.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
@@ -15,6 +14,7 @@ from moldau.errors import ErrorCode
 from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
+from tests.unit.broker.offline import ADVERTISED, OfflineBroker, StartOffline
 
 NOT_ASKED = -(2**31)
 

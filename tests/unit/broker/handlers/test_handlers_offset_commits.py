@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline
 
 from moldau.broker.coordination import coordinator_shell as coordinator
 from moldau.broker.handlers.groups import offset_commits
@@ -19,6 +18,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.batch import iter_headers
 from moldau.wire.compression import Codec
 from moldau.wire.messages import Schema
+from tests.unit.broker.offline import OfflineBroker, StartOffline
 
 
 def fetch(schema: Schema, version: int) -> Any:

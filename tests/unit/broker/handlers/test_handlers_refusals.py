@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.handlers.api_table import API_TABLE, FOR_CLIENTS
 from moldau.broker.handlers.api_versions import FEATURES
@@ -13,6 +12,7 @@ from moldau.broker.network.served_api import Audience
 from moldau.errors import ErrorCode
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, ms
+from tests.unit.broker.offline import OfflineBroker
 
 ANY, ALLOW = 1, 3
 

@@ -6,13 +6,13 @@ import uuid
 from typing import Any
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.coordination.share_states import NAMES
 from moldau.coordinators.share.partition import StateBatch, StateWrite
 from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey
 from moldau.errors import ErrorCode
 from moldau.wire.apis import APIS, ApiKey
+from tests.unit.broker.offline import OfflineBroker
 
 GROUP = "queue"
 INITIALIZE, READ, WRITE, DELETE, SUMMARY = NAMES

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline, new_topic
 
 from moldau.config.entries import ConfigSource
 from moldau.errors import ErrorCode, KafkaError, StorageError
@@ -17,6 +16,7 @@ from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import Record
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
+from tests.unit.broker.offline import OfflineBroker, StartOffline, new_topic
 
 
 async def create(

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, suppress
 
 import pytest
-from offline import DEADLINE_S, OfflineBroker, until
 from prometheus_client import Metric as Family
 
 from moldau.broker.monitoring import metrics_endpoint
 from moldau.broker.monitoring.metrics_endpoint import OPENMETRICS, PLAIN_TEXT, Monitor, serve_metrics
 from soak.broker_process import free_port
+from tests.unit.broker.offline import DEADLINE_S, OfflineBroker, until
 
 AT_ONCE_S = 5.0
 """Less than a silent client is given."""

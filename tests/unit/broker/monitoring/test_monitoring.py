@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker import turns
 from moldau.broker.monitoring import group_lag
@@ -23,6 +22,7 @@ from moldau.broker.monitoring.metrics_table import HISTOGRAMS, METRICS
 from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, request_schema
+from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.broker.handlers.api_table import FETCH_BYTES_MAX, REFUSED_BYTES_MAX
 from moldau.errors import ErrorCode, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch
 from moldau.wire.messages import Schema, ms
+from tests.unit.broker.offline import OfflineBroker
 
 
 async def test_a_fetch_of_a_million_partitions_is_refused_before_it_is_read(offline_broker: OfflineBroker) -> None:

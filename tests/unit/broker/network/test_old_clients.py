@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
-from offline import OfflineBroker
 
 from moldau.errors import UnservedRequestError
 from moldau.wire.apis import ApiKey
+from tests.unit.broker.offline import OfflineBroker
 
 OLD = (
     (ApiKey.PRODUCE, 0, "Produce v0 as a client of Kafka 0.8 does"),

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, suppress
 
 import psutil
 import pytest
-from offline import OfflineBroker, StartOffline, until
 
 from moldau.broker.replicas import cleaning
 from moldau.broker.replicas.cleaning import Cleaner
 from moldau.log import checkpoints
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import encode_batch
+from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 SETTINGS = {"log.cleaner.backoff.ms": "50"}
 

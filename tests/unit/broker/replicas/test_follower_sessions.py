@@ -7,7 +7,6 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from offline import OfflineBroker, StartOffline
 
 from moldau.broker.replicas.partition import Partition
 from moldau.errors import ErrorCode
@@ -22,6 +21,7 @@ from moldau.wire.fetch import (
     parse_fetch_response,
 )
 from moldau.wire.messages import request_head
+from tests.unit.broker.offline import OfflineBroker, StartOffline
 
 FOLLOWER = 7
 BROKER_EPOCH = 40

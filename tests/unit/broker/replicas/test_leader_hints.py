@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from offline import LISTENER, OfflineBroker
-
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import BrokerRecord, Record
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch
 from moldau.wire.messages import Schema, ms
+from tests.unit.broker.offline import LISTENER, OfflineBroker
 
 OTHER = 9
 NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)

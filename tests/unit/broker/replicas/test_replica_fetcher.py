@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from offline import StartOffline
 
 import moldau.disk
 from moldau.broker.node import BrokerNode
@@ -19,6 +18,7 @@ from moldau.metadata.records import BrokerRecord, ConfigRecord, PartitionRecord,
 from moldau.wire.batch import encode_batch
 from moldau.wire.fetch import FetchPartitionResult, FetchRequest, encode_fetch_response, parse_fetch_request
 from moldau.wire.primitives import Buffer
+from tests.unit.broker.offline import StartOffline
 
 LEADER = 7
 TOPIC_ID = uuid.UUID(int=5)
