@@ -18,14 +18,14 @@ class Spawn(Protocol):
 class BackgroundTasks:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._is_closing = False
 
     def spawn(self, work: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
         """Keeps the task alive (the event loop would not) and cancels it when the broker closes."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         if self._is_closing:
             task.cancel()
         return task

@@ -118,14 +118,14 @@ class Lane:
 
 
 class Threads:
-    def __init__(self, loop: asyncio.AbstractEventLoop, directories: Iterable[Path]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, directories: Iterable[Path], lane: type[Lane] = Lane) -> None:
         self._disks = {
-            directory: Lane(loop, f"disk{number}", DISK_THREADS) for number, directory in enumerate(directories)
+            directory: lane(loop, f"disk{number}", DISK_THREADS) for number, directory in enumerate(directories)
         }
-        self.metadata = Lane(loop, "metadata", METADATA_THREADS)
-        self.compute = Lane(loop, "compute", COMPUTE_THREADS)
-        self.files = Lane(loop, "files", FILES_THREADS)
-        self.cleaning = Lane(loop, "cleaning", CLEANING_THREADS)
+        self.metadata = lane(loop, "metadata", METADATA_THREADS)
+        self.compute = lane(loop, "compute", COMPUTE_THREADS)
+        self.files = lane(loop, "files", FILES_THREADS)
+        self.cleaning = lane(loop, "cleaning", CLEANING_THREADS)
 
     def disk(self, directory: Path) -> Lane:
         """For what has to reach the disk of one of `log.dirs`."""

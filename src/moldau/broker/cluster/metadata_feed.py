@@ -56,7 +56,7 @@ class MetadataFeed:
         self._end = 0
         self._batches: deque[_Batch] = deque()
         self._kept_bytes = 0
-        self._waiting: set[_Waiting] = set()
+        self._waiting: dict[_Waiting, None] = {}
         self._connections: dict[ClientConnection, int] = {}
         self._progress = asyncio.Event()
 
@@ -103,12 +103,12 @@ class MetadataFeed:
             return self._answer(context, asked)
         answer: asyncio.Future[Buffers] = self._node.loop.create_future()
         waiting = _Waiting(asked.fetch_offset, answer, context)
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         timer = self._node.loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self._answer_one, waiting)
 
         def leave(_: object) -> None:
             timer.cancel()
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
 
         answer.add_done_callback(leave)
         return answer

@@ -126,7 +126,7 @@ class Coordinator(Generic[S]):
         self._turn = asyncio.Lock()
         """Held by a load for a handful of records: all loads together take one turn of the loop at a time."""
         self._is_stopped = False
-        self._waiting: dict[int, set[Reply]] = {}
+        self._waiting: dict[int, dict[Reply, None]] = {}
         self._wakes: list[tuple[int, int, int, Any]] = []
         """(when, a tie breaker, partition, key): a heap."""
         self._wake_count = 0
@@ -183,9 +183,9 @@ class Coordinator(Generic[S]):
         if partition not in self._shards:  # a reply of this step led to another one, which slipped
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic}-{partition} begins again")
         reply.future = self._node.loop.create_future()
-        waiting = self._waiting.setdefault(partition, set())
-        waiting.add(reply)
-        reply.future.add_done_callback(lambda _: waiting.discard(reply))
+        waiting = self._waiting.setdefault(partition, {})
+        waiting[reply] = None
+        reply.future.add_done_callback(lambda _: waiting.pop(reply, None))
         return reply.future
 
     def settled(self, key: str) -> asyncio.Future[Any] | None:

@@ -48,11 +48,11 @@ class LiveSharePartition:
         self.machine = machine
         self.epochs = epochs
         self.timer: tuple[int, asyncio.TimerHandle] | None = None
-        self.waiting: set[Waiting] = set()
+        self.waiting: dict[Waiting, None] = {}
         self.is_behind = False
         """The last look at the log ended early: the next fetch that waits here is to look again."""
         self.committed = False  # every append is worth a look: bytes are not counted here
-        partition.waiting.add(self)
+        partition.waiting[self] = None
 
     def more(self, byte_count: int) -> None:
         self.wake()
@@ -63,7 +63,7 @@ class LiveSharePartition:
             one.wake(self.key)
 
     def stop(self) -> None:
-        self.partition.waiting.discard(self)
+        self.partition.waiting.pop(self, None)
         self.stop_timer()
 
     def stop_timer(self) -> None:

@@ -132,7 +132,7 @@ class DelayedShareFetch(Generic[T]):
     ) -> None:
         self.future: asyncio.Future[T | None] = loop.create_future()
         self._loop = loop
-        self._lives: set[LiveSharePartition] = set()
+        self._lives: dict[LiveSharePartition, None] = {}
         self._attempt = attempt
         self._woken: dict[ShareKey, None] = {}
         self._timer = loop.call_later(wait_ms / 1000, self._try, True)
@@ -141,8 +141,8 @@ class DelayedShareFetch(Generic[T]):
 
     def watch(self, lives: Iterable[LiveSharePartition]) -> None:
         for live in lives:
-            self._lives.add(live)
-            live.waiting.add(self)
+            self._lives[live] = None
+            live.waiting[self] = None
             if live.is_behind:
                 live.is_behind = False
                 live.wake()
@@ -168,4 +168,4 @@ class DelayedShareFetch(Generic[T]):
     def _leave(self, _: asyncio.Future[T | None]) -> None:
         self._timer.cancel()
         for live in self._lives:
-            live.waiting.discard(self)
+            live.waiting.pop(self, None)

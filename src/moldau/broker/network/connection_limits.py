@@ -24,7 +24,7 @@ DEAF_MAX_S = 10.0
 
 class Connections:
     def __init__(self, config: BrokerConfig) -> None:
-        self._open: set[ClientConnection] = set()
+        self._open: dict[ClientConnection, None] = {}
         self._per_ip: Counter[str] = Counter()
         budget_bytes = config.queued_max_request_bytes
         self.receive_budget = ByteBudget(budget_bytes if budget_bytes > 0 else sys.maxsize)
@@ -45,7 +45,7 @@ class Connections:
 
     def admit(self, connection: ClientConnection) -> bool:
         """Counts a new connection in; False when it is one too many and has to be closed."""
-        self._open.add(connection)
+        self._open[connection] = None
         host = connection.peer_host
         self._per_ip[host] += 1
         if len(self._open) > self._max or self._per_ip[host] > self._limits_by_ip.get(host, self._max_per_ip):
@@ -55,7 +55,7 @@ class Connections:
 
     def remove(self, connection: ClientConnection) -> None:
         if connection in self._open:
-            self._open.remove(connection)
+            del self._open[connection]
             self._per_ip[connection.peer_host] -= 1
             if not self._per_ip[connection.peer_host]:
                 del self._per_ip[connection.peer_host]

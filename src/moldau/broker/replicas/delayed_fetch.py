@@ -37,7 +37,7 @@ class DelayedFetch:
         self._timer = loop.call_later(wait_ms / 1000, self._finish)
         self.future.add_done_callback(self._left)
         for partition in partitions:
-            partition.waiting.add(self)
+            partition.waiting[self] = None
 
     def more(self, byte_count: int) -> None:
         self._missing_bytes -= byte_count
@@ -67,4 +67,4 @@ class DelayedFetch:
             self._done = True
             self._timer.cancel()
             for partition in self._partitions:
-                partition.waiting.discard(self)
+                partition.waiting.pop(self, None)

@@ -38,13 +38,13 @@ class DelayedProduce:
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
         self._answer = Pipelined(loop.create_future())
         self._make_answer: Callable[[], Buffers] | None = None
-        self._missing: set[_Waiting] = set()
+        self._missing: dict[_Waiting, None] = {}
         self._timer = loop.call_later(min(timeout_ms, TIMEOUT_MAX_MS) / 1000, self._time_out)
 
     def add(self, uncommitted: Uncommitted) -> None:
         waiting = _Waiting(self, uncommitted)
         if not uncommitted.partition.wait_for_commit(uncommitted.offset, waiting):
-            self._missing.add(waiting)
+            self._missing[waiting] = None
 
     def answer_with(self, make_answer: Callable[[], Buffers]) -> Pipelined:
         self._make_answer = make_answer
@@ -52,7 +52,7 @@ class DelayedProduce:
         return self._answer
 
     def done(self, waiting: _Waiting) -> None:
-        self._missing.discard(waiting)
+        self._missing.pop(waiting, None)
         self._finish_if_complete()
 
     def _finish_if_complete(self) -> None:

@@ -141,7 +141,7 @@ class Partition:
         self.is_internal = is_internal(topic)
         self.index = image.index
         self.log = partition_log
-        self.waiting: set[WaitingFetch] = set()
+        self.waiting: dict[WaitingFetch, None] = {}
         self.subscribers: list[Subscriber] = []
         self.is_leader = self.is_in_sync = False
         self.is_throttled = False

@@ -51,7 +51,7 @@ class ReplicaManager:
         self.sessions = FollowerSessions(node)
         self.leader_quota = ReplicationQuota(lambda: node.config.leader_replication_throttled_rate)
         self.follower_quota = ReplicationQuota(lambda: node.config.follower_replication_throttled_rate)
-        self._led: set[Partition] = set()
+        self._led: dict[Partition, None] = {}
         """Those with followers."""
         self._sources: dict[Partition, ReplicaFetcher] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
@@ -90,9 +90,9 @@ class ReplicaManager:
             return
         for partition in changed:
             if partition.leadership is not None:
-                self._led.add(partition)
+                self._led[partition] = None
             else:
-                self._led.discard(partition)
+                self._led.pop(partition, None)
             if partition.is_leader or partition.leader_id < 0 or not partition.log.log_dir.is_writable:
                 self._unfollow(partition)
             else:
@@ -119,7 +119,7 @@ class ReplicaManager:
             fetcher.remove(partition)
 
     def forget(self, partition: Partition) -> None:
-        self._led.discard(partition)
+        self._led.pop(partition, None)
         self._proposals.pop(partition, None)
         self._unfollow(partition)
 

@@ -58,7 +58,7 @@ class Waiting:
     def __init__(self, partition: Partition, *, committed: bool = False) -> None:
         self.committed = committed
         self.byte_count = 0
-        partition.waiting.add(self)
+        partition.waiting[self] = None
 
     def more(self, byte_count: int) -> None:
         self.byte_count += byte_count

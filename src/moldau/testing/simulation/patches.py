@@ -1,0 +1,60 @@
+"""The clocks and the randomness of the standard library, taken over while a world runs.
+
+Brokers get theirs from their `Environment`. This is for everything else that runs inside: client libraries, tests, and
+what of the standard library they call.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from moldau.testing.simulation.host import WALL_CLOCK_START_US
+from moldau.testing.simulation.loop import World
+
+
+@contextmanager
+def patched(world: World) -> Iterator[None]:
+    """`time`, `uuid`, `random` and `os.urandom` answer from the world. The garbage collector waits: what it would run
+    in the middle (`__del__`, `finally` of forgotten coroutines) would come at another moment in each run."""
+
+    def wall_ns() -> int:
+        offset_us = world.current.wall_offset_us if world.current is not None else 0
+        return (WALL_CLOCK_START_US + world.now_us + offset_us) * 1_000
+
+    def monotonic_ns() -> int:
+        offset_us = world.current.monotonic_offset_us if world.current is not None else 0
+        return (world.now_us + offset_us) * 1_000
+
+    def new_uuid() -> uuid.UUID:
+        return uuid.UUID(int=world.random.getrandbits(128), version=4)
+
+    replacements: list[tuple[Any, str, Any]] = [
+        (time, "time", lambda: wall_ns() / 1e9),
+        (time, "time_ns", wall_ns),
+        (time, "monotonic", lambda: monotonic_ns() / 1e9),
+        (time, "monotonic_ns", monotonic_ns),
+        (uuid, "uuid4", new_uuid),
+        (os, "urandom", world.random.randbytes),
+    ]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in replacements]
+    random_state = random.getstate()
+    gc_was_on = gc.isenabled()
+    for module, name, replacement in replacements:
+        setattr(module, name, replacement)
+    random.seed(world.random.random())
+    gc.disable()
+    try:
+        yield
+    finally:
+        for module, name, original in originals:
+            setattr(module, name, original)
+        random.setstate(random_state)
+        if gc_was_on:
+            gc.enable()
