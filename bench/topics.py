@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.raw import RawConnection, end_offsets
 from bench.server import Server

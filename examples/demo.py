@@ -119,7 +119,7 @@ def consume(servers: str, topic: str, demo: Demo, take: Callable[[Any, int], Non
         for message in consumer.consume(num_messages=1000, timeout=0.1):
             if message.error():
                 raise KafkaException(message.error())
-            take(json.loads(message.value()), message.timestamp()[1] // 1000)
+            take(json.loads(message.value() or b""), message.timestamp()[1] // 1000)
     consumer.close()
 
 

@@ -32,6 +32,8 @@ _PROBE = struct.pack(">ihhih", 10, 18, 0, _PROBE_ID, -1)
 
 def may_be_held(frame: bytes) -> bool:
     """Whether silence is a right answer: the frame ends elsewhere than its size says, or it is a fetch."""
+    size: int
+    api_key: int
     size, api_key = struct.unpack(">ih", frame[:6].ljust(6, b"\0"))
     return size != len(frame) - 4 or api_key == _FETCH
 

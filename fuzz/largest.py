@@ -175,7 +175,7 @@ class _Maker:
         return self._entity(cls, path, count, 0)
 
     def _entity(self, cls: type, path: tuple[str, ...], count: int, number: int) -> Any:
-        values = {}
+        values: dict[str, Any] = {}
         for field, bare, is_optional in _fields(cls):
             inner = path[1:] if path[:1] == (field.name,) else ()
             if field.name in _EMPTY_ARRAYS and path[:1] != (field.name,):

@@ -11,13 +11,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
 def watched_steps(tell: Callable[[float], None], thread_name: str | None = None) -> Iterator[None]:
     """Tells the seconds of each step of the loops in this process, or of the one in the thread of that name."""
-    handle_class = asyncio.events.Handle
-    original = handle_class._run  # type: ignore[attr-defined]
+    handle_class: Any = asyncio.events.Handle  # its `_run` is not for everybody
+    original = handle_class._run
 
     def run(handle: asyncio.Handle) -> None:
         if thread_name is not None and threading.current_thread().name != thread_name:
@@ -27,8 +28,8 @@ def watched_steps(tell: Callable[[float], None], thread_name: str | None = None)
         original(handle)
         tell(time.thread_time() - before_s)
 
-    handle_class._run = run  # type: ignore[attr-defined]
+    handle_class._run = run
     try:
         yield
     finally:
-        handle_class._run = original  # type: ignore[attr-defined]
+        handle_class._run = original

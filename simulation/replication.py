@@ -144,7 +144,12 @@ class Subscription:
         self._session = session
         self.partition = partition
         self.follower = follower
+        self.broker_id = follower.broker_id
         partition.subscribers.append(self)
+
+    @property
+    def last_fetch_ms(self) -> int:
+        return self._session.last_fetch_ms
 
     def leave(self) -> None:
         self.partition.subscribers.remove(self)

@@ -74,6 +74,8 @@ def _read(bootstrap: str, topic: str, partition: int) -> Iterator[Any]:
                 if message.error() is not None:
                     raise RuntimeError(f"{topic}-{partition}: {message.error()}")
                 yield message
-                offset = message.offset() + 1
+                found = message.offset()
+                assert found is not None
+                offset = found + 1
     finally:
         consumer.close()

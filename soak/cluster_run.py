@@ -28,6 +28,7 @@ from moldau.testing.faults import Network
 from soak.cluster_faults import FAULTS, Victims, inject
 from soak.cluster_load import AckClock, EndAsker, Place, Reader, TransactionWriter, Worker, Writer, end_of, read_all
 from soak.history import History, check
+from soak.host_clusters import HostCluster
 
 TOPIC = "soak"
 PARTITIONS = 4
@@ -152,7 +153,9 @@ def _workers(bootstrap: str, history: History, clock: AckClock, seed: int, rate_
     ]
 
 
-def finish(cluster: Cluster, history: History, topic: str = TOPIC, partitions: int = PARTITIONS) -> list[str]:
+def finish(
+    cluster: Cluster | HostCluster, history: History, topic: str = TOPIC, partitions: int = PARTITIONS
+) -> list[str]:
     """Everything read once more, and checked; what is wrong."""
     problems: list[str] = []
     bootstrap = cluster.bootstrap_servers
@@ -184,7 +187,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int, **configs: object) -
         )
 
 
-def in_sync(cluster: Cluster, topic: str, timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
+def in_sync(cluster: Cluster | HostCluster, topic: str, timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
     """Whether all replicas of all partitions are in sync within that time."""
     with Client(ClientConfig.from_properties(cluster.bootstrap_servers, {})) as client:
 
@@ -206,7 +209,7 @@ def _settle(cluster: Cluster) -> list[str]:
     return [] if in_sync(cluster, TOPIC) else [f"not all replicas are in sync after {SETTLE_TIMEOUT_S:.0f} s"]
 
 
-def differing_logs(cluster: Cluster, topic: str, partitions: int) -> list[str]:
+def differing_logs(cluster: Cluster | HostCluster, topic: str, partitions: int) -> list[str]:
     """Partitions whose replicas, all in sync and at rest, do not have the same bytes."""
 
     def bytes_of(folder: Path) -> bytes:

@@ -39,7 +39,7 @@ class Reader(threading.Thread):
         )
         consumer.assign([confluent_kafka.TopicPartition(TARGET, index, 0) for index in range(PARTITIONS)])
         while not self._ended.is_set():
-            self.seen.update(one.value() for one in consumer.consume(1000, 0.1) if one.error() is None)
+            self.seen.update(one.value() or b"" for one in consumer.consume(1000, 0.1) if one.error() is None)
         consumer.close()
 
     def has(self, records: int) -> bool:

@@ -46,7 +46,10 @@ def run(bootstrap: str, seed: int) -> None:
                 consumer.acknowledge(message, confluent_kafka.AcknowledgeType.RELEASE)
             else:
                 consumer.acknowledge(message, confluent_kafka.AcknowledgeType.ACCEPT)
-                accepting.setdefault(message.partition(), []).append(message.value())
+                partition, value = message.partition(), message.value()
+                assert partition is not None
+                assert value is not None
+                accepting.setdefault(partition, []).append(value)
         if accepting:
             time.sleep(rng.uniform(0, WORK_S))
             _say(ACCEPTING, [value for values in accepting.values() for value in values])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.jobs.job import Parameters, Ready
 from bench.jobs.librdkafka import STALL_TIMEOUT_S, connected_producer, raise_on_failure
