@@ -1,7 +1,7 @@
-"""A real broker in your own process: `with Broker() as broker: …`.
+"""A real broker in your process: `with Broker() as broker: …`.
 
-It runs on an event loop in a thread of its own, on a free port of 127.0.0.1, with its data in a temporary folder that
-goes away with it, or in a folder of yours that stays. Several can run at once.
+It runs on an event loop in its own thread, on a free port of 127.0.0.1, with its data in a temporary directory that is
+removed at the end, or in a directory of yours. Several brokers can run at the same time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from moldau.startable import Startable
 
 
 class Broker(Startable):
-    """A broker of its own.
+    """A broker in this process.
 
     `config` takes Kafka's server properties: `Broker({"num.partitions": 3, "auto.create.topics.enable": False})`.
-    `port` 0 is any free one. `data_dir` None is a temporary folder, removed at the end.
+    `port` 0 means any free port. Without `data_dir` a temporary directory is used and removed at the end.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Broker(Startable):
             raise TypeError(f"config: expected a mapping of Kafka's server properties, got {type(config).__name__}")
         self._given = {str(key): as_property(value) for key, value in (config or {}).items()}
         if "listeners" in self._given and (port or host != "127.0.0.1"):
-            raise ConfigError("listeners: give either this property, or host and port")
+            raise ConfigError("listeners: set either this property or host and port")
         if data_dir is not None and self._given.keys() & {"log.dirs", "log.dir"}:
-            raise ConfigError("log.dirs: give either this property, or data_dir")
+            raise ConfigError("log.dirs: set either this property or data_dir")
         self._host = host
         self._port = port
         self._data_dir = Path(data_dir) if data_dir is not None else None
@@ -56,7 +56,7 @@ class Broker(Startable):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port`, as every Kafka client wants it."""
+        """`host:port`, for any Kafka client."""
         server = self._running()
         return ",".join(f"{_bracketed(host)}:{port}" for host, port in server.bound.values())
 
@@ -69,7 +69,7 @@ class Broker(Startable):
         return Path(self._running().config.log_dirs[0])
 
     def start(self) -> Self:
-        """Returns when the broker answers."""
+        """Return when the broker is ready."""
         if self._thread is not None:
             raise MoldauError("this broker is already running")
         config = self._make_config()
@@ -83,7 +83,7 @@ class Broker(Startable):
         return self
 
     def stop(self) -> None:
-        """Stops as SIGTERM does: answers leave, logs are flushed. A second call does nothing."""
+        """Stop cleanly: send pending responses and flush the logs. A second call does nothing."""
         thread, self._thread = self._thread, None
         if thread is None:
             return

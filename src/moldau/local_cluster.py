@@ -1,8 +1,8 @@
 """Several brokers on one machine, each a process of its own: `with Cluster(3) as cluster: …`.
 
 A `BrokerProcess` is one broker: its properties file, its port, its data and its log stay over kills and restarts.
-A `Cluster` is N of them that share their metadata through a folder, or through ZooKeeper, and a `Keeper` starts those
-again that died. `moldau start --brokers 3` is made of the same parts.
+A `Cluster` is N of them that share their metadata through a directory or ZooKeeper; a `Restarter` restarts those that
+died. `moldau start --brokers 3` uses the same parts.
 
 No process outlives the one that started it: each reads from a pipe that nobody writes to, and stops at its end.
 """
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 def check_shared(given: Mapping[str, str]) -> None:
-    """Refuses what cannot be the same for all brokers."""
+    """Raise ConfigError for keys that cannot have the same value on all brokers."""
     own = given.keys() & _OWN
     if own:
-        raise ConfigError(f"{', '.join(sorted(own))}: each broker of a cluster has its own, and they are chosen for it")
+        raise ConfigError(f"{', '.join(sorted(own))}: cannot be set: the cluster chooses a value for each broker")
 
 
 def shared_properties(count: int, folder: Path, given: Mapping[str, str]) -> dict[str, str]:
@@ -74,7 +74,7 @@ def shared_properties(count: int, folder: Path, given: Mapping[str, str]) -> dic
 
 
 class BrokerProcess:
-    """One broker. `kill` is a crash, `stop` is what SIGTERM does, `start` brings it back with its port and data."""
+    """One broker. `kill` sends SIGKILL, `stop` SIGTERM; `start` starts it again with the same port and data."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class BrokerProcess:
         options: Sequence[str] = (),
         log_path: Path | None = None,
     ) -> None:
-        """`log_path` None: what the broker says goes where this process's own words go."""
+        """Without `log_path` the broker logs to this process's standard error."""
         self.node_id = node_id
         self.port = port
         self.data_dir = folder / f"broker-{node_id}"
@@ -120,7 +120,7 @@ class BrokerProcess:
     @property
     def pid(self) -> int:
         if self._process is None:
-            raise MoldauError(f"broker {self.node_id} was never started")
+            raise MoldauError(f"broker {self.node_id} has not been started")
         return self._process.pid
 
     @property
@@ -129,11 +129,11 @@ class BrokerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; the number of the signal that ended it, negated."""
+        """None while it runs; the negated signal number if a signal killed it."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Returns at once; `Cluster.wait_until_ready` waits."""
+        """Start without waiting; see `Cluster.wait_until_ready`."""
         with self._starting, contextlib.ExitStack() as opened:
             if self.is_alive:
                 raise MoldauError(f"broker {self.node_id} is already running")
@@ -152,7 +152,7 @@ class BrokerProcess:
             self.is_paused = False
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Orderly: leaderships are handed over, logs are flushed. A second call does nothing."""
+        """Stop cleanly: hand over leaderships and flush logs. A second call does nothing."""
         self.is_wanted = False
         if not self.is_alive:
             return
@@ -169,7 +169,7 @@ class BrokerProcess:
             self._close()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash; it is gone when this returns."""
+        """Send SIGKILL, like a crash, and wait for the process to end."""
         if self.is_alive:
             assert self._process is not None
             self._signal(signal.SIGKILL)
@@ -178,7 +178,7 @@ class BrokerProcess:
         self._close()
 
     def pause(self) -> None:
-        """SIGSTOP: it neither works nor goes away, as in a long pause of a machine. It stands when this returns."""
+        """Send SIGSTOP: the process hangs but keeps its connections. Returns when it has stopped."""
         self._signal(signal.SIGSTOP)
         self.is_paused = True
         if hasattr(os, "waitid"):
@@ -189,19 +189,25 @@ class BrokerProcess:
         self.is_paused = False
 
     def last_lines(self) -> str:
-        """The end of its log, for error messages."""
+        """The last lines of its log, for error messages."""
         if self.log_path is None or not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-_LAST_LINES:])
 
-    def death(self) -> MoldauError:
-        """What to say of a broker that should be alive and is not."""
+    def exit_error(self) -> MoldauError:
+        """The error for a broker that should be running and is not."""
         code = self.exit_code
-        how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"exited with code {code}"
+        )
         said = self.last_lines()
-        return MoldauError(f"broker {self.node_id} {how}" + (f"; the end of {self.log_path}:\n{said}" if said else ""))
+        return MoldauError(
+            f"broker {self.node_id} {how}" + (f"; last lines of {self.log_path}:\n{said}" if said else "")
+        )
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.is_alive:
@@ -214,10 +220,10 @@ class BrokerProcess:
             self._process.stdin.close()
 
 
-class Keeper:
-    """Starts brokers again that died: after 0.2 s, then twice that each time, up to 10 s.
+class Restarter:
+    """Restarts brokers that died: after 0.2 s, then after twice the delay each time, up to 10 s.
 
-    A broker that ended with exit code 0 was stopped on purpose (`moldau stop --node-id 2`) and stays stopped.
+    A broker that exited with code 0 was stopped on purpose (`moldau stop --node-id 2`) and is not restarted.
     """
 
     def __init__(self, brokers: Sequence[BrokerProcess], say: Callable[[str], None]) -> None:
@@ -242,21 +248,21 @@ class Keeper:
     def _ended(self, broker: BrokerProcess, now: float) -> None:
         if broker.exit_code == 0:
             broker.is_wanted = False
-            self._say(f"broker {broker.node_id} was stopped and stays stopped")
+            self._say(f"broker {broker.node_id} was stopped and is not restarted")
             return
         lasted_s = now - self._started.get(broker.node_id, 0.0)
         again_s = self._backoff_s.get(broker.node_id, _BACKOFF_S) if lasted_s < _BACKOFF_MAX_S else _BACKOFF_S
         self._backoff_s[broker.node_id] = min(2 * again_s, _BACKOFF_MAX_S)
         self._due[broker.node_id] = now + again_s
-        self._say(f"{str(broker.death()).splitlines()[0]}; starting it again in {again_s:.1f} s")
+        self._say(f"{str(broker.exit_error()).splitlines()[0]}; restarting it in {again_s:.1f} s")
 
 
 class Cluster(Startable):
     """`count` brokers with node ids from 1, on free ports of 127.0.0.1.
 
-    `config` takes Kafka's server properties for all of them, `zookeeper` the address of an ensemble that keeps their
-    metadata (otherwise a folder does). `data_dir` None is a temporary folder, removed at the end; what the brokers say
-    is in its `broker-1.log` …. With `restart` brokers that die are started again.
+    `config` takes Kafka's server properties for all of them. `zookeeper` is the address of an ensemble for their
+    metadata, which is otherwise stored in `data_dir`. Without `data_dir` a temporary directory is used and removed at
+    the end. The brokers log to `broker-1.log` … in it. With `restart`, brokers that die are restarted.
     """
 
     def __init__(
@@ -286,20 +292,20 @@ class Cluster(Startable):
         ]
         self._restart = restart
         self._over = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._restarter: threading.Thread | None = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port,host:port,…` of all brokers, dead or alive: a client finds one that answers."""
+        """`host:port,host:port,…` of all brokers, running or not: clients find one that responds."""
         return ",".join(broker.address for broker in self.brokers)
 
     def broker(self, node_id: int) -> BrokerProcess:
         if not 1 <= node_id <= len(self.brokers):
-            raise MoldauError(f"there is no broker {node_id}: their ids are 1 to {len(self.brokers)}")
+            raise MoldauError(f"there is no broker {node_id}: the ids are 1 to {len(self.brokers)}")
         return self.brokers[node_id - 1]
 
     def start(self) -> Self:
-        """Returns when every broker is a member of the cluster."""
+        """Return when all brokers have joined the cluster."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if sys.platform != "linux":  # elsewhere a port that is bound cannot be bound again
             self._release_ports()
@@ -312,16 +318,16 @@ class Cluster(Startable):
             raise
         if self._restart:
             self._over.clear()
-            self._keeper = threading.Thread(target=self._keep, name="moldau-keeper", daemon=True)
-            self._keeper.start()
+            self._restarter = threading.Thread(target=self._restart_brokers, name="moldau-restarter", daemon=True)
+            self._restarter.start()
         return self
 
     def stop(self) -> None:
-        """Orderly where the data stays; where it goes away with the cluster there is nothing to be orderly about."""
+        """Stop the brokers cleanly, or kill them if the data is temporary."""
         self._over.set()
-        if self._keeper is not None:
-            self._keeper.join()
-            self._keeper = None
+        if self._restarter is not None:
+            self._restarter.join()
+            self._restarter = None
         if self._temporary is None:
             stop_brokers(self.brokers)
         for broker in self.brokers:
@@ -332,11 +338,11 @@ class Cluster(Startable):
             self._temporary.cleanup()
 
     def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until every broker that was started knows of all the others."""
+        """Wait until all started brokers know of each other."""
         wait_until_ready([broker for broker in self.brokers if broker.is_wanted], timeout_s)
 
     def leader_of(self, topic: str, partition: int = 0, timeout_s: float = READY_TIMEOUT_S) -> BrokerProcess:
-        """The broker that leads a partition; after a leader's death the next one, once there is one."""
+        """The running broker that leads a partition; waits for an election if there is none."""
 
         def leader(metadata: Metadata) -> int | None:
             found = metadata.topics[topic].partitions
@@ -345,60 +351,62 @@ class Cluster(Startable):
         return self._running(lambda client: leader(client.metadata([topic])), timeout_s, f"leads {topic}-{partition}")
 
     def controller(self, timeout_s: float = READY_TIMEOUT_S) -> BrokerProcess:
-        """The broker that is the controller; after its death the next one, once there is one."""
+        """The running broker that is the controller; waits for an election if there is none."""
         return self._running(lambda client: client.metadata(()).controller_id, timeout_s, "is the controller")
 
     def _running(self, ask: Callable[[Client], int | None], timeout_s: float, what: str) -> BrokerProcess:
-        """The living broker whose id is the answer."""
+        """The running broker whose id `ask` returns."""
         deadline = time.monotonic() + timeout_s
         while True:
-            node_id = _asked_of(self.brokers, ask)
+            node_id = _first_answer(self.brokers, ask)
             if node_id is not None and 1 <= node_id <= len(self.brokers):
                 broker = self.broker(node_id)
                 if broker.is_alive and not broker.is_paused:
                     return broker
             if time.monotonic() > deadline:
-                raise MoldauError(f"after {timeout_s:.0f} s there is no living broker that {what}")
+                raise MoldauError(f"no running broker {what} after {timeout_s:.0f} s")
             time.sleep(_POLL_S)
 
     def _release_ports(self) -> None:
         for reserved in self._ports:
             reserved.close()
 
-    def _keep(self) -> None:
-        keeper = Keeper(self.brokers, lambda _: None)
+    def _restart_brokers(self) -> None:
+        restarter = Restarter(self.brokers, lambda _: None)
         while not self._over.wait(_POLL_S):
-            keeper.tick(time.monotonic())
+            restarter.tick(time.monotonic())
 
 
 def wait_until_ready(brokers: Sequence[BrokerProcess], timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Until each of these brokers tells of all of them: registered, and not fenced."""
+    """Wait until each of these brokers reports all of them as registered and not fenced."""
     deadline = time.monotonic() + timeout_s
     wanted = {broker.node_id for broker in brokers}
     waiting = list(brokers)
     while waiting:
         for broker in brokers:
             if not broker.is_alive:
-                raise broker.death()
-        waiting = [each for each in waiting if not wanted <= (_asked_of([each], lambda c: set(c.brokers())) or set())]
+                raise broker.exit_error()
+        waiting = [
+            each for each in waiting if not wanted <= (_first_answer([each], lambda c: set(c.brokers())) or set())
+        ]
         if waiting and time.monotonic() > deadline:
             late = ", ".join(str(broker.node_id) for broker in waiting)
-            raise MoldauError(f"not ready after {timeout_s:.0f} s: broker {late}\n{waiting[0].last_lines()}")
+            raise MoldauError(f"broker {late} not ready after {timeout_s:.0f} s:\n{waiting[0].last_lines()}")
         if waiting:
             time.sleep(_POLL_S)
 
 
 def stop_brokers(brokers: Iterable[BrokerProcess]) -> None:
-    """One after the other, so that each can hand its leaderships over; the controller, who sees to that, last."""
+    """Stop one after the other, so that each can hand over its leaderships; the controller does that, and is last."""
     alive = [broker for broker in brokers if broker.is_alive]
-    controller_id = _asked_of(alive, lambda client: client.metadata(()).controller_id)
+    controller_id = _first_answer(alive, lambda client: client.metadata(()).controller_id)
     for broker in sorted(alive, key=lambda broker: broker.node_id == controller_id):
         with contextlib.suppress(MoldauError):  # it was killed then
             broker.stop()
 
 
-def _asked_of(brokers: Iterable[BrokerProcess], ask: Callable[[Client], T]) -> T | None:
-    """The first answer of those that live; None where nobody has one yet."""
+def _first_answer(brokers: Iterable[BrokerProcess], ask: Callable[[Client], T]) -> T | None:
+    """The first response of a running broker; None if there is none yet."""
     for broker in brokers:
         if broker.is_alive and not broker.is_paused:
             config = ClientConfig(((HOST, broker.port),), request_timeout_ms=2_000, api_timeout_ms=2_000)

@@ -177,8 +177,8 @@ def test_a_misspelt_key_of_the_sessions_broker_is_one_sentence(pytester: pytest.
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({"listeners": "PLAINTEXT://127.0.0.1:0"}, {"port": 9}, "listeners: give either"),
-        ({"log.dirs": "a"}, {"data_dir": "b"}, "log.dirs: give either"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:0"}, {"port": 9}, "listeners: set either"),
+        ({"log.dirs": "a"}, {"data_dir": "b"}, "log.dirs: set either"),
         ({"num.partitons": 3}, {}, "did you mean num.partitions"),
     ],
 )

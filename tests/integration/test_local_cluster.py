@@ -177,7 +177,7 @@ def test_brokers_do_not_outlive_the_process_that_made_them() -> None:
 
 
 def test_a_broker_that_cannot_start_shows_the_end_of_its_log() -> None:
-    with pytest.raises(MoldauError, match=r"(?s)broker \d ended with \d.*zookeeper\.connect"):
+    with pytest.raises(MoldauError, match=r"(?s)broker \d exited with code \d.*zookeeper\.connect"):
         moldau.Cluster(2, zookeeper="127.0.0.1:1", config={"zookeeper.connection.timeout.ms": 100}).start()
 
 
@@ -256,7 +256,7 @@ def test_a_dead_broker_is_started_again_and_one_command_stops_all(tmp_path: Path
         assert {"broker-1", "broker-2", "metadata"} <= {each.name for each in (tmp_path / "data").iterdir()}
         os.kill(before[2], signal.SIGKILL)
         eventually(lambda: supervisor.brokers().get(2, before[2]) != before[2], "it was started again")
-        assert "broker 2 was ended by SIGKILL; starting it again in 0.2 s" in supervisor.log()
+        assert "broker 2 was killed by SIGKILL; restarting it in 0.2 s" in supervisor.log()
 
         def members() -> list[int]:
             with cluster_at(f"127.0.0.1:{ports[0]}") as client:
@@ -269,7 +269,7 @@ def test_a_dead_broker_is_started_again_and_one_command_stops_all(tmp_path: Path
         assert supervisor.process.wait(10) == 0
         assert not any(is_running(pid) for pid in pids)
         assert "[broker 1] stopped" in supervisor.log()
-        assert "starting it again" not in supervisor.log().partition("INFO    stopping")[2]
+        assert "restarting it" not in supervisor.log().partition("INFO    stopping")[2]
 
 
 def test_a_rolling_restart_is_two_commands_for_each_broker(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_broker_stopped_by_its_id_stays_stopped_and_ctrl_c_stops_the_rest(tmp_
         lines = [json.loads(line) for line in supervisor.log().splitlines()]
         assert {line.get("broker") for line in lines} >= {1, 2, None}
         assert supervisor.stop("--node-id", "2").returncode == 0
-        eventually(lambda: "broker 2 was stopped and stays stopped" in supervisor.log(), "it was noticed")
+        eventually(lambda: "broker 2 was stopped and is not restarted" in supervisor.log(), "it was noticed")
         assert sorted(supervisor.brokers()) == [1]
         started = time.monotonic()
         supervisor.process.send_signal(signal.SIGINT)

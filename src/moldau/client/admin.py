@@ -293,7 +293,9 @@ def list_offsets(
         connection: Connection, part: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
         if MAX_TIMESTAMP in part.values() and (connection.version_of(ApiKey.LIST_OFFSETS) or 0) < 7:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for max-timestamp")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it cannot look up the maximum timestamp"
+            )
         answer = connection.send(
             ApiKey.LIST_OFFSETS,
             lambda schema: schema.ListOffsetsRequest(

@@ -134,7 +134,7 @@ class Cluster:
         if connection is None:
             broker = self.brokers().get(node_id)
             if broker is None:
-                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {node_id} is not in the cluster")
+                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {node_id} is not part of the cluster")
             connection = Connection(broker.host, broker.port, self.config)
             self._connections[node_id] = connection
         return connection
@@ -298,7 +298,7 @@ class Cluster:
             )
             return [(found.key, found) for found in answer.coordinators]
         if version == 0 and kind is not CoordinatorType.GROUP:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for transactions")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not support transactions")
         return [
             (key, self.at_any(ApiKey.FIND_COORDINATOR, partial(_find_one_request, kind=kind, key=key))) for key in keys
         ]
@@ -335,7 +335,7 @@ class Cluster:
             return False
         waited_s = self.config.api_timeout_ms / 1000 - left_s
         if waited_s >= SILENT_WAIT_S and self._waits.allows():
-            log.warning("Waiting for the broker, for up to %.0f s more: %s", left_s, why)
+            log.warning("Still waiting for the broker, for up to %.0f s: %s", left_s, why)
         self._sleep(self.config.retry_backoff_ms / 1000)
         return True
 

@@ -65,7 +65,7 @@ class Quorum(NamedTuple):
 def describe_cluster(cluster: Cluster, *, include_fenced: bool = False) -> ClusterDescription:
     """The brokers that live; with `include_fenced` those too that are registered and do not."""
     if include_fenced and (cluster.any_broker().version_of(ApiKey.DESCRIBE_CLUSTER) or 0) < 2:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old to tell of fenced brokers")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not report fenced brokers")
 
     def build(schema: Schema) -> Any:
         return schema.DescribeClusterRequest(
@@ -152,7 +152,7 @@ def elect_leaders(
 
     version = cluster.any_broker().version_of(ApiKey.ELECT_LEADERS)
     if version == 0 and election_type is not ElectionType.PREFERRED:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for unclean elections")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not support unclean elections")
     answer = cluster.at_controller(ApiKey.ELECT_LEADERS, build, lambda a: [getattr(a, "error_code", 0)])
     raise_error(getattr(answer, "error_code", 0))
     return {
@@ -196,7 +196,9 @@ def alter_reassignments(
     """Begin to move partitions to these replicas (None cancels); answers those that were refused."""
     version = cluster.any_broker().version_of(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
     if version == 0 and not allow_replication_factor_change:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old to refuse other replication factors")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it cannot reject changes of the replication factor"
+        )
     answer = cluster.at_controller(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         partial(_alter_request, targets=targets, allow=allow_replication_factor_change, cluster=cluster),

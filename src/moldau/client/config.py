@@ -46,7 +46,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """`host1:9092,host2:9092` (also `PLAINTEXT://host:9092` and `[::1]:9092`) as pairs."""
     servers = tuple(_parse_server(part.strip()) for part in text.split(",") if part.strip())
     if not servers:
-        raise ConfigError(f"bootstrap servers '{text}': give at least one host:port, like localhost:9092")
+        raise ConfigError(f"bootstrap servers '{text}': expected at least one host:port, for example localhost:9092")
     return servers
 
 
@@ -55,7 +55,7 @@ def _parse_server(text: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"bootstrap server '{text}': expected host:port, like localhost:9092")
+        raise ConfigError(f"bootstrap server '{text}': expected host:port, for example localhost:9092")
     return host, int(port)
 
 

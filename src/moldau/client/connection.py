@@ -170,7 +170,7 @@ class Connection:
             version = max((api.max_version for api in known.api_keys if api.api_key == ApiKey.API_VERSIONS), default=0)
             frame = self._exchange(ApiKey.API_VERSIONS, version, _api_versions_request)
         answer = self._decode(ApiKey.API_VERSIONS, version, frame)
-        raise_error(answer.error_code, f"ApiVersions refused by {self.address}")
+        raise_error(answer.error_code, f"{self.address} rejected the ApiVersions request")
         return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def _authenticate(self) -> None:
@@ -220,9 +220,11 @@ class Connection:
 
     def _silence(self, api_key: int) -> str:
         if self.versions:
-            return f"no answer to {APIS[api_key].name} from {self.address} within {self._config.request_timeout_ms} ms"
+            return (
+                f"no response to {APIS[api_key].name} from {self.address} within {self._config.request_timeout_ms} ms"
+            )
         timeout_ms = self._config.connection_timeout_ms
-        return f"{self.address} accepted the connection but did not answer within {timeout_ms} ms: check the port"
+        return f"{self.address} accepted the connection but did not respond within {timeout_ms} ms: check the port"
 
     def _read_frame(self, buffer: Callable[[int], memoryview] | None = None) -> memoryview:
         (size,) = _INT32.unpack(self._read(memoryview(bytearray(4))))
@@ -234,7 +236,7 @@ class Connection:
     def _check_size(self, size: int) -> None:
         if size >> 16 == _TLS_ALERT and not self.versions:
             protocol = "SASL_SSL" if self._config.security.uses_sasl else "SSL"
-            raise ConfigError(f"{self.address} speaks TLS: set security.protocol={protocol}")
+            raise ConfigError(f"{self.address} uses TLS: set security.protocol={protocol}")
         if not 4 <= size <= RESPONSE_BYTES_MAX:
             raise self._not_kafka(size)
 
@@ -255,11 +257,11 @@ class Connection:
             return ""
         if self.versions:
             protocol = "SASL_SSL" if security.uses_tls else "SASL_PLAINTEXT"
-            return f"; if this listener asks for SASL, set security.protocol={protocol}"
+            return f"; if this listener requires SASL, set security.protocol={protocol}"
         if security.uses_tls:
-            return "; if the broker asks for a client certificate, set ssl.keystore.location"
+            return "; if the broker requires a client certificate, set ssl.keystore.location"
         protocol = "SASL_SSL" if security.uses_sasl else "SSL"
-        return f"; check that this is a Kafka port, and if it speaks TLS, set security.protocol={protocol}"
+        return f"; check that this is a Kafka port, and if it uses TLS, set security.protocol={protocol}"
 
     def _read(self, into: memoryview) -> memoryview:
         view = into
@@ -277,7 +279,9 @@ class Connection:
 
     def _check_correlation(self, correlation_id: int, expected: int) -> None:
         if correlation_id != expected:
-            raise ProtocolError(f"{self.address} answered {correlation_id}, not {expected}")
+            raise ProtocolError(
+                f"{self.address} sent a response with correlation id {correlation_id}, expected {expected}"
+            )
 
 
 def raise_error(code: int, message: str | None = None) -> None:
@@ -327,7 +331,7 @@ _MESSAGES = {
     ErrorCode.POLICY_VIOLATION: "The request violates the broker's policy.",
     ErrorCode.UNSUPPORTED_VERSION: "The broker does not support this version of the request.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The broker's disk failed.",
-    ErrorCode.REQUEST_TIMED_OUT: "The broker did not finish in time.",
+    ErrorCode.REQUEST_TIMED_OUT: "The request timed out on the broker.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Authentication failed: check username and password.",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator is loading and hence can't process requests.",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
@@ -341,7 +345,7 @@ _MESSAGES = {
     "actively subscribed to it.",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "The transactional id could not be found.",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Not authorized to use the transactional id.",
-    ErrorCode.CONCURRENT_TRANSACTIONS: "A transaction of this transactional id is being ended: try again.",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "The producer epoch is not the one the broker knows.",
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "A coordinator with a higher epoch is in charge.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "A transaction of this transactional id is still completing: try again.",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "The producer epoch does not match the broker's.",
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "A coordinator with a higher epoch has taken over.",
 }

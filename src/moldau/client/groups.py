@@ -89,7 +89,7 @@ def list_groups(cluster: Cluster, *, states: Iterable[str] = (), types: Iterable
     found = sorted(listings.values())
     # Older brokers know neither filter; their answers lack what would be filtered by, too.
     if wanted_states and any(listing.state == UNKNOWN for listing in found):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old to list groups by state")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it cannot list groups by state")
     return [listing for listing in found if not wanted_types or listing.type in (*wanted_types, UNKNOWN)]
 
 
@@ -214,7 +214,7 @@ def parse_assignment(data: bytes) -> tuple[TopicPartition, ...]:
             partitions += [(str(topic), _INT32.unpack_from(view, pos + 4 * i)[0]) for i in range(count)]
             pos += 4 * count
     except MALFORMED as error:
-        raise ProtocolError(f"malformed assignment of a group's member: {error}") from error
+        raise ProtocolError(f"malformed assignment of a group member: {error}") from error
     return tuple(sorted(partitions))
 
 

@@ -43,7 +43,7 @@ def _messages(security: Security) -> Messages:
         raise ConfigError(f"sasl.mechanism={mechanism or '(not set)'}: expected {', '.join(_MECHANISMS)}")
     if not security.username or not security.password.value:
         raise ConfigError(
-            f"{mechanism} needs a user: set sasl.jaas.config (…LoginModule required username=… password=…;), "
+            f"{mechanism} requires a user: set sasl.jaas.config (…LoginModule required username=… password=…;), "
             "or sasl.username and sasl.password"
         )
     if mechanism == "PLAIN":
@@ -53,7 +53,7 @@ def _messages(security: Security) -> Messages:
 
 def _plain(username: str, password: str) -> Messages:
     if "\0" in username + password:
-        raise ConfigError("PLAIN: a user name or password cannot have a zero character")
+        raise ConfigError("PLAIN: user name and password must not contain a NUL character")
     yield b"\0" + username.encode() + b"\0" + password.encode()
 
 
@@ -67,13 +67,13 @@ def _handshake(connection: Connection, security: Security) -> None:
     if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(answer.mechanisms)
         raise KafkaError(
-            code, f"{connection.address} does not offer {security.mechanism}; it offers {offered}: set sasl.mechanism"
+            code, f"{connection.address} does not support {security.mechanism}; set sasl.mechanism to one of: {offered}"
         )
     if code is ErrorCode.ILLEGAL_SASL_STATE:
         protocol = "SSL" if security.uses_tls else "PLAINTEXT"
-        raise KafkaError(code, f"{connection.address} does not ask for SASL: set security.protocol={protocol}")
+        raise KafkaError(code, f"{connection.address} does not use SASL: set security.protocol={protocol}")
     if code:
-        raise KafkaError(code, f"{connection.address} refused the SASL handshake")
+        raise KafkaError(code, f"{connection.address} rejected the SASL handshake")
 
 
 def _exchange(connection: Connection, security: Security, token: bytes) -> Any:
@@ -82,7 +82,7 @@ def _exchange(connection: Connection, security: Security, token: bytes) -> Any:
         said = (answer.error_message or "no reason given").rstrip(".")
         raise KafkaError(
             ErrorCode(answer.error_code),
-            f"{connection.address} refused user '{security.username}' ({said}): check user name and password, and "
+            f"{connection.address} rejected user '{security.username}' ({said}): check user name and password, and "
             f"that the user has a password for {security.mechanism}",
         )
     return answer

@@ -59,7 +59,7 @@ def scram(
 
 def _sasl_name(username: str) -> bytes:
     if not username.isascii() or not username.isprintable():
-        raise ConfigError(f"user name {username!r}: with SCRAM, Kafka takes printable ASCII characters only")
+        raise ConfigError(f"user name {username!r}: SCRAM user names must be printable ASCII")
     return username.replace("=", "=3D").replace(",", "=2C").encode()
 
 
@@ -68,10 +68,10 @@ def _parse_server_first(message: bytes, client_nonce: bytes) -> tuple[bytes, byt
     nonce, iterations = found["nonce"], int(found["iterations"])
     # Our nonce makes this exchange unlike any recorded one; the server's does the same for the server.
     if not nonce.startswith(client_nonce) or len(nonce) == len(client_nonce):
-        raise _refused("the broker's nonce does not continue ours: this is a replay, or no broker")
+        raise _refused("the broker's nonce does not continue the client's: a replay, or not a Kafka broker")
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise _refused(
-            f"the broker asks for {iterations} iterations, and {ITERATIONS_MIN} to {ITERATIONS_MAX} are safe: "
+            f"the broker asks for {iterations} iterations, but only {ITERATIONS_MIN} to {ITERATIONS_MAX} are safe: "
             "store the user's password again with another number (kafka-configs --entity-type users)"
         )
     return nonce, _decode(found["salt"]), iterations
@@ -80,15 +80,15 @@ def _parse_server_first(message: bytes, client_nonce: bytes) -> tuple[bytes, byt
 def _verify(message: bytes, expected: bytes) -> None:
     found = _match(_SERVER_FINAL, message, "final")
     if found["error"] is not None:
-        raise _refused(f"the broker says {found['error'].decode()}")
+        raise _refused(f"the broker returned {found['error'].decode()}")
     if not hmac.compare_digest(_decode(found["signature"]), expected):
-        raise _refused("the broker could not prove that it knows the password: it is not the one you mean to talk to")
+        raise _refused("the broker could not prove that it knows the password: it may be an impostor")
 
 
 def _match(pattern: re.Pattern[bytes], message: bytes, name: str) -> re.Match[bytes]:
     found = pattern.fullmatch(message) if len(message) <= MESSAGE_BYTES_MAX else None
     if found is None:
-        raise _refused(f"the broker's {name} message is not SCRAM")
+        raise _refused(f"the broker's {name} message is not a SCRAM message")
     return found
 
 
@@ -96,7 +96,7 @@ def _decode(text: bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise _refused("the broker's message has bad base64") from None
+        raise _refused("the broker's message contains invalid base64") from None
 
 
 def _refused(why: str) -> KafkaError:

@@ -122,7 +122,7 @@ def _verifies_host(props: Mapping[str, str]) -> bool:
     name = "ssl.endpoint.identification.algorithm"
     algorithm = props.get(name, "https").strip().lower()
     if algorithm not in ("https", "", "none"):
-        raise ConfigError(f"{name}={algorithm}: expected https, or nothing to accept any host name")
+        raise ConfigError(f"{name}={algorithm}: expected https, or an empty value to accept any host name")
     return algorithm == "https"
 
 
@@ -136,7 +136,7 @@ def _pem(props: Mapping[str, str], store: str, location: str, *texts: str) -> Pe
     if found and found[0].property == f"{store}.location" and kind != "PEM":
         path = found[0].location
         raise ConfigError(
-            f"{store}.type={kind}: only PEM can be read here; convert {path} ({_TO_PEM[store].format(path)}), "
+            f"{store}.type={kind}: only PEM is supported; convert {path} ({_TO_PEM[store].format(path)}), "
             f"then set {store}.type=PEM"
         )
     return found[0] if found else None

@@ -27,7 +27,7 @@ def wrap(sock: socket.socket, host: str, port: int, security: Security) -> ssl.S
             raise ConfigError(f"TLS with {host}:{port}: {refusal}") from error
         plain = "SASL_PLAINTEXT" if security.uses_sasl else "PLAINTEXT"
         raise ConnectionError(
-            f"no TLS handshake ({_cause(error)}); if this port does not speak TLS, set security.protocol={plain}"
+            f"TLS handshake failed ({_cause(error)}); if this port does not use TLS, set security.protocol={plain}"
         ) from error
 
 
@@ -40,10 +40,10 @@ def explain(error: OSError) -> str | None:
         return None
     if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason:
         return (
-            f"the broker refused our certificate ({_words(reason)}): give one it trusts with ssl.keystore.location, "
-            "or ssl.keystore.key and ssl.keystore.certificate.chain"
+            f"the broker rejected the client certificate ({_words(reason)}): set ssl.keystore.location to one it "
+            "trusts, or ssl.keystore.key and ssl.keystore.certificate.chain"
         )
-    return f"the broker refused the handshake ({_words(reason)}): its TLS versions or ciphers are not ours"
+    return f"the broker rejected the handshake ({_words(reason)}): no TLS version or cipher in common"
 
 
 def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
@@ -51,10 +51,10 @@ def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _HOST_MISMATCH:
         return (
             f"{said}: use a name of the broker's certificate in bootstrap.servers and advertised.listeners, "
-            "or set ssl.endpoint.identification.algorithm to nothing"
+            "or set ssl.endpoint.identification.algorithm to an empty value"
         )
     return (
-        f"the broker's certificate is not trusted ({said}): give the certificate of its CA with "
+        f"the broker's certificate is not trusted ({said}): set the certificate of its CA with "
         "ssl.truststore.location and ssl.truststore.type=PEM"
     )
 
@@ -81,7 +81,7 @@ def _load_trusted(context: ssl.SSLContext, ca: Pem) -> None:
         else:
             context.load_verify_locations(cadata=ca.text.value)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{_named(ca)}: no certificates in PEM to be read ({_cause(error)})") from error
+        raise ConfigError(f"{_named(ca)}: cannot read certificates in PEM format ({_cause(error)})") from error
 
 
 def _load_own(context: ssl.SSLContext, security: Security, certificate: Pem) -> None:
@@ -100,8 +100,8 @@ def _load_own(context: ssl.SSLContext, security: Security, certificate: Pem) -> 
         except OSError as error:
             both = _named(certificate) if key == certificate else f"{_named(certificate)} and {_named(key)}"
             raise ConfigError(
-                f"{both}: no certificate and its private key in PEM to be read, or ssl.key.password is another "
-                f"({_cause(error)})"
+                f"{both}: cannot read a certificate and its private key in PEM format; check the files and "
+                f"ssl.key.password ({_cause(error)})"
             ) from error
 
 

@@ -57,7 +57,7 @@ def list_transactions(
     """Of all coordinators; `duration_ms` leaves out what runs shorter (negative: nothing)."""
     version = cluster.any_broker().version_of(ApiKey.LIST_TRANSACTIONS)
     if version is not None and ((duration_ms >= 0 and version < 1) or (id_pattern is not None and version < 2)):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old for this filter")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not support this filter")
     wanted = tuple(producer_ids)
     answers = cluster.at_every_broker(
         ApiKey.LIST_TRANSACTIONS,

@@ -235,10 +235,10 @@ class _Link:
 
 
 class Network(_Closing):
-    """Everything that brokers of a cluster say to each other, and their clients to them, passes here.
+    """Proxies for all connections of a cluster: between its brokers and from its clients.
 
-    Made before the cluster starts: it gives each broker a second listener, for the other brokers, and proxies as the
-    addresses of both. Clients that start at `bootstrap_servers` stay behind the proxies.
+    Create it before the cluster starts: it gives each broker a second listener for the other brokers and advertises the
+    addresses of the proxies. Clients must connect to `bootstrap_servers`.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -270,7 +270,7 @@ class Network(_Closing):
         return ",".join(proxy.address for proxy in self.for_clients.values())
 
     def cut(self, broker: BrokerProcess, *, from_clients: bool = True) -> None:
-        """Nothing reaches it or comes from it, and nobody is told."""
+        """Drop all bytes from and to a broker, without closing connections."""
         for other in self._brokers:
             if other is not broker:  # what it asks itself passes no cable
                 self.cut_link(broker, other)
@@ -279,7 +279,7 @@ class Network(_Closing):
             self.for_clients[broker.node_id].cut()
 
     def cut_link(self, caller: BrokerProcess, called: BrokerProcess) -> None:
-        """What the one asks the other, and the answers; not what the other asks the one."""
+        """Drop requests of `caller` to `called` and their responses, but not the requests of `called`."""
         self.for_brokers[called.node_id].cut(f"broker-{caller.node_id}")
 
     def delay(self, seconds: float) -> None:

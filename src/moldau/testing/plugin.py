@@ -1,16 +1,16 @@
-"""The pytest plugin, loaded by itself once Moldau is installed.
+"""The pytest plugin. It is loaded automatically once Moldau is installed.
 
-| fixture                 | gives                                                                     |
+| fixture                 |                                                                           |
 |-------------------------|---------------------------------------------------------------------------|
-| `kafka_broker`          | one real broker for the whole test session, with `.bootstrap_servers`     |
+| `kafka_broker`          | one broker for the test session, with `.bootstrap_servers`                |
 | `kafka_broker_config`   | its server properties: override it in conftest.py, with scope="session"   |
 | `kafka_topic`           | the name of a new, empty topic on `kafka_broker`, deleted afterwards      |
 | `kafka_producer`        | a confluent-kafka `Producer` for `kafka_broker`, flushed at the end       |
-| `kafka_consumer`        | a `Consumer` that reads `kafka_topic` from its first record on            |
-| `fresh_kafka_broker`    | a broker for this test alone, with the same configuration                 |
-| `kafka_cluster`         | three brokers, each a process of its own, for this test alone             |
+| `kafka_consumer`        | a `Consumer` that reads `kafka_topic` from the beginning                  |
+| `fresh_kafka_broker`    | a broker for one test, with the same configuration                        |
+| `kafka_cluster`         | three brokers for one test, each in its own process                       |
 
-`@pytest.mark.kafka_topic(partitions=3, config={"cleanup.policy": "compact"})` on a test chooses what its topic is like.
+`@pytest.mark.kafka_topic(partitions=3, config={"cleanup.policy": "compact"})` on a test configures its topic.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ T = TypeVar("T")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kafka_topic(partitions=1, config={}): what the fixture kafka_topic creates")
+    config.addinivalue_line(
+        "markers", "kafka_topic(partitions=1, config={}): the topic that the fixture kafka_topic creates"
+    )
 
 
 @pytest.fixture(scope="session")
 def kafka_broker_config() -> dict[str, object]:
-    """Server properties of the session's broker."""
+    """Server properties of the brokers. Override it in conftest.py."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_config: dict[str, object]) -> Iterator[Broker]:
-    """A real broker on a free port, for the whole session."""
+    """A broker on a free port, for the test session."""
     broker = _start(kafka_broker_config)
     yield broker
     broker.stop()
@@ -52,7 +54,7 @@ def kafka_broker(kafka_broker_config: dict[str, object]) -> Iterator[Broker]:
 
 @pytest.fixture
 def fresh_kafka_broker(kafka_broker_config: dict[str, object]) -> Iterator[Broker]:
-    """A real broker on a free port, for this test alone."""
+    """A broker on a free port, for one test."""
     broker = _start(kafka_broker_config)
     yield broker
     broker.stop()
@@ -65,7 +67,7 @@ def _start(config: dict[str, object]) -> Broker:
 
 
 def _or_fail(where: str, do: Callable[[], T]) -> T:
-    """What `do` returns; an error of ours fails the test in one sentence, without a traceback."""
+    """The result of `do`; a MoldauError fails the test with its message, without a traceback."""
     from moldau.errors import MoldauError
 
     try:
@@ -77,7 +79,7 @@ def _or_fail(where: str, do: Callable[[], T]) -> T:
 
 @pytest.fixture
 def kafka_cluster() -> Iterator[Cluster]:
-    """Three real brokers that a test may kill, pause and start again."""
+    """Three brokers that a test may kill, pause and restart."""
     from moldau.local_cluster import Cluster
 
     with Cluster(3) as cluster:
@@ -86,7 +88,7 @@ def kafka_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A new topic named after the test: of one partition, unless the test's marker `kafka_topic` says otherwise."""
+    """A new topic named after the test, with one partition unless the marker `kafka_topic` says otherwise."""
     from moldau.client.admin import create_topic, delete_topics
     from moldau.client.cluster import Cluster as Client
     from moldau.client.config import ClientConfig
@@ -101,20 +103,20 @@ def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterato
 
 
 def _topic_options(test: pytest.Item) -> tuple[int, dict[str, str]]:
-    """Of the marker nearest to the test: on itself, its class or its module."""
+    """From the closest marker: of the test, its class or its module."""
     from moldau.config.properties import as_property
 
     marker = test.get_closest_marker("kafka_topic")
     options = {"partitions": 1, "config": {}, **(marker.kwargs if marker else {})}
     unknown = options.keys() - {"partitions", "config"}
     if unknown or (marker and marker.args):
-        pytest.fail("@pytest.mark.kafka_topic takes partitions=… and config={…}, nothing else", pytrace=False)
+        pytest.fail("@pytest.mark.kafka_topic accepts only partitions=… and config={…}", pytrace=False)
     return options["partitions"], {key: as_property(value) for key, value in options["config"].items()}
 
 
 @pytest.fixture
 def kafka_producer(kafka_broker: Broker) -> Iterator[Producer]:
-    """A producer for the session's broker; what it still holds is sent at the end of the test."""
+    """A producer for the session's broker, flushed at the end of the test."""
     from confluent_kafka import Producer
 
     with Producer({"bootstrap.servers": kafka_broker.bootstrap_servers}) as producer:
@@ -123,7 +125,7 @@ def kafka_producer(kafka_broker: Broker) -> Iterator[Producer]:
 
 @pytest.fixture
 def kafka_consumer(kafka_broker: Broker, kafka_topic: str) -> Iterator[Consumer]:
-    """A consumer in a group of its own that reads the test's topic from the first record on."""
+    """A consumer with its own group that reads the test's topic from the beginning."""
     from confluent_kafka import Consumer
 
     settings = {"bootstrap.servers": kafka_broker.bootstrap_servers, "auto.offset.reset": "earliest"}

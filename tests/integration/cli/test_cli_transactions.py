@@ -162,7 +162,7 @@ def test_what_nobody_knows_is_a_failure_in_one_line(commands: Commands, new_topi
     for args, words in (
         (["describe", "--transactional-id", "cli-nobody"], "The transactional id could not be found."),
         (["describe-producers", "--topic", topic, "--partition", "7"], f"partition {topic}-7 on leader"),
-        (["find-hanging", "--broker-id", "7"], "Broker 7 is not in the cluster"),
+        (["find-hanging", "--broker-id", "7"], "Broker 7 is not part of the cluster"),
         (["list", "--transactional-id-pattern", "("], "The regular expression is not valid."),
         (
             ["abort", "--topic", topic, "--partition", "0", "--start-offset", "0"],

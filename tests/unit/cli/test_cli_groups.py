@@ -247,4 +247,4 @@ def test_a_timeout_is_the_longest_that_a_silent_server_is_waited_for(capsys: pyt
         began_s = time.monotonic()
         assert consumer_groups.main(["--bootstrap-server", address, "--list", "--timeout", "200"]) == 1
         assert time.monotonic() - began_s < 10
-    assert "did not answer within" in capsys.readouterr().err
+    assert "did not respond within" in capsys.readouterr().err

@@ -309,7 +309,7 @@ def test_a_brokers_configuration_is_asked_of_that_broker(fake_broker: MakeBroker
     ]
     with Cluster(broker.config()) as cluster:
         assert set(admin.describe_configs(cluster, resources)) == set(resources)
-        with pytest.raises(KafkaError, match="Broker 7 is not in the cluster"):
+        with pytest.raises(KafkaError, match="Broker 7 is not part of the cluster"):
             admin.describe_configs(cluster, [admin.Resource(ResourceType.BROKER, "7")])
     asked = [[r.resource_name for r in request.resources] for request in broker.sent(ApiKey.DESCRIBE_CONFIGS)]
     assert asked == [["1"], ["t", ""]]

@@ -108,7 +108,7 @@ def test_a_long_wait_says_once_what_it_waits_for(fake_broker: MakeBroker, caplog
     with _cluster(broker, default_api_timeout_ms="30000") as cluster:
         groups.delete_groups(cluster, ["g"])
     (message,) = caplog.messages
-    assert message.startswith("Waiting for the broker, for up to 27 s more: The coordinator is not available")
+    assert message.startswith("Still waiting for the broker, for up to 27 s: The coordinator is not available")
 
 
 def test_other_errors_are_each_groups_own_result_at_once(fake_broker: MakeBroker) -> None:
@@ -228,13 +228,13 @@ def test_brokers_too_old_for_states_say_so(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.LIST_GROUPS: _list_answer}, versions={ApiKey.LIST_GROUPS: (0, 2)})
     with _cluster(broker) as cluster:
         assert {listing.state for listing in groups.list_groups(cluster)} == {"Unknown"}
-        with pytest.raises(KafkaError, match="too old to list groups by state"):
+        with pytest.raises(KafkaError, match="too old: it cannot list groups by state"):
             groups.list_groups(cluster, states=["Empty"])
 
 
 def test_filters_of_transactions_need_a_broker_that_knows_them(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.LIST_TRANSACTIONS: None}, versions={ApiKey.LIST_TRANSACTIONS: (0, 1)})
-    with _cluster(broker) as cluster, pytest.raises(KafkaError, match="too old for this filter"):
+    with _cluster(broker) as cluster, pytest.raises(KafkaError, match="too old: it does not support this filter"):
         transactions.list_transactions(cluster, id_pattern="a.*")
 
 

@@ -94,12 +94,12 @@ def test_settings_that_cannot_be_used_are_refused_with_a_way_out(props: dict[str
     ("props", "why"),
     [
         ({"ssl.ca.location": "{tmp}/none.pem"}, r"ssl\.ca\.location=.*none\.pem.*No such file"),
-        ({"ssl.ca.location": "{tmp}/bad.pem"}, r"ssl\.ca\.location=.*no certificates"),
-        ({"ssl.truststore.certificates": "hush"}, r"ssl\.truststore\.certificates: no certificates"),
+        ({"ssl.ca.location": "{tmp}/bad.pem"}, r"ssl\.ca\.location=.*cannot read certificates"),
+        ({"ssl.truststore.certificates": "hush"}, r"ssl\.truststore\.certificates: cannot read certificates"),
         ({"ssl.certificate.location": "{tmp}/none.pem"}, r"ssl\.certificate\.location=.*No such file"),
         (
             {"ssl.keystore.key": "hush", "ssl.keystore.certificate.chain": "hush"},
-            r"ssl\.keystore\.certificate\.chain and ssl\.keystore\.key: no certificate and its private key",
+            r"ssl\.keystore\.certificate\.chain and ssl\.keystore\.key: cannot read a certificate and its private key",
         ),
     ],
 )

@@ -26,7 +26,7 @@ from moldau.local_cluster import (
     BROKERS_MAX,
     HOST,
     BrokerProcess,
-    Keeper,
+    Restarter,
     check_shared,
     shared_properties,
     stop_brokers,
@@ -132,10 +132,10 @@ def _run(brokers: Sequence[BrokerProcess], folder: Path) -> None:
     wait_until_ready(brokers, math.inf)  # after a crash they may have much to check, and say how far they are
     bootstrap = ",".join(broker.address for broker in brokers)
     log.info("Moldau %s is ready", __version__, extra={"bootstrap": bootstrap, "brokers": len(brokers), "data": folder})
-    keeper = Keeper(brokers, log.warning)
+    restarter = Restarter(brokers, log.warning)
     while any(broker.is_wanted for broker in brokers):
         _start_requested(brokers, folder)
-        keeper.tick(time.monotonic())
+        restarter.tick(time.monotonic())
         time.sleep(_TICK_S)
 
 

@@ -1,10 +1,10 @@
-"""When brokers that died are started again."""
+"""When brokers that died are restarted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from moldau.local_cluster import BrokerProcess, Keeper
+from moldau.local_cluster import BrokerProcess, Restarter
 
 
 class Dying(BrokerProcess):
@@ -27,30 +27,30 @@ class Dying(BrokerProcess):
 def test_the_wait_before_a_restart_doubles_up_to_ten_seconds() -> None:
     said: list[str] = []
     broker = Dying()
-    keeper = Keeper([broker], said.append)
+    restarter = Restarter([broker], said.append)
     for step in range(4_000):
-        keeper.tick(1_000 + step / 100)
+        restarter.tick(1_000 + step / 100)
     waits = [line.rpartition(" in ")[2] for line in said]
     assert waits[:8] == ["0.2 s", "0.4 s", "0.8 s", "1.6 s", "3.2 s", "6.4 s", "10.0 s", "10.0 s"]
     assert broker.starts == len(said) - 1
-    assert said[0] == "broker 1 ended with 1; starting it again in 0.2 s"
+    assert said[0] == "broker 1 exited with code 1; restarting it in 0.2 s"
 
 
 def test_one_that_ended_well_or_is_not_wanted_is_left_alone() -> None:
     said: list[str] = []
     well, unwanted = Dying(code=0), Dying()
     unwanted.is_wanted = False
-    keeper = Keeper([well, unwanted], said.append)
+    restarter = Restarter([well, unwanted], said.append)
     for step in range(100):
-        keeper.tick(step)
+        restarter.tick(step)
     assert (well.starts, unwanted.starts) == (0, 0)
-    assert said == ["broker 1 was stopped and stays stopped"]
+    assert said == ["broker 1 was stopped and is not restarted"]
 
 
 def test_one_that_is_stopped_while_it_waits_is_not_started() -> None:
     broker = Dying(code=-9)
-    keeper = Keeper([broker], lambda _: None)
-    keeper.tick(100.0)
+    restarter = Restarter([broker], lambda _: None)
+    restarter.tick(100.0)
     broker.is_wanted = False
-    keeper.tick(200.0)
+    restarter.tick(200.0)
     assert broker.starts == 0
