@@ -15,6 +15,7 @@ from moldau.coordinators.transactions.shard import AddPartitions
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import TRANSACTIONS_TOPIC
+from moldau.wire.topic_partition import TopicPartition
 from simulation.network import Failure
 from simulation.replication import log_of
 from simulation.world import MS
@@ -40,7 +41,7 @@ class Admission:
         self._partition = partition
         self._admitted = admitted
         place = (partition.topic, partition.index)
-        self._request = AddPartitions(transactional_id, producer, [place], EPOCH_BUMP_SINCE)
+        self._request = AddPartitions(transactional_id, producer, [TopicPartition(*place)], EPOCH_BUMP_SINCE)
         self._transactions = broker.services.transactions
         self._is_local = self._transactions.epoch >= 0
         self._guard: Guard | None = None

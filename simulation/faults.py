@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from moldau.cluster.elections import ElectionType
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
+from moldau.wire.topic_partition import TopicPartition
 from simulation.broker import Broker
 from simulation.cluster import Cluster
 
@@ -159,7 +160,7 @@ class Faults:
         if random.random() < 0.2:
             replicas = None
         self._world.note("{}-{} is to move to {}", topic, index, replicas)
-        cluster.admin.run(lambda machine, image: machine.reassign(image, {(topic, index): replicas}))
+        cluster.admin.run(lambda machine, image: machine.reassign(image, {TopicPartition(topic, index): replicas}))
 
     def _set_minimum(self) -> None:
         topic = self._world.random.choice(list(self._moves))

@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.coordinators.transactions.shard import Markers
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, TopicPartition
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin, EndTxnMarker
+from moldau.wire.topic_partition import TopicPartition
 from simulation.coordinator import NotNowError, when_committed
 from simulation.log import Batch
 from simulation.network import Answer, Failure

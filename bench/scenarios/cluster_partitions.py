@@ -15,6 +15,7 @@ from bench.stats import percentile
 from moldau.client.cluster import Cluster as Client
 from moldau.client.cluster import PartitionMetadata
 from moldau.client.cluster_admin import ElectionType, alter_reassignments, elect_leaders, list_reassignments
+from moldau.wire.topic_partition import TopicPartition
 
 # A cluster that has just made thousands of replicas is still tidying up, and a JVM compiling.
 SETTLE_S = 15.0
@@ -75,7 +76,7 @@ def idle_cpu_per_minute(cluster: ServerCluster, seconds: float) -> float:
 def move_all(client: Client, topic: str) -> None:
     """Every partition to its replicas rotated by one, and led by the first of them."""
     before = partitions_of(client, topic)
-    targets = {(topic, each.partition): rotated(each.replicas) for each in before}
+    targets = {TopicPartition(topic, each.partition): rotated(each.replicas) for each in before}
     if refused := alter_reassignments(client, targets):
         raise RuntimeError(f"{len(refused)} reassignments were refused: {next(iter(refused.values()))}")
     awaited(lambda: list_reassignments(client), lambda under_way: not under_way, "all reassignments complete")
@@ -83,7 +84,8 @@ def move_all(client: Client, topic: str) -> None:
 
     def have_arrived(found: Sequence[PartitionMetadata]) -> bool:
         return all(
-            each.replicas == targets[topic, each.partition] and each.leader == each.replicas[0] for each in found
+            each.replicas == targets[TopicPartition(topic, each.partition)] and each.leader == each.replicas[0]
+            for each in found
         )
 
     awaited(lambda: partitions_of(client, topic), have_arrived, "all partitions where they were sent")

@@ -23,6 +23,7 @@ from moldau.client.librdkafka import to_librdkafka
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST
+from moldau.wire.topic_partition import TopicPartition
 from tests.integration.conftest import make_topic
 from tests.integration.test_apache import pytestmark  # noqa: F401 - skips where there are no jars
 
@@ -170,7 +171,7 @@ def properties(kafka: SecuredKafka, listener: str, *parts: str | Properties) -> 
 
 
 def end_offset(cluster: Cluster) -> int:
-    found = list_offsets(cluster, {(TOPIC, 0): LATEST})[TOPIC, 0]
+    found = list_offsets(cluster, {TopicPartition(TOPIC, 0): LATEST})[TopicPartition(TOPIC, 0)]
     assert not isinstance(found, KafkaError), found
     return found.offset
 

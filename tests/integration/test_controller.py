@@ -25,6 +25,7 @@ from moldau.errors import KafkaError as BrokerError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import ResourceType
 from moldau.wire.messages import request_schema
+from moldau.wire.topic_partition import TopicPartition
 from tests.integration.conftest import NewTopic, cluster_at
 from tests.integration.raw import RawClient
 from tests.integration.waiting import eventually
@@ -98,7 +99,7 @@ def test_a_partition_moves_to_other_brokers_while_it_is_written_to(brokers: mold
         producer.flush(20)
 
     write(0)
-    assert alter_reassignments(admin, {(topic, 0): [3, 4]}) == {}
+    assert alter_reassignments(admin, {TopicPartition(topic, 0): [3, 4]}) == {}
     write(500)
     moved = becomes(admin, topic, lambda now: now.replicas == (3, 4), "moved")
     write(1000)
@@ -112,13 +113,13 @@ def test_a_partition_moves_to_other_brokers_while_it_is_written_to(brokers: mold
 def test_a_move_to_a_broker_that_is_away_is_listed_and_can_be_cancelled(whole: moldau.Cluster, admin: Cluster) -> None:
     topic = placed(admin, 1, 2)
     whole.broker(4).stop()
-    assert alter_reassignments(admin, {(topic, 0): [4, 2]}) == {}
+    assert alter_reassignments(admin, {TopicPartition(topic, 0): [4, 2]}) == {}
     ((partition, moving),) = list_reassignments(admin).items()
     assert partition == (topic, 0)
     assert (moving.replicas, moving.adding, moving.removing) == ((4, 2, 1), (4,), (1,))
-    assert alter_reassignments(admin, {(topic, 0): None}) == {}
+    assert alter_reassignments(admin, {TopicPartition(topic, 0): None}) == {}
     assert set(part(admin, topic).replicas) == {1, 2}
-    (refused,) = alter_reassignments(admin, {(topic, 0): None}).values()
+    (refused,) = alter_reassignments(admin, {TopicPartition(topic, 0): None}).values()
     assert refused.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
@@ -129,9 +130,9 @@ def test_a_broker_that_stops_hands_over_and_is_elected_again(whole: moldau.Clust
     assert (left.leader, left.isr) == (2, (2, 3)), "before it stopped, not after"
     whole.broker(1).start()
     becomes(admin, topic, lambda now: set(now.isr) == {1, 2, 3}, "in sync again")
-    assert elect_leaders(admin, ElectionType.PREFERRED, [(topic, 0)]) == {(topic, 0): None}
+    assert elect_leaders(admin, ElectionType.PREFERRED, [TopicPartition(topic, 0)]) == {(topic, 0): None}
     assert part(admin, topic).leader == 1
-    (again,) = elect_leaders(admin, ElectionType.PREFERRED, [(topic, 0)]).values()
+    (again,) = elect_leaders(admin, ElectionType.PREFERRED, [TopicPartition(topic, 0)]).values()
     assert again is not None
     assert again.code is ErrorCode.ELECTION_NOT_NEEDED
 
@@ -146,7 +147,7 @@ def test_the_last_in_sync_is_waited_for_unless_somebody_asks_for_an_unclean_lead
     whole.broker(2).start()
     becomes(admin, topic, lambda now: now.leader == -1 and now.offline == (1,), "the other one is back")
     assert part(admin, topic).isr == (1,)
-    assert elect_leaders(admin, ElectionType.UNCLEAN, [(topic, 0)]) == {(topic, 0): None}
+    assert elect_leaders(admin, ElectionType.UNCLEAN, [TopicPartition(topic, 0)]) == {(topic, 0): None}
     assert (part(admin, topic).leader, part(admin, topic).isr) == (2, (2,))
 
 
@@ -219,14 +220,16 @@ class TestABrokerOnItsOwn:
         with cluster_at(bootstrap) as alone:
             me = part_leader(alone, topic)
             assert list_reassignments(alone) == {}
-            assert alter_reassignments(alone, {(topic, 0): [me]}) == {}
-            (refused,) = alter_reassignments(alone, {(topic, 1): [me + 1]}).values()
+            assert alter_reassignments(alone, {TopicPartition(topic, 0): [me]}) == {}
+            (refused,) = alter_reassignments(alone, {TopicPartition(topic, 1): [me + 1]}).values()
             assert refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
     def test_it_leads_what_it_has(self, bootstrap: str, new_topic: NewTopic) -> None:
         topic = new_topic()
         with cluster_at(bootstrap) as alone:
-            outcomes = elect_leaders(alone, ElectionType.PREFERRED, [(topic, 0), ("no-such", 0)])
+            outcomes = elect_leaders(
+                alone, ElectionType.PREFERRED, [TopicPartition(topic, 0), TopicPartition("no-such", 0)]
+            )
         assert {which: outcome and outcome.code for which, outcome in outcomes.items()} == {
             (topic, 0): ErrorCode.ELECTION_NOT_NEEDED,
             ("no-such", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

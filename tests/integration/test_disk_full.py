@@ -10,6 +10,7 @@ import pytest
 
 from moldau.client.admin import delete_records, delete_topics
 from moldau.errors import ErrorCode
+from moldau.wire.topic_partition import TopicPartition
 from soak.broker_process import BrokerProcess
 from tests.integration.clients import CLIENTS
 from tests.integration.conftest import cluster_at, make_topic
@@ -88,7 +89,7 @@ def test_after_records_are_deleted_writing_goes_on(broker: BrokerProcess) -> Non
     with RawClient(broker.bootstrap) as client:
         count = fill(client, topic)
         with cluster_at(broker.bootstrap) as cluster:
-            assert delete_records(cluster, {(topic, 0): count - 5}) == {(topic, 0): count - 5}
+            assert delete_records(cluster, {TopicPartition(topic, 0): count - 5}) == {(topic, 0): count - 5}
         eventually(lambda: client.produce(topic, batch_of(b"again")).error_code == 0, "writing goes on")
         found = values(client, topic, start=count - 5)
         assert found[:5] == [VALUE] * 5
@@ -118,7 +119,7 @@ def test_nothing_acknowledged_is_lost_by_a_restart_on_a_full_disk(broker: Broker
     with RawClient(broker.bootstrap) as client:
         assert values(client, topic) == [VALUE] * count
         with cluster_at(broker.bootstrap) as cluster:
-            delete_records(cluster, {(topic, 0): count - 5})
+            delete_records(cluster, {TopicPartition(topic, 0): count - 5})
         eventually(lambda: client.produce(topic, batch_of(b"again")).error_code == 0, "writing goes on")
         assert values(client, topic, start=count - 5)[:6] == [*[VALUE] * 5, b"again"]
 

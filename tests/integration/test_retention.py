@@ -11,6 +11,7 @@ import pytest
 from moldau import Broker
 from moldau.client.admin import Resource, ResourceType, alter_configs, delete_records, delete_topics
 from moldau.errors import ErrorCode
+from moldau.wire.topic_partition import TopicPartition
 from soak.broker_process import BrokerProcess
 from tests.integration.clients import CLIENTS, Message
 from tests.integration.conftest import cluster_at, make_topic
@@ -94,7 +95,7 @@ def test_deleted_records_are_out_of_range_for_every_client(tmp_path: Path) -> No
         topic = make_topic(bootstrap)
         CONFLUENT.produce(bootstrap, topic, [Message(b"%d" % number, partition=0) for number in range(100)])
         with cluster_at(bootstrap) as cluster:
-            assert delete_records(cluster, {(topic, 0): 42}) == {(topic, 0): 42}
+            assert delete_records(cluster, {TopicPartition(topic, 0): 42}) == {(topic, 0): 42}
         for client in CLIENTS:
             assert client.first_and_end_offset(bootstrap, topic) == (42, 100), client.name
             assert client.read(bootstrap, topic, start=42, count=1)[0].value == b"42"
@@ -103,7 +104,7 @@ def test_deleted_records_are_out_of_range_for_every_client(tmp_path: Path) -> No
     with Broker(data_dir=tmp_path) as broker:  # and stay so after a restart
         assert CONFLUENT.first_and_end_offset(broker.bootstrap_servers, topic) == (42, 100)
         with cluster_at(broker.bootstrap_servers) as cluster:
-            assert delete_records(cluster, {(topic, 0): -1}) == {(topic, 0): 100}
+            assert delete_records(cluster, {TopicPartition(topic, 0): -1}) == {(topic, 0): 100}
         assert CONFLUENT.first_and_end_offset(broker.bootstrap_servers, topic) == (100, 100)
         assert CONFLUENT.produce(broker.bootstrap_servers, topic, [Message(b"v", partition=0)]) == [(0, 100)]
 

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, TopicPartition, by_topic
+from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, by_topic
 from moldau.client.connection import Build, Connection, raise_error, to_error
 from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import MAX_TIMESTAMP, IsolationLevel, ResourceType
 from moldau.wire.messages import Schema, ms
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 _EPOCH_ENDS_FROM = 3  # earlier versions are for brokers alone
@@ -317,7 +318,7 @@ def list_offsets(
             ),
         )
         return {
-            (topic.name, p.partition_index): to_error(p.error_code)
+            TopicPartition(topic.name, p.partition_index): to_error(p.error_code)
             if p.error_code
             else OffsetInfo(p.offset, p.timestamp, getattr(p, "leader_epoch", -1))
             for topic in answer.topics
@@ -352,7 +353,7 @@ def epoch_end_offsets(cluster: Cluster, epochs: Mapping[TopicPartition, int]) ->
             ),
         )
         return {
-            (topic.topic, p.partition): to_error(p.error_code) if p.error_code else p.end_offset
+            TopicPartition(topic.topic, p.partition): to_error(p.error_code) if p.error_code else p.end_offset
             for topic in answer.topics
             for p in topic.partitions
         }
@@ -381,7 +382,7 @@ def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> d
             ),
         )
         return {
-            (topic.name, p.partition_index): to_error(p.error_code) if p.error_code else p.low_watermark
+            TopicPartition(topic.name, p.partition_index): to_error(p.error_code) if p.error_code else p.low_watermark
             for topic in answer.topics
             for p in topic.partitions
         }

@@ -22,6 +22,7 @@ from moldau.errors import RETRIABLE, UNREACHABLE, ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 SILENT_WAIT_S = 3.0
 """Whoever waits for a command longer than this is told what for: longer than an election or a load takes."""
 
-TopicPartition = tuple[str, int]
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
@@ -312,11 +312,11 @@ class Cluster:
         for (topic, index), value in values.items():
             leaders = {p.partition: p.leader for p in topics[topic].partitions} if topic in topics else {}
             if index not in leaders:
-                failed[topic, index] = to_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                failed[TopicPartition(topic, index)] = to_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif leaders[index] < 0:
-                failed[topic, index] = to_error(ErrorCode.LEADER_NOT_AVAILABLE)
+                failed[TopicPartition(topic, index)] = to_error(ErrorCode.LEADER_NOT_AVAILABLE)
             else:
-                by_leader.setdefault(leaders[index], {})[topic, index] = value
+                by_leader.setdefault(leaders[index], {})[TopicPartition(topic, index)] = value
         return by_leader, failed
 
     def _topics_of(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicMetadata]:
@@ -367,7 +367,7 @@ def by_topic(values: Mapping[TopicPartition, V]) -> list[tuple[str, list[tuple[i
     """Values of partitions as most requests want them: under their topics, in order."""
     topics: dict[str, list[tuple[int, V]]] = {}
     for topic, index in sorted(values):
-        topics.setdefault(topic, []).append((index, values[topic, index]))
+        topics.setdefault(topic, []).append((index, values[TopicPartition(topic, index)]))
     return list(topics.items())
 
 

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import Cluster, TopicPartition, by_topic
+from moldau.client.cluster import Cluster, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema, ms
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 
@@ -156,7 +157,7 @@ def elect_leaders(
     answer = cluster.at_controller(ApiKey.ELECT_LEADERS, build, lambda a: [getattr(a, "error_code", 0)])
     raise_error(getattr(answer, "error_code", 0))
     return {
-        (topic.topic, p.partition_id): to_error(p.error_code, p.error_message) if p.error_code else None
+        TopicPartition(topic.topic, p.partition_id): to_error(p.error_code, p.error_message) if p.error_code else None
         for topic in answer.replica_election_results
         for p in topic.partition_result
     }
@@ -179,7 +180,7 @@ def list_reassignments(
     answer = cluster.at_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, build, lambda a: [a.error_code])
     raise_error(answer.error_code, answer.error_message)
     return {
-        (topic.name, p.partition_index): Reassignment(
+        TopicPartition(topic.name, p.partition_index): Reassignment(
             tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
         )
         for topic in answer.topics
@@ -206,7 +207,7 @@ def alter_reassignments(
     )
     raise_error(answer.error_code, answer.error_message)
     return {
-        (topic.name, p.partition_index): to_error(p.error_code, p.error_message)
+        TopicPartition(topic.name, p.partition_index): to_error(p.error_code, p.error_message)
         for topic in answer.responses
         for p in topic.partitions
         if p.error_code
@@ -244,7 +245,7 @@ def alter_replica_log_dirs(cluster: Cluster, paths: Mapping[tuple[str, int, int]
         folders: dict[str, dict[TopicPartition, None]] = {}
         for (topic, index, where), path in paths.items():
             if where == broker:
-                folders.setdefault(path, {})[topic, index] = None
+                folders.setdefault(path, {})[TopicPartition(topic, index)] = None
         answer = cluster.broker(broker).send(
             ApiKey.ALTER_REPLICA_LOG_DIRS, partial(_alter_log_dirs_request, folders=folders)
         )

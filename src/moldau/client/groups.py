@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
+from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.errors import COORDINATOR_UNAVAILABLE, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 from moldau.wire.primitives import MALFORMED, read_count, read_string
+from moldau.wire.topic_partition import TopicPartition
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"
@@ -161,7 +162,7 @@ def described_group(group: Any, kind: str, coordinator: Broker) -> GroupDescript
 
 def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
     topics = () if assignment is None else assignment.topic_partitions
-    return tuple(sorted((topic.topic_name, index) for topic in topics for index in topic.partitions))
+    return tuple(sorted(TopicPartition(topic.topic_name, index) for topic in topics for index in topic.partitions))
 
 
 def _describe_classic(
@@ -211,7 +212,7 @@ def parse_assignment(data: bytes) -> tuple[TopicPartition, ...]:
         for _ in range(topics):
             topic, pos = read_string(view, pos)
             count, pos = read_count(view, pos, 4)
-            partitions += [(str(topic), _INT32.unpack_from(view, pos + 4 * i)[0]) for i in range(count)]
+            partitions += [TopicPartition(str(topic), _INT32.unpack_from(view, pos + 4 * i)[0]) for i in range(count)]
             pos += 4 * count
     except MALFORMED as error:
         raise ProtocolError(f"malformed assignment of a group member: {error}") from error
@@ -237,7 +238,8 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Comm
             for p in topic.partitions:
                 raise_error(p.error_code)
                 epoch = getattr(p, "committed_leader_epoch", -1)
-                offsets[str(topic.name), p.partition_index] = CommittedOffset(p.committed_offset, epoch, p.metadata)
+                partition = TopicPartition(str(topic.name), p.partition_index)
+                offsets[partition] = CommittedOffset(p.committed_offset, epoch, p.metadata)
         return {tp: committed for tp, committed in offsets.items() if committed.offset >= 0}
 
     return at_coordinator(cluster, group, call)
@@ -276,7 +278,7 @@ def commit_offsets(
         connection = cluster.broker(coordinator.id)
         answer = connection.send(ApiKey.OFFSET_COMMIT, build, max_version=_COMMIT_BY_NAME_MAX)
         results = {
-            (topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
+            TopicPartition(topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
             for topic in answer.topics
             for p in topic.partitions
         }
@@ -310,7 +312,7 @@ def delete_offsets(
         )
         raise_error(answer.error_code)
         return {
-            (topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
+            TopicPartition(topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
             for topic in answer.topics
             for p in topic.partitions
         }

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
+from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.client.groups import SHARE, GroupDescription, at_coordinator, described_group
 from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
+from moldau.wire.topic_partition import TopicPartition
 
 
 class ShareOffset(NamedTuple):
@@ -50,7 +51,7 @@ def share_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareOff
             for p in topic.partitions:
                 raise_error(p.error_code, p.error_message)
                 lag = getattr(p, "lag", -1)
-                offsets[topic.topic_name, p.partition_index] = (
+                offsets[TopicPartition(topic.topic_name, p.partition_index)] = (
                     None
                     if p.start_offset < 0
                     else ShareOffset(p.start_offset, p.leader_epoch, lag if lag >= 0 else None)
@@ -84,7 +85,9 @@ def alter_share_offsets(
         )
         raise_error(answer.error_code, answer.error_message)
         return {
-            (topic.topic_name, p.partition_index): to_error(p.error_code, p.error_message) if p.error_code else None
+            TopicPartition(topic.topic_name, p.partition_index): to_error(p.error_code, p.error_message)
+            if p.error_code
+            else None
             for topic in answer.responses
             for p in topic.partitions
         }

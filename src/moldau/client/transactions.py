@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
+from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
 from moldau.client.connection import Connection, raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import ms
+from moldau.wire.topic_partition import TopicPartition
 
 # The longest the coordinator may take to end the transaction it fences, as in Kafka's admin client.
 _FENCE_TIMEOUT_MS = 60_000
@@ -103,7 +104,9 @@ def _described(state: Any, coordinator: int) -> TransactionDescription:
         state=state.transaction_state,
         timeout_ms=round(state.transaction_timeout.total_seconds() * 1000),
         start_time_ms=None if started is None else round(started.timestamp() * 1000),
-        partitions=tuple(sorted((topic.topic, index) for topic in state.topics for index in topic.partitions)),
+        partitions=tuple(
+            sorted(TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions)
+        ),
     )
 
 
@@ -125,7 +128,7 @@ def describe_producers(
             ),
         )
         return {
-            (topic.name, p.partition_index): to_error(p.error_code, p.error_message)
+            TopicPartition(topic.name, p.partition_index): to_error(p.error_code, p.error_message)
             if p.error_code
             else tuple(sorted(_producer(producer) for producer in p.active_producers))
             for topic in answer.topics
@@ -175,7 +178,7 @@ def abort_transaction(
             ),
         )
         return {
-            (topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
+            TopicPartition(topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
             for marker in answer.markers
             for topic in marker.topics
             for p in topic.partitions

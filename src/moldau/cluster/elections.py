@@ -16,11 +16,11 @@ from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord, Record
+from moldau.wire.topic_partition import TopicPartition
 
 MAX_ELECTIONS_PER_REBALANCE = 1_000
 """Kafka's own bound: leaders move back in portions, between which others get their turn."""
 
-TopicPartition = tuple[str, int]
 Outcomes = dict[TopicPartition, KafkaError | None]
 """What became of each partition of a request: None where it was done."""
 
@@ -38,17 +38,19 @@ def elect_leaders(
     outcomes: Outcomes = {}
     rules_of = rules_by_topic(image, config)
     for name, index in _all(image) if partitions is None else dict.fromkeys(partitions):
-        outcome = _elect(image, rules_of, election, (name, index))
+        outcome = _elect(image, rules_of, election, TopicPartition(name, index))
         if isinstance(outcome, PartitionRecord):
             records.append(outcome)
-            outcomes[name, index] = None
+            outcomes[TopicPartition(name, index)] = None
         elif partitions is not None or outcome.code is not ErrorCode.ELECTION_NOT_NEEDED:
-            outcomes[name, index] = outcome
+            outcomes[TopicPartition(name, index)] = outcome
     return records, outcomes
 
 
 def _all(image: MetadataImage) -> list[TopicPartition]:
-    return [(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))]
+    return [
+        TopicPartition(topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions))
+    ]
 
 
 def _elect(

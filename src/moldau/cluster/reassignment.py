@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from moldau.cluster.elections import Outcomes, TopicPartition
+from moldau.cluster.elections import Outcomes
 from moldau.cluster.partition_changes import Rules, Target, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import Record
 from moldau.metadata.topics import check_replicas
+from moldau.wire.topic_partition import TopicPartition
 
 
 def reassign(
@@ -34,7 +35,7 @@ def reassign(
     for (name, index), replicas in targets.items():
         topic = image.topics.get(name)
         partition = topic.partition(index) if topic is not None else None
-        outcomes[name, index] = None
+        outcomes[TopicPartition(name, index)] = None
         try:
             if topic is None or partition is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
@@ -45,7 +46,7 @@ def reassign(
                 check_replicas(replicas, brokers)
                 target = _towards(partition, tuple(replicas), allow_replication_factor_change)
         except KafkaError as refusal:
-            outcomes[name, index] = refusal
+            outcomes[TopicPartition(name, index)] = refusal
             continue
         # Whoever says where the replicas go has also said how many there are.
         record = changed(topic.topic_id, partition, rules, target, target_factor=0)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from moldau.disk import Disk, read_file, replace_file, write_file
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -54,15 +55,15 @@ def read_checkpoint(disk: Disk, path: Path, fields: int) -> list[list[str]]:
     return entries
 
 
-def write_offsets(disk: Disk, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
+def write_offsets(disk: Disk, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     replace_file(disk, path, format_checkpoint(lines))
 
 
-def read_offsets(disk: Disk, path: Path) -> dict[tuple[str, int], int]:
+def read_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
     entries = read_checkpoint(disk, path, fields=3)
     try:
-        return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+        return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries}
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
 

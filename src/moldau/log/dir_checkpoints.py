@@ -16,10 +16,10 @@ from moldau.disk import Disk
 from moldau.log import checkpoints
 from moldau.log.files import LogDir
 from moldau.log.partition_log import PartitionLog
+from moldau.wire.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
 
 
@@ -68,7 +68,7 @@ class DirCheckpoints:
                 return
             with self._naming:
                 logs = find_logs()
-                named = {(log.topic, log.partition) for log in logs}
+                named = {_key(log) for log in logs}
                 self._named |= named
             try:
                 self._write(logs)
@@ -91,7 +91,7 @@ class DirCheckpoints:
                 return
             with self._naming:
                 logs = [log for log in find_logs() if log.first_dirty_offset]
-                self._named.update((log.topic, log.partition) for log in logs)
+                self._named.update(_key(log) for log in logs)
             try:
                 self._write_dirty_offsets(logs)
             except OSError as error:
@@ -101,12 +101,12 @@ class DirCheckpoints:
         # First, and also where the first file's name says it: after a power loss, files that were deleted may be back.
         self._write_offsets(
             checkpoints.LOG_START_OFFSET,
-            {(log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset},
+            {_key(log): log.log_start_offset for log in logs if log.log_start_offset},
         )
         self._write_recovery_points(logs)
         self._write_offsets(
             checkpoints.REPLICATION_OFFSET,
-            {(log.topic, log.partition): log.high_watermark for log in logs},
+            {_key(log): log.high_watermark for log in logs},
         )
         self._write_dirty_offsets(logs)
 
@@ -114,16 +114,16 @@ class DirCheckpoints:
         offsets = {}
         for log in logs:
             # Not above the high watermark: a follower may cut its log down to there, and this would have to be written.
-            offset = offsets[log.topic, log.partition] = min(log.recovery_point, log.high_watermark)
+            offset = offsets[_key(log)] = min(log.recovery_point, log.high_watermark)
             log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, offset)
         self._write_offsets(checkpoints.RECOVERY_POINT, offsets)
         for log in logs:
-            log.checkpointed_recovery_point = offsets[log.topic, log.partition]
+            log.checkpointed_recovery_point = offsets[_key(log)]
 
     def _write_dirty_offsets(self, logs: Sequence[PartitionLog]) -> None:
         self._write_offsets(
             checkpoints.CLEANER_OFFSET,
-            {(log.topic, log.partition): log.first_dirty_offset for log in logs if log.first_dirty_offset},
+            {_key(log): log.first_dirty_offset for log in logs if log.first_dirty_offset},
         )
 
     def _write_offsets(self, name: str, offsets: Offsets) -> None:
@@ -138,3 +138,7 @@ def _read(disk: Disk, path: Path) -> Offsets | None:
         # Lower bounds all of them: starting from zero costs time, nothing else.
         logger.warning("%s; ignoring it", error)
         return None
+
+
+def _key(log: PartitionLog) -> TopicPartition:
+    return TopicPartition(log.topic, log.partition)

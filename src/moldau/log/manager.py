@@ -31,6 +31,7 @@ from moldau.log.partition_log import LogContext, PartitionLog
 from moldau.log.recovery import create_log, load_log
 from moldau.log.segment import Segment
 from moldau.wire.constants import METADATA_TOPIC
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ STRAY_SUFFIX = "-stray"
 _PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _NAME_MAX = 255
 
-TopicPartition = tuple[str, int]
 Progress = Callable[[int, int], None]  # logs loaded, logs in all
 
 
@@ -182,7 +182,7 @@ class LogManager:
                 continue
             match = _PARTITION.fullmatch(name)
             if match is not None and match["topic"] != METADATA_TOPIC:
-                jobs.append(partial(load, name, (match["topic"], int(match["partition"]))))
+                jobs.append(partial(load, name, TopicPartition(match["topic"], int(match["partition"]))))
         return jobs
 
     def _collect(self, loaded: Iterable[PartitionLog | None], total: int, progress: Progress | None) -> None:
@@ -191,7 +191,7 @@ class LogManager:
                 progress(number, total)
             if log is None:
                 continue
-            other = self.logs.setdefault((log.topic, log.partition), log)
+            other = self.logs.setdefault(TopicPartition(log.topic, log.partition), log)
             if other is not log:
                 raise ConfigError(
                     f"{log.name} is in {other.directory} and in {log.directory}: remove the one that is stale"
@@ -230,7 +230,7 @@ class LogManager:
     # -- logs
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        return self.logs.get((topic, partition))
+        return self.logs.get(TopicPartition(topic, partition))
 
     def create(
         self,
@@ -246,7 +246,7 @@ class LogManager:
         A partition that is not `is_new` may have its records in a directory that is offline: with one of them
         offline it is refused, lest an empty log take the place of a full one.
         """
-        existing = self.logs.get((topic, partition))
+        existing = self.logs.get(TopicPartition(topic, partition))
         if existing is not None:
             if existing.topic_id == ZERO_UUID:
                 existing.assign_topic_id(topic_id)
@@ -262,7 +262,7 @@ class LogManager:
                 f"{', '.join(map(str, self.offline_dirs))}"
             )
         context = self._contexts[self._emptiest()]
-        if self._checkpoints[context.log_dir.path].speak_of((topic, partition)):
+        if self._checkpoints[context.log_dir.path].speak_of(TopicPartition(topic, partition)):
             # An earlier partition of that name: its offsets on disk would be taken for the new one's.
             self.checkpoint(context.log_dir.path)
         directory = context.log_dir.path / f"{topic}-{partition}"
@@ -271,7 +271,7 @@ class LogManager:
         except OSError as error:
             raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error
         log.lower_checkpoint = partial(self.checkpoint, context.log_dir.path)
-        self.logs[topic, partition] = log
+        self.logs[TopicPartition(topic, partition)] = log
         return log
 
     def _emptiest(self) -> Path:
@@ -287,14 +287,14 @@ class LogManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """Takes a log out of service at once; `purge_deleted` removes its files later."""
-        log = self.logs.pop((topic, partition), None)
+        log = self.logs.pop(TopicPartition(topic, partition), None)
         if log is not None:
             renamed = self._rename(log, DELETE_SUFFIX)
             self._deleted.append((self._monotonic() + log.config.file_delete_delay_ms, renamed))
 
     def set_aside(self, topic: str, partition: int) -> Path:
         """Takes a log that belongs to no known topic out of service; its files stay, for a person to decide."""
-        return self._rename(self.logs.pop((topic, partition)), STRAY_SUFFIX)
+        return self._rename(self.logs.pop(TopicPartition(topic, partition)), STRAY_SUFFIX)
 
     def _rename(self, log: PartitionLog, ending: str) -> Path:
         log.close_files()

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from moldau import Broker
 from moldau.client.admin import create_partitions, create_topic, delete_records, delete_topics
 from moldau.errors import DataLossError
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import uuid_to_text
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
 from tests.integration.spark.test_spark_stream import numbers, ranges, reader_of, through_json
@@ -60,7 +61,7 @@ def test_a_partition_joins_at_its_first_record_and_a_replay_finds_it_there(boots
 
 def delete(bootstrap: str, topic: str, before: int) -> None:
     with cluster_at(bootstrap) as cluster:
-        assert delete_records(cluster, {(topic, 0): before}) == {(topic, 0): before}
+        assert delete_records(cluster, {TopicPartition(topic, 0): before}) == {(topic, 0): before}
 
 
 @pytest.mark.parametrize("fails", [True, False])

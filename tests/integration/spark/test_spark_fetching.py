@@ -32,6 +32,7 @@ from moldau.wire.batch import assemble, encode_batch, read_header
 from moldau.wire.compression import Codec
 from moldau.wire.constants import IsolationLevel
 from moldau.wire.fetch import FetchResponse, parse_fetch_response
+from moldau.wire.topic_partition import TopicPartition
 from tests.integration import test_apache as apache
 from tests.integration.clients import CODECS
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
@@ -303,7 +304,7 @@ def test_records_deleted_before_they_were_read_are_a_loss(
     topic = new_topic()
     produce(bootstrap, topic, [batch_of(*numbers(start, start + 10)) for start in range(0, 50, 10)])
     with cluster_at(bootstrap) as cluster:
-        delete_records(cluster, {(topic, 0): 25})
+        delete_records(cluster, {TopicPartition(topic, 0): 25})
     with pytest.raises(
         DataLossError, match=f"{topic}-0: offsets 0 to 24 are lost: the log starts at 25.*failOnDataLoss"
     ):
@@ -469,7 +470,7 @@ def test_a_leader_that_goes_away_while_a_loss_is_looked_into_is_asked_again(
     topic = new_topic()
     produce(bootstrap, topic, [batch_of(*numbers(0, 10)), batch_of(*numbers(10, 20))])
     with cluster_at(bootstrap) as cluster:
-        delete_records(cluster, {(topic, 0): 10})
+        delete_records(cluster, {TopicPartition(topic, 0): 10})
     asked = []
 
     def flaky(*arguments: Any) -> Any:

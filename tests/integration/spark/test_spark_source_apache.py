@@ -8,6 +8,7 @@ import pytest
 from moldau.client.admin import create_topic, delete_records, delete_topics
 from moldau.client.groups import committed_offsets
 from moldau.errors import DataLossError
+from moldau.wire.topic_partition import TopicPartition
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.spark.test_spark_stream import ALL, numbers, ranges, reader_of, through_json
 from tests.integration.spark.topics import FLUSH_S, numbered, produce, source
@@ -65,7 +66,7 @@ def test_topics_that_change_are_noticed(apache: str) -> None:
     joined = make_topic(apache, name=f"{topic}-joined")
     produce(apache, joined, numbered(0, 20))
     with cluster_at(apache) as cluster:
-        assert delete_records(cluster, {(joined, 0): 5}) == {(joined, 0): 5}
+        assert delete_records(cluster, {TopicPartition(joined, 0): 5}) == {(joined, 0): 5}
     end = lenient.latestOffset(through_json(start), ALL)
     assert ranges(lenient, start, end) == [(0, 5, 20)]
 

@@ -15,6 +15,7 @@ from moldau.cli.coordination.re2_syntax import complaint
 from moldau.client.groups import GroupListing
 from moldau.client.transactions import TransactionDescription
 from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 HERE = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -139,13 +140,13 @@ def test_durations_that_are_none_are_refused(text: str) -> None:
 
 
 def test_a_plan_reads_what_it_wrote(tmp_path: Path) -> None:
-    plan = {"g": {("orders", 1): 7, ("orders", 0): 3}}
+    plan = {"g": {TopicPartition("orders", 1): 7, TopicPartition("orders", 0): 3}}
     path = tmp_path / "plan.csv"
     path.write_text(reset_offsets.write_plan(plan, with_group=False))
     assert path.read_text() == "orders,0,3\norders,1,7\n"
     assert reset_offsets.read_plan(str(path), ["g"]) == plan
 
-    plan |= {"h": {("odd,name", 0): 1}}
+    plan |= {"h": {TopicPartition("odd,name", 0): 1}}
     path.write_text(reset_offsets.write_plan(plan, with_group=True))
     assert reset_offsets.read_plan(str(path), ["g", "h"]) == plan
     assert reset_offsets.read_plan(str(path), ["g"]) == plan, "a plan of many groups serves one of them, too"
@@ -167,9 +168,9 @@ def test_a_plan_of_several_groups_names_them(tmp_path: Path) -> None:
 
 
 def test_shifting_needs_an_offset_to_shift() -> None:
-    assert reset_offsets.shifted({("t", 0): 10}, [("t", 0)], -3) == {("t", 0): 7}
+    assert reset_offsets.shifted({TopicPartition("t", 0): 10}, [TopicPartition("t", 0)], -3) == {("t", 0): 7}
     with pytest.raises(ConfigError, match="Cannot shift offset for partition t-1"):
-        reset_offsets.shifted({("t", 0): 10}, [("t", 1)], -3)
+        reset_offsets.shifted({TopicPartition("t", 0): 10}, [TopicPartition("t", 1)], -3)
 
 
 def test_columns_are_kafkas(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +181,7 @@ def test_columns_are_kafkas(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_assignments_are_written_topic_by_topic() -> None:
-    assert assignment_text([("b", 0), ("a", 10), ("a", 2)]) == "a:2,10;b:0"
+    assert assignment_text([TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 2)]) == "a:2,10;b:0"
     assert assignment_text([]) is None
 
 
@@ -211,13 +212,13 @@ def test_groups_are_filtered_as_kafka_does(flags: dict[str, object], wanted: str
 
 
 def test_a_transaction_hangs_when_no_coordinator_will_end_it() -> None:
-    known = TransactionDescription("id", 1, 7, 0, "Ongoing", 1000, 0, (("t", 0),))
-    assert transactions.is_expected(("t", 0), known)
-    assert not transactions.is_expected(("t", 1), known)
-    assert not transactions.is_expected(("t", 0), None)
-    assert not transactions.is_expected(("t", 0), KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+    known = TransactionDescription("id", 1, 7, 0, "Ongoing", 1000, 0, (TopicPartition("t", 0),))
+    assert transactions.is_expected(TopicPartition("t", 0), known)
+    assert not transactions.is_expected(TopicPartition("t", 1), known)
+    assert not transactions.is_expected(TopicPartition("t", 0), None)
+    assert not transactions.is_expected(TopicPartition("t", 0), KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
     with pytest.raises(KafkaError):
-        transactions.is_expected(("t", 0), KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        transactions.is_expected(TopicPartition("t", 0), KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from moldau.cli.admin.reassignment_json import (
 )
 from moldau.client.cluster_admin import Reassignment
 from moldau.errors import ConfigError
+from moldau.wire.topic_partition import TopicPartition
 
 
 def plan_of(*entries: dict[str, object]) -> str:
@@ -34,7 +35,7 @@ def test_a_plan_is_read_and_written_as_kafka_does() -> None:
         '{"topic":"foo","partition":1,"replicas":[1,2],"log_dirs":["/d1","any"]}]}'
     )
     plan = parse_plan(text)
-    assert plan == Plan({("bar", 0): [4], ("foo", 1): [1, 2]}, {("foo", 1, 1): "/d1"})
+    assert plan == Plan({TopicPartition("bar", 0): [4], TopicPartition("foo", 1): [1, 2]}, {("foo", 1, 1): "/d1"})
     assert format_plan(plan.replicas, plan.log_dirs) == text
 
 
@@ -89,17 +90,20 @@ def test_partitions_to_elect_leaders_of_are_named_once() -> None:
 
 def test_throttles_are_on_those_who_send_and_those_who_get() -> None:
     moves = {
-        ("foo", 0): Move(frozenset({1, 2, 3}), frozenset({5})),
-        ("foo", 1): Move(frozenset({4}), frozenset({4, 6})),
-        ("bar", 0): Move(frozenset({1}), frozenset()),
+        TopicPartition("foo", 0): Move(frozenset({1, 2, 3}), frozenset({5})),
+        TopicPartition("foo", 1): Move(frozenset({4}), frozenset({4, 6})),
+        TopicPartition("bar", 0): Move(frozenset({1}), frozenset()),
     }
     assert throttled_replicas(moves) == {"foo": ("0:1,0:2,0:3,1:4", "0:5,1:6"), "bar": ("0:1", "")}
 
 
 def test_what_moves_already_comes_from_where_it_came_from() -> None:
-    moving = {("a", 0): Reassignment((1, 2, 3), (3,), (1,)), ("b", 0): Reassignment((1, 4), (4,), ())}
-    plan = Plan({("a", 0): [5, 2], ("c", 0): [1, 2]}, {})
-    assert _moves(moving, plan, {("c", 0): [1]}) == {
+    moving = {
+        TopicPartition("a", 0): Reassignment((1, 2, 3), (3,), (1,)),
+        TopicPartition("b", 0): Reassignment((1, 4), (4,), ()),
+    }
+    plan = Plan({TopicPartition("a", 0): [5, 2], TopicPartition("c", 0): [1, 2]}, {})
+    assert _moves(moving, plan, {TopicPartition("c", 0): [1]}) == {
         ("a", 0): Move(frozenset({1, 2}), frozenset({5})),
         ("b", 0): Move(frozenset({1}), frozenset({4})),
         ("c", 0): Move(frozenset({1}), frozenset({2})),
@@ -107,9 +111,14 @@ def test_what_moves_already_comes_from_where_it_came_from() -> None:
 
 
 def test_the_states_of_partitions_in_kafkas_words() -> None:
-    assert _state(("t", 0), [1, 2], [1, 2], is_moving=False) == "Reassignment of partition t-0 is completed."
-    assert _state(("t", 0), [1, 2], [1, 3], is_moving=True) == "Reassignment of partition t-0 is still in progress."
-    assert _state(("t", 0), [1, 2], [2, 1], is_moving=False) == (
+    assert (
+        _state(TopicPartition("t", 0), [1, 2], [1, 2], is_moving=False) == "Reassignment of partition t-0 is completed."
+    )
+    assert (
+        _state(TopicPartition("t", 0), [1, 2], [1, 3], is_moving=True)
+        == "Reassignment of partition t-0 is still in progress."
+    )
+    assert _state(TopicPartition("t", 0), [1, 2], [2, 1], is_moving=False) == (
         "There is no active reassignment of partition t-0, but replica set is 2,1 rather than 1,2."
     )
 
@@ -131,7 +140,7 @@ def test_the_states_of_log_directories_in_kafkas_words(now: str | None, future: 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_proposal_keeps_the_replication_factor_and_spreads_over_racks(seed: int) -> None:
     random.seed(seed)
-    current = {(topic, index): [1, 2] for topic in ("a", "b") for index in range(6)}
+    current = {TopicPartition(topic, index): [1, 2] for topic in ("a", "b") for index in range(6)}
     racks = {1: "r1", 2: "r1", 3: "r2", 4: "r2"}
     proposed = _proposed(current, racks)
     assert proposed.keys() == current.keys()

@@ -15,6 +15,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST, ResourceType
 from moldau.wire.messages import error, ms
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.client.fake_broker import FakeBroker, metadata_answer
 
 MakeBroker = Callable[..., FakeBroker]
@@ -119,7 +120,7 @@ def test_partitions_whose_leader_moved_are_asked_for_again(fake_broker: MakeBrok
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _offsets_answer([6, 78])})
     time = Time()
     with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
-        offsets = admin.list_offsets(cluster, {("t", 0): LATEST, ("t", 1): LATEST})
+        offsets = admin.list_offsets(cluster, {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST})
     found = {tp: result.offset for tp, result in offsets.items() if not isinstance(result, KafkaError)}
     assert found == {("t", 0): 40, ("t", 1): 41}
     assert time.now == pytest.approx(0.2)
@@ -128,7 +129,9 @@ def test_partitions_whose_leader_moved_are_asked_for_again(fake_broker: MakeBrok
 def test_unknown_partitions_are_answered_as_errors_beside_the_known_ones(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _offsets_answer([])})
     with Cluster(broker.config()) as cluster:
-        offsets = admin.list_offsets(cluster, {("t", 0): -1, ("t", 9): -1, ("nope", 0): -1})
+        offsets = admin.list_offsets(
+            cluster, {TopicPartition("t", 0): -1, TopicPartition("t", 9): -1, TopicPartition("nope", 0): -1}
+        )
     codes = {tp: getattr(result, "code", None) for tp, result in offsets.items()}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes == {("t", 0): None, ("t", 9): unknown, ("nope", 0): unknown}
@@ -191,13 +194,13 @@ def test_leaders_that_died_are_asked_for_again_until_the_time_is_up(fake_broker:
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _hanging_up(2, _offsets_answer([]))})
     time = Time()
     with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
-        offsets = admin.list_offsets(cluster, {("t", 0): LATEST})
+        offsets = admin.list_offsets(cluster, {TopicPartition("t", 0): LATEST})
     assert [result.offset for result in offsets.values() if not isinstance(result, KafkaError)] == [40]
 
     broker.answers[ApiKey.LIST_OFFSETS] = _hanging_up(1000, None)
     time = Time()
     with Cluster(broker.config(default_api_timeout_ms="1000"), clock=time.clock, sleep=time.sleep) as cluster:
-        (result,) = admin.list_offsets(cluster, {("t", 0): LATEST}).values()
+        (result,) = admin.list_offsets(cluster, {TopicPartition("t", 0): LATEST}).values()
     assert isinstance(result, KafkaError)
     assert result.code == ErrorCode.NETWORK_EXCEPTION
     assert time.now == pytest.approx(1.0, abs=0.11)

@@ -13,6 +13,7 @@ from moldau.client.cluster import Cluster
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import error, ms
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.client.fake_broker import FakeBroker, metadata_answer
 
 MakeBroker = Callable[..., FakeBroker]
@@ -196,7 +197,7 @@ def test_offsets_are_committed_as_nobodys_member(fake_broker: MakeBroker, highes
         fake_broker, {ApiKey.OFFSET_COMMIT: _commit_answer([16])}, versions={ApiKey.OFFSET_COMMIT: (2, highest)}
     )
     with _cluster(broker) as cluster:
-        assert groups.commit_offsets(cluster, "g", {("t", 1): 5}) == {("t", 1): None}
+        assert groups.commit_offsets(cluster, "g", {TopicPartition("t", 1): 5}) == {("t", 1): None}
     moved, request = broker.sent(ApiKey.OFFSET_COMMIT)
     assert moved == request
     assert (request.generation_id_or_member_epoch, request.member_id) == (-1, "")

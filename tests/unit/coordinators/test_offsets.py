@@ -14,6 +14,7 @@ from moldau.coordinators.offsets import cleanup
 from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, forget_topics
 from moldau.coordinators.offsets.commits import Asked, Offset
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.coordinators.offset_log import OffsetLog
 
 MINUTE_MS = 60_000
@@ -214,7 +215,7 @@ def test_each_producer_ends_its_own_transaction(log: OffsetLog) -> None:
 def test_offsets_of_topics_that_nobody_reads_can_be_deleted(log: OffsetLog) -> None:
     add_group(log)
     log.commit("g", Offset("t", 0, 1), Offset("other", 0, 2), member_id="m", generation=5)
-    partitions = [("t", 0), ("other", 0), ("other", 1)]
+    partitions = [TopicPartition("t", 0), TopicPartition("other", 0), TopicPartition("other", 1)]
     codes = log.step(lambda shard: delete_offsets(shard, None, "g", partitions))
     assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE, ErrorCode.NONE]
     assert log.offsets("g") == {("t", 0): 1}
@@ -225,7 +226,7 @@ def test_offsets_of_topics_that_nobody_reads_can_be_deleted(log: OffsetLog) -> N
 
 def test_a_pending_offset_is_deleted_with_the_current_one(log: OffsetLog) -> None:
     log.commit("g", Offset("t", 0, 5), producer=(7, 0))
-    log.step(lambda shard: delete_offsets(shard, None, "g", [("t", 0)]))
+    log.step(lambda shard: delete_offsets(shard, None, "g", [TopicPartition("t", 0)]))
     log.end(7, committed=True)
     assert log.offsets("g") == {}
     log.reload()
@@ -245,7 +246,7 @@ def test_offsets_of_some_groups_cannot_be_deleted(
     if attributes is not None:
         add_group(log, **attributes)
     with pytest.raises(KafkaError) as raised:
-        log.step(lambda shard: delete_offsets(shard, None, "g", [("other", 0)]))
+        log.step(lambda shard: delete_offsets(shard, None, "g", [TopicPartition("other", 0)]))
     assert raised.value.code is code
 
 

@@ -17,11 +17,12 @@ from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, fo
 from moldau.coordinators.offsets.commits import Asked, Offset
 from moldau.coordinators.offsets.records import OffsetCommitKey
 from moldau.errors import ErrorCode
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.coordinators.offset_log import OffsetLog
 
 GROUPS = st.sampled_from(["a", "b"])
 TOPICS = st.sampled_from(["t", "u"])
-PARTITIONS = st.tuples(TOPICS, st.integers(0, 2))
+PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(0, 2))
 PRODUCERS = st.integers(1, 3)
 MINUTE_MS = 60_000
 RETENTION_MS = 10 * MINUTE_MS
@@ -70,19 +71,19 @@ class OffsetSchedules(RuleBasedStateMachine):
         self.model = Model()
         self.next_offset = 0
 
-    def _offset(self, partition: tuple[str, int]) -> Offset:
+    def _offset(self, partition: TopicPartition) -> Offset:
         self.next_offset += 1
         return Offset(*partition, self.next_offset)
 
     @rule(group=GROUPS, partitions=st.lists(PARTITIONS, min_size=1, max_size=3))
-    def commit(self, group: str, partitions: list[tuple[str, int]]) -> None:
+    def commit(self, group: str, partitions: list[TopicPartition]) -> None:
         self._commit(group, partitions, None)
 
     @rule(group=GROUPS, partitions=st.lists(PARTITIONS, min_size=1, max_size=3), producer=PRODUCERS)
-    def commit_in_transaction(self, group: str, partitions: list[tuple[str, int]], producer: int) -> None:
+    def commit_in_transaction(self, group: str, partitions: list[TopicPartition], producer: int) -> None:
         self._commit(group, partitions, producer)
 
-    def _commit(self, group: str, partitions: list[tuple[str, int]], producer: int | None) -> None:
+    def _commit(self, group: str, partitions: list[TopicPartition], producer: int | None) -> None:
         offsets = [self._offset(partition) for partition in partitions if partition[0] in self.log.topics.ids]
         fields: dict[str, Any] = {} if producer is None else {"producer": (producer, 0)}
         assert set(self.log.commit(group, *offsets, **fields)) <= {ErrorCode.NONE}
@@ -98,7 +99,7 @@ class OffsetSchedules(RuleBasedStateMachine):
 
     @precondition(lambda self: self.log.shard.groups)
     @rule(data=st.data(), partitions=st.lists(PARTITIONS, min_size=1, max_size=3))
-    def delete(self, data: st.DataObject, partitions: list[tuple[str, int]]) -> None:
+    def delete(self, data: st.DataObject, partitions: list[TopicPartition]) -> None:
         group = data.draw(st.sampled_from(sorted(self.log.shard.groups)))
         self.log.step(lambda shard: delete_offsets(shard, None, group, partitions))
         for partition in partitions:

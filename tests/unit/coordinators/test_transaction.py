@@ -21,12 +21,13 @@ from moldau.coordinators.transactions.transaction import (
 )
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
+from moldau.wire.topic_partition import TopicPartition
 
 STORED = [state for state in State if state < State.DEAD]
 PREPARED = [State.PREPARE_COMMIT, State.PREPARE_ABORT]
 SETTLED = [state for state in STORED if state not in PREPARED]
-FIRST = ("orders", 0)
-SECOND = ("orders", 1)
+FIRST = TopicPartition("orders", 0)
+SECOND = TopicPartition("orders", 1)
 
 
 def transaction(state: State = State.EMPTY, epoch: int = 5, version: int = 2) -> Transaction:
@@ -103,7 +104,7 @@ def test_the_first_partition_begins_a_transaction_and_a_known_one_changes_nothin
     assert add(one, producer, [FIRST, SECOND], 2, at_ms=300)
     assert (one.start_ms, one.last_update_ms) == (200, 300)
     one.verify(producer, [FIRST, SECOND])
-    assert refusal(one.verify, producer, [("other", 0)]) is ErrorCode.TRANSACTION_ABORTABLE
+    assert refusal(one.verify, producer, [TopicPartition("other", 0)]) is ErrorCode.TRANSACTION_ABORTABLE
 
 
 def test_a_transaction_that_does_not_fit_a_record_is_refused() -> None:
@@ -112,7 +113,7 @@ def test_a_transaction_that_does_not_fit_a_record_is_refused() -> None:
     assert refusal(add, one, Identity(7, 5), many, 2) is ErrorCode.INVALID_REQUEST
     assert add(one, Identity(7, 5), [("one topic", number) for number in range(9_999)], 2)
     assert len(encode_value(one.to_value())) < 512 * 1024
-    assert refusal(add, one, Identity(7, 5), [("another", 0)], 2) is ErrorCode.INVALID_REQUEST
+    assert refusal(add, one, Identity(7, 5), [TopicPartition("another", 0)], 2) is ErrorCode.INVALID_REQUEST
 
 
 def test_each_new_producer_raises_the_epoch_and_fences_the_one_before() -> None:

@@ -18,10 +18,11 @@ from moldau.coordinators.transactions.shard import (
 )
 from moldau.coordinators.transactions.transaction import Identity, ProducerIdNeeded, State, Transaction
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 CONFIG, _ = BrokerConfig.from_properties({"log.dirs": "unused", "transactional.id.expiration.ms": "5000"})
 WRITER = "writer"
-PARTITION = ("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 
 
 HOUR_MS = 3_600_000
@@ -107,7 +108,7 @@ def test_the_markers_leave_with_the_decision_and_complete_it(shard: TransactionS
 
 def test_a_partition_that_cannot_be_written_is_tried_again_alone(shard: TransactionShard) -> None:
     producer = begin(shard)
-    shard.add_partitions("me", AddPartitions("t", producer, [("orders", 1)], 2), 1000)
+    shard.add_partitions("me", AddPartitions("t", producer, [TopicPartition("orders", 1)], 2), 1000)
     effects = shard.end("me", EndTxn("t", producer, False, 2), 2000)
     left = shard.markers_written(_replies(effects)[WRITER], [PARTITION], 2000)
     assert states(left) == []

@@ -9,8 +9,9 @@ import pytest
 
 from moldau.spark.source.data_loss import Logs, find_losses
 from moldau.spark.source.offsets import StreamOffset
+from moldau.wire.topic_partition import TopicPartition
 
-TP = ("orders", 0)
+TP = TopicPartition("orders", 0)
 OLD, NEW = UUID(int=1), UUID(int=2)
 READ = StreamOffset({TP: 90}, {}, {"orders": OLD}, {TP: 3})
 WITHOUT_ID = StreamOffset({TP: 90}, {})  # a checkpoint of Spark's source

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from moldau.errors import ConfigError
 from moldau.spark.source.offsets import StreamOffset, limited
 from moldau.spark.source.query_progress import Progress, progress_of
+from moldau.wire.topic_partition import TopicPartition
 
 TOPICS = ["a", "b.c", "d-e_f"]
-PARTITIONS = st.tuples(st.sampled_from(TOPICS), st.integers(0, 20))
+PARTITIONS = st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 20))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**63 - 1))
 
 
 def test_positions_are_written_as_sparks_kafka_source_writes_them() -> None:
-    offset = StreamOffset({("b", 10): 5, ("b", 9): 4, ("a", 0): 1}, {})
+    offset = StreamOffset({TopicPartition("b", 10): 5, TopicPartition("b", 9): 4, TopicPartition("a", 0): 1}, {})
     assert json.dumps(offset.to_json()) == '{"a": {"0": 1}, "b": {"9": 4, "10": 5}}'
 
 
@@ -31,10 +32,10 @@ def test_positions_are_written_as_sparks_kafka_source_writes_them() -> None:
     epochs=st.dictionaries(PARTITIONS, st.integers(0, 2**31 - 1)),
 )
 def test_positions_survive_the_checkpoint(
-    positions: dict[tuple[str, int], int],
-    joined: dict[tuple[str, int], int],
+    positions: dict[TopicPartition, int],
+    joined: dict[TopicPartition, int],
     topic_ids: dict[str, UUID],
-    epochs: dict[tuple[str, int], int],
+    epochs: dict[TopicPartition, int],
 ) -> None:
     offset = StreamOffset(positions, joined, topic_ids, epochs)
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
@@ -43,7 +44,12 @@ def test_positions_survive_the_checkpoint(
 def test_what_is_kept_beside_the_positions_is_nothing_to_sparks_kafka_source() -> None:
     """It takes every key for a topic and every value for the offsets of its partitions."""
     topic_id = UUID(int=7)
-    offset = StreamOffset({("a", 0): 9}, {("a", 0): 5}, {"a": topic_id}, {("a", 0): 3, ("a", 1): 4})
+    offset = StreamOffset(
+        {TopicPartition("a", 0): 9},
+        {TopicPartition("a", 0): 5},
+        {"a": topic_id},
+        {TopicPartition("a", 0): 3, TopicPartition("a", 1): 4},
+    )
     assert offset.to_json() == {
         "a": {"0": 9},
         "(starts of a) 0:5": {},
@@ -54,7 +60,7 @@ def test_what_is_kept_beside_the_positions_is_nothing_to_sparks_kafka_source() -
 
 def test_starts_are_read_as_they_were_once_written() -> None:
     written = {"a": {"0": 9}, "(startingOffsets)": {"a": {"0": 5}}}
-    assert StreamOffset.from_json(written) == StreamOffset({("a", 0): 9}, {("a", 0): 5})
+    assert StreamOffset.from_json(written) == StreamOffset({TopicPartition("a", 0): 9}, {TopicPartition("a", 0): 5})
 
 
 def test_a_query_that_started_without_partitions_is_not_one_that_did_not_start() -> None:
@@ -70,15 +76,30 @@ def test_a_checkpoint_of_another_source_is_told(value: dict[str, Any]) -> None:
 
 
 def test_a_limit_is_shared_by_what_waits_and_none_starves() -> None:
-    start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7, ("t", 3): 50}
-    end = {("t", 0): 900, ("t", 1): 200, ("t", 2): 8, ("t", 3): 50}
-    assert limited(start, end, 100) == {("t", 0): 89, ("t", 1): 109, ("t", 2): 8, ("t", 3): 50}
+    start = {
+        TopicPartition("t", 0): 0,
+        TopicPartition("t", 1): 100,
+        TopicPartition("t", 2): 7,
+        TopicPartition("t", 3): 50,
+    }
+    end = {
+        TopicPartition("t", 0): 900,
+        TopicPartition("t", 1): 200,
+        TopicPartition("t", 2): 8,
+        TopicPartition("t", 3): 50,
+    }
+    assert limited(start, end, 100) == {
+        TopicPartition("t", 0): 89,
+        TopicPartition("t", 1): 109,
+        TopicPartition("t", 2): 8,
+        TopicPartition("t", 3): 50,
+    }
     assert limited(start, end, 5000) == end
 
 
 @given(start=OFFSETS, sizes=st.dictionaries(PARTITIONS, st.integers(0, 10**12)), rows_max=st.integers(1, 10**9))
 def test_limited_batches_move_on_and_never_too_far(
-    start: dict[tuple[str, int], int], sizes: dict[tuple[str, int], int], rows_max: int
+    start: dict[TopicPartition, int], sizes: dict[TopicPartition, int], rows_max: int
 ) -> None:
     begin = {tp: start.get(tp, 0) for tp in sizes}
     end = {tp: begin[tp] + size for tp, size in sizes.items()}
@@ -103,7 +124,8 @@ def test_progress_has_numbers_per_partition_and_prints_as_a_table() -> None:
                     "startOffset": '{"page-views": {"0": 1000}}',
                     "endOffset": json.dumps(
                         StreamOffset(
-                            {("page-views", 0): 2000, ("page-views", 1): 500}, {("page-views", 1): 0}
+                            {TopicPartition("page-views", 0): 2000, TopicPartition("page-views", 1): 500},
+                            {TopicPartition("page-views", 1): 0},
                         ).to_json()
                     ),
                     "latestOffset": '{"page-views": {"0": 2500, "1": 500}}',
@@ -130,7 +152,7 @@ def test_progress_before_the_first_batch_says_so() -> None:
 
 
 def test_progress_of_a_batch_without_news_starts_where_the_last_one_ended() -> None:
-    ended = json.dumps(StreamOffset({("orders", 0): 3}, {("orders", 0): 0}).to_json())
+    ended = json.dumps(StreamOffset({TopicPartition("orders", 0): 3}, {TopicPartition("orders", 0): 0}).to_json())
     progress = progress_of(
         "orders",
         {

@@ -14,6 +14,7 @@ from moldau.spark.options import Options
 from moldau.spark.source.projection import RowReader, source_schema
 from moldau.spark.source.read_options import ReadOptions, Subscription
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
+from moldau.wire.topic_partition import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
@@ -51,7 +52,10 @@ def test_defaults_are_those_of_sparks_kafka_source_but_for_isolation() -> None:
     [
         ({"subscribe": "b, a,,a"}, Subscription(topics=("a", "b"))),
         ({"subscribePattern": "page.*"}, Subscription(pattern="page.*")),
-        ({"assign": '{"b":[1,0],"a":[2]}'}, Subscription(partitions=(("a", 2), ("b", 0), ("b", 1)))),
+        (
+            {"assign": '{"b":[1,0],"a":[2]}'},
+            Subscription(partitions=(TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))),
+        ),
     ],
 )
 def test_topics_are_chosen_by_name_by_pattern_or_by_partition(given: dict[str, str], expected: Subscription) -> None:

@@ -17,6 +17,7 @@ from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRe
 from moldau.wire.batch import decode_records
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID, random_uuid
 
 _COMPACTED = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC})
@@ -63,7 +64,7 @@ def check(logs: LogManager, metadata_file: str) -> None:
         )
 
 
-def records_of(logs: Mapping[tuple[str, int], PartitionLog], node_id: int) -> list[Record]:
+def records_of(logs: Mapping[TopicPartition, PartitionLog], node_id: int) -> list[Record]:
     """What the metadata would hold, had these logs been created here."""
     records: list[Record] = []
     newest_producer_id = -1

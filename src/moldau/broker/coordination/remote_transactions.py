@@ -23,10 +23,11 @@ from weakref import WeakSet
 
 from moldau.broker.cluster.outbox import Outbox
 from moldau.broker.replicas.partition import Partition
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode

@@ -23,15 +23,11 @@ from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.records import KINDS
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, TransactionShard
-from moldau.coordinators.transactions.transaction import (
-    EPOCH_BUMP_SINCE,
-    Identity,
-    ProducerIdNeeded,
-    TopicPartition,
-)
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, ProducerIdNeeded
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -111,7 +107,7 @@ class Entry:
         if not self._is_local:
             return self._admit_remotely(new)
         if self._admission is Admission.ADD:
-            places = [(partition.topic, partition.index) for partition in new]
+            places = [TopicPartition(partition.topic, partition.index) for partition in new]
             return _admit(self._node, self._transactional_id, self.producer, places)
         # That the partitions were added must not be forgotten when this broker dies.
         return self._node.transactions.settled(self._transactional_id)
@@ -129,7 +125,7 @@ class Entry:
 
     async def _admit_remotely(self, new: Sequence[Partition]) -> None:
         remote = self._node.coordinators.remote_transactions
-        places = [(partition.topic, partition.index) for partition in new]
+        places = [TopicPartition(partition.topic, partition.index) for partition in new]
         verify_only = self._admission is not Admission.ADD
         for left in reversed(range(1 if verify_only else RETRY_TIMES)):
             # Each question has its own guard: what happens between two of them says nothing about the second answer.
@@ -164,7 +160,7 @@ class Entry:
                 if known_epoch > transactions.epoch_for(self._transactional_id):
                     # This broker is no longer the coordinator, and about to learn it.
                     raise KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved")
-            shard.verify(self._transactional_id, producer, [(partition.topic, partition.index)])
+            shard.verify(self._transactional_id, producer, [TopicPartition(partition.topic, partition.index)])
         except KafkaError as error:
             raise _as_told(error, self._admission) from error
 

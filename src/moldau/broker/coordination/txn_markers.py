@@ -23,12 +23,13 @@ from moldau.broker.cluster.outbox import Outbox
 from moldau.broker.coordination.coordinator_shell import NotNowError
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.shard import Markers
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import ControlType, encode_end_txn_marker
 from moldau.wire.messages import Schema
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -121,7 +122,7 @@ def _accepted(result: Any) -> list[TopicPartition]:
         for one in topic.partitions:
             # The epoch is known there: it has this marker since an earlier try.
             if one.error_code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
-                accepted.append((topic.name, one.partition_index))
+                accepted.append(TopicPartition(topic.name, one.partition_index))
             else:
                 code = ErrorCode(one.error_code).name
                 log.warning("no marker for %s-%d: %s; it is tried again", topic.name, one.partition_index, code)

@@ -17,6 +17,7 @@ from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST
 from moldau.wire.messages import Schema, ms
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
@@ -31,8 +32,6 @@ series that Prometheus keeps. `moldau_group_lag_left_off` counts the others."""
 ASK_TIMEOUT_S = 5.0
 ASK_MAX = 100
 """Partitions in one request to another broker: a request is built, and its answer read, without a pause."""
-
-TopicPartition = tuple[str, int]
 
 
 class GroupTopicLag(NamedTuple):
@@ -91,9 +90,9 @@ class GroupLag:
             topic = image.topics.get(name)
             partition = topic.partition(index) if topic is not None else None
             if found is not None:
-                ends[name, index] = found.high_watermark
+                ends[TopicPartition(name, index)] = found.high_watermark
             elif partition is not None and partition.leader >= 0:
-                remote[partition.leader].append((name, index))
+                remote[partition.leader].append(TopicPartition(name, index))
         for leader, wanted in remote.items():
             try:
                 for first in range(0, len(wanted), ASK_MAX):
@@ -127,7 +126,7 @@ class GroupLag:
 
         answer = await self._node.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
         return {
-            (topic.name, one.partition_index): one.offset
+            TopicPartition(topic.name, one.partition_index): one.offset
             for topic in answer.topics
             for one in topic.partitions
             if not one.error_code

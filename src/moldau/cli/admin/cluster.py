@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from moldau.cli.admin.reassignment_json import TopicPartition
 from moldau.cli.common import CommandParser, at_terminal, print_json, print_table, run_with_cluster, styled
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster, PartitionMetadata
@@ -148,7 +148,7 @@ def find_status(cluster: Cluster) -> Status:
     topics = cluster.metadata().topics
     described = _described(cluster)
     alive = {member.id for member in described.members if not member.is_fenced}
-    found = {(topic.name, p.partition): p for topic in topics.values() for p in topic.partitions}
+    found = {TopicPartition(topic.name, p.partition): p for topic in topics.values() for p in topic.partitions}
     # While nobody is the controller, nobody could tell of moves: the rest is worth telling at once.
     moving = _reassignments(cluster) if described.controller_id >= 0 else {}
     min_isr = _min_isr(cluster, sorted(topics))
@@ -249,7 +249,7 @@ def _broker_cells(status: Status, member: Member) -> tuple[object, ...]:
 
 def _print_partitions(title: str, partitions: Sequence[TopicPartition], style: str) -> None:
     count = styled(str(len(partitions)), style) if partitions else "0"
-    shown = " ".join(f"{topic}-{index}" for topic, index in partitions[:_LISTED_MAX])
+    shown = " ".join(map(str, partitions[:_LISTED_MAX]))
     more = f" and {len(partitions) - _LISTED_MAX} more" if len(partitions) > _LISTED_MAX else ""
     print(f"{title}: {count}" + (f" ({shown}{more})" if partitions else ""))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from moldau.cli.common import CommandParser, connect, print_json, run
 from moldau.errors import ConfigError, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 _EXAMPLE = """\
 echo '{{"partitions": [{{"topic": "orders", "partition": 0, "offset": 42}}], "version": 1}}' > offsets.json
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-delete-records") 
     return run(prog, work)
 
 
-def read_offsets(path: str) -> dict[tuple[str, int], int]:
+def read_offsets(path: str) -> dict[TopicPartition, int]:
     """The file's offsets, one per partition; ConfigError says what is wrong with the file."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -57,12 +58,12 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
     version = document.get("version", 1) if isinstance(document, dict) else 1
     if version != 1:
         raise ConfigError(f"{path}: version {version} is not supported; 1 is")
-    offsets: dict[tuple[str, int], int] = {}
+    offsets: dict[TopicPartition, int] = {}
     try:
         for entry in document["partitions"]:
-            key = (str(entry["topic"]), int(entry["partition"]))
+            key = TopicPartition(str(entry["topic"]), int(entry["partition"]))
             if key in offsets:
-                raise ConfigError(f"Offset json file contains duplicate topic partitions: {key[0]}-{key[1]}")
+                raise ConfigError(f"Offset json file contains duplicate topic partitions: {key}")
             offsets[key] = int(entry["offset"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

@@ -28,6 +28,7 @@ from moldau.wire.constants import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
@@ -85,7 +86,7 @@ def _print_offsets(cluster: Cluster, args: argparse.Namespace, timestamp: int, i
     from moldau.client import admin
 
     wanted = {
-        (topic.name, p.partition): timestamp
+        TopicPartition(topic.name, p.partition): timestamp
         for topic in cluster.metadata().topics.values()
         if not (args.exclude_internal_topics and (topic.is_internal or topic.name in INTERNAL_TOPICS))
         for p in topic.partitions

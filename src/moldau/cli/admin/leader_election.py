@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moldau.cli.admin.reassignment_json import TopicPartition, names, parse_partitions
+from moldau.cli.admin.reassignment_json import names, parse_partitions
 from moldau.cli.common import CommandParser, load_text, run_with_cluster
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
@@ -57,7 +58,7 @@ def _elect(cluster: Cluster, args: argparse.Namespace) -> int:
 
     partitions: list[TopicPartition] | None = None
     if args.topic is not None:
-        partitions = [(args.topic, args.partition)]
+        partitions = [TopicPartition(args.topic, args.partition)]
     elif args.path_to_json_file is not None:
         partitions = parse_partitions(load_text(args.path_to_json_file))
     kind = ElectionType[args.election_type.upper()]

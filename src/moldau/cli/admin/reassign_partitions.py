@@ -15,7 +15,6 @@ from moldau.cli.admin.reassignment_json import (
     Move,
     Plan,
     Replica,
-    TopicPartition,
     check_executable,
     format_plan,
     names,
@@ -27,6 +26,7 @@ from moldau.cli.admin.reassignment_json import (
 from moldau.cli.common import CommandParser, load_text, run_with_cluster
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster
@@ -148,7 +148,7 @@ def _proposed(
     for topic in sorted({topic for topic, _ in current}):
         old = [ids for (name, _), ids in sorted(current.items()) if name == topic]
         placed = place(hosts, random.randrange(len(hosts) or 1), len(old), len(old[0]))
-        proposed.update({(topic, index): ids for index, ids in enumerate(placed)})
+        proposed.update({TopicPartition(topic, index): ids for index, ids in enumerate(placed)})
     return proposed
 
 
@@ -251,7 +251,7 @@ def _assignment(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition,
     missing = [name for name in wanted if name not in found or found[name].error]
     if missing:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {missing[0]} not found.")
-    return {(name, p.partition): list(p.replicas) for name in wanted for p in found[name].partitions}
+    return {TopicPartition(name, p.partition): list(p.replicas) for name in wanted for p in found[name].partitions}
 
 
 def _current(cluster: Cluster, plan: Plan) -> dict[TopicPartition, list[int]]:

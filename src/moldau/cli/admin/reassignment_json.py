@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from moldau.errors import ConfigError
+from moldau.wire.topic_partition import TopicPartition
 
-TopicPartition = tuple[str, int]
 Replica = tuple[str, int, int]  # topic, partition, broker
 
 ANY_LOG_DIR = "any"
@@ -41,8 +41,8 @@ def parse_plan(text: str) -> Plan:
                 f"for partition {topic}-{index}"
             )
         if (topic, index) in replicas:
-            twice.append((topic, index))
-        replicas[topic, index] = ids
+            twice.append(TopicPartition(topic, index))
+        replicas[TopicPartition(topic, index)] = ids
         named = zip(ids, dirs, strict=True)
         log_dirs.update({(topic, index, broker): path for broker, path in named if path != ANY_LOG_DIR})
     if twice:
@@ -76,7 +76,10 @@ def parse_partitions(text: str) -> list[TopicPartition]:
     """`{"partitions": [{"topic": …, "partition": …}]}`, the file of `kafka-leader-election`"""
     if "partitions" not in _document(text):
         raise ConfigError('Replica election data is missing "partitions" field')
-    found = [(_field(each, "topic", str), _field(each, "partition", int)) for each in _entries(text, "partitions")]
+    found = [
+        TopicPartition(_field(each, "topic", str), _field(each, "partition", int))
+        for each in _entries(text, "partitions")
+    ]
     if _duplicates(found):
         raise ConfigError(f"Replica election data contains duplicate partitions: {names(_duplicates(found))}")
     return found
@@ -116,7 +119,7 @@ def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, tuple[
 
 
 def names(partitions: Iterable[TopicPartition], separator: str = ",") -> str:
-    return separator.join(f"{topic}-{index}" for topic, index in sorted(set(partitions)))
+    return separator.join(map(str, sorted(set(partitions))))
 
 
 def _entries(text: str, name: str) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from moldau.cli.common import (
 )
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.constants import INTERNAL_TOPICS, ResourceType
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata
@@ -259,9 +260,10 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
     for topic in topics:
         entries = configs[topic.name]
         shown = [
-            (p, moving.get((topic.name, p.partition)))
+            (p, move)
             for p in topic.partitions
-            if _is_shown(args, p, entries, live, moving.get((topic.name, p.partition)))
+            for move in [moving.get(TopicPartition(topic.name, p.partition))]
+            if _is_shown(args, p, entries, live, move)
         ]
         overrides = {entry.name: entry.value for entry in entries if not entry.is_default}
         if args.topics_with_overrides:
@@ -276,7 +278,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         print_json(described)
 
 
-def _reassignments(cluster: Cluster) -> dict[tuple[str, int], Reassignment]:
+def _reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
     """Of all topics: there are few of them, and tens of thousands of partitions to ask about perhaps."""
     from moldau.client.cluster_admin import list_reassignments
 

@@ -35,10 +35,11 @@ from moldau.cli.coordination.reset_offsets import (
 )
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import LATEST
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.cli.coordination.reset_offsets import Offsets
-    from moldau.client.cluster import Cluster, TopicPartition
+    from moldau.client.cluster import Cluster
     from moldau.client.groups import CommittedOffset, GroupDescription, Member
 
 _ACTIONS = ("--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets", "--validate-regex")
@@ -413,7 +414,7 @@ def _delete_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
                 named_partitions(cluster, [argument]) if ":" in argument else all_partitions(cluster, argument)
             )
         except KafkaError as error:
-            results[argument, -1] = error
+            results[TopicPartition(argument, -1)] = error
     if partitions:
         results |= groups.delete_offsets(cluster, group, partitions)
     failed = any(results.values())

@@ -11,8 +11,9 @@ from moldau.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
     from moldau.cli.coordination.reset_offsets import Offsets
-    from moldau.client.cluster import Cluster, TopicPartition
+    from moldau.client.cluster import Cluster
     from moldau.client.groups import GroupDescription
+    from moldau.wire.topic_partition import TopicPartition
 
 NOTHING = "-"  # in a column that has no value
 _TIMEOUT_MS = 30_000

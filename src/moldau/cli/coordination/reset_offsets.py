@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from moldau.cli.common import load_text, missing_topic, warn
 from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.constants import EARLIEST, LATEST
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster, TopicPartition
+    from moldau.client.cluster import Cluster
 
     Offsets = dict[TopicPartition, int]
 
@@ -66,7 +67,7 @@ def read_plan(path: str, groups: Sequence[str]) -> dict[str, Offsets]:
         except (IndexError, ValueError):
             columns = "topic,partition,offset" if len(groups) == 1 else "group,topic,partition,offset"
             raise ConfigError(f"{path}, line {number}: expected {columns}") from None
-        plan.setdefault(group, {})[topic, partition] = offset
+        plan.setdefault(group, {})[TopicPartition(topic, partition)] = offset
     return plan
 
 
@@ -89,7 +90,7 @@ def named_partitions(cluster: Cluster, arguments: Iterable[str]) -> list[TopicPa
             partitions += all_partitions(cluster, topic)
             continue
         try:
-            partitions += [(topic, int(number)) for number in numbers.split(",")]
+            partitions += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
         except ValueError:
             raise ConfigError(f"--topic {argument}: expected a topic and partitions, like orders:0,1,2") from None
     return partitions
@@ -99,13 +100,13 @@ def all_partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
     found = cluster.metadata([topic]).topics.get(topic)
     if found is None or found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise missing_topic(cluster, topic)
-    return [(topic, p.partition) for p in found.partitions]
+    return [TopicPartition(topic, p.partition) for p in found.partitions]
 
 
 def leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Offsets:
     """The leader of each partition that exists; -1 where there is none at the moment."""
     topics = cluster.metadata(sorted({topic for topic, _ in partitions})).topics.values()
-    return {(topic.name, p.partition): p.leader for topic in topics for p in topic.partitions}
+    return {TopicPartition(topic.name, p.partition): p.leader for topic in topics for p in topic.partitions}
 
 
 def require_leaders(cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
@@ -115,7 +116,7 @@ def require_leaders(cluster: Cluster, partitions: Sequence[TopicPartition]) -> N
         (ErrorCode.LEADER_NOT_AVAILABLE, "have no leader", [tp for tp in partitions if known.get(tp, 0) < 0]),
     ):
         if wrong:
-            names = ",".join(f"{topic}-{partition}" for topic, partition in wrong)
+            names = ",".join(map(str, wrong))
             raise KafkaError(code, f'The partitions "{names}" {words}')
 
 
@@ -146,12 +147,12 @@ def plan_reset(
 
 def shifted(current: Offsets, partitions: Iterable[TopicPartition], by: int) -> Offsets:
     requested: Offsets = {}
-    for topic, partition in partitions:
-        if (topic, partition) not in current:
+    for partition in partitions:
+        if partition not in current:
             raise ConfigError(
-                f"Cannot shift offset for partition {topic}-{partition} since there is no current committed offset"
+                f"Cannot shift offset for partition {partition} since there is no current committed offset"
             )
-        requested[topic, partition] = current[topic, partition] + by
+        requested[partition] = current[partition] + by
     return requested
 
 
@@ -163,7 +164,7 @@ def within_logs(cluster: Cluster, requested: Offsets) -> Offsets:
 
 
 def _clamp(partition: TopicPartition, offset: int, start: int, end: int) -> int:
-    name = f"topic partition {partition[0]}-{partition[1]}"
+    name = f"topic partition {partition}"
     if offset > end:
         warn(f"WARN New offset ({offset}) is higher than latest offset for {name}. Value will be set to {end}")
         return end
@@ -188,6 +189,6 @@ def log_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], timestam
     wanted = dict.fromkeys(partitions, timestamp)
     for tp, result in (admin.list_offsets(cluster, wanted) if wanted else {}).items():
         if isinstance(result, KafkaError):
-            raise KafkaError(result.code, f"Error getting offset of topic partition {tp[0]}-{tp[1]}: {result}")
+            raise KafkaError(result.code, f"Error getting offset of topic partition {tp}: {result}")
         offsets[tp] = result.offset
     return offsets

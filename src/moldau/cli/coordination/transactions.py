@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from moldau.cli.common import CommandParser, missing_topic, print_json, print_tabbed, run_with_cluster
 from moldau.errors import ConfigError, ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster, TopicPartition
+    from moldau.client.cluster import Cluster
     from moldau.client.transactions import ProducerState, TransactionDescription
 
 _EXAMPLE = """\
@@ -111,7 +112,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         found.timeout_ms,
         started,
         None if started is None else _now_ms() - started,
-        ",".join(f"{topic}-{partition}" for topic, partition in found.partitions),
+        ",".join(map(str, found.partitions)),
     )
     _print(
         args,
@@ -133,7 +134,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
 def _describe_producers(cluster: Cluster, args: argparse.Namespace) -> None:
     from moldau.client import transactions
 
-    partition = (args.topic, args.partition)
+    partition = TopicPartition(args.topic, args.partition)
     found = transactions.describe_producers(cluster, [partition], broker_id=args.broker_id)[partition]
     if isinstance(found, KafkaError):
         where = "leader" if args.broker_id is None else f"broker {args.broker_id}"
@@ -155,7 +156,7 @@ def _describe_producers(cluster: Cluster, args: argparse.Namespace) -> None:
 def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
     from moldau.client import transactions
 
-    partition = (args.topic, args.partition)
+    partition = TopicPartition(args.topic, args.partition)
     if args.start_offset is not None:
         producer = _producer_at(cluster, partition, args.start_offset)
         ids = producer.producer_id, producer.producer_epoch, producer.coordinator_epoch
@@ -215,7 +216,7 @@ def _known_transactions(
 def _producer_at(cluster: Cluster, partition: TopicPartition, start_offset: int) -> ProducerState:
     from moldau.client import transactions
 
-    name = f"{partition[0]}-{partition[1]}"
+    name = str(partition)
     found = transactions.describe_producers(cluster, [partition])[partition]
     if isinstance(found, KafkaError):
         raise _failed(f"validate producer state for partition {name}", found)
@@ -270,14 +271,14 @@ def is_expected(partition: TopicPartition, transaction: TransactionDescription |
 
 def _search(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
     if args.partition is not None:
-        return [(args.topic, args.partition)]
+        return [TopicPartition(args.topic, args.partition)]
     if args.broker_id is not None:
         cluster.broker(args.broker_id)  # fails for one that is not there: it would have no partitions either
     topics = cluster.metadata(None if args.topic is None else [args.topic]).topics
     if args.topic is not None and topics[args.topic].error:
         raise missing_topic(cluster, args.topic)
     return [
-        (topic.name, p.partition)
+        TopicPartition(topic.name, p.partition)
         for topic in topics.values()
         for p in topic.partitions
         if args.broker_id is None or args.broker_id in p.replicas
@@ -293,7 +294,7 @@ def _producers(
         batch = partitions[start : start + _PARTITIONS_MAX]
         for partition, found in transactions.describe_producers(cluster, batch, broker_id=broker_id).items():
             if isinstance(found, KafkaError):
-                raise _failed(f"describe producers of partition {partition[0]}-{partition[1]}", found)
+                raise _failed(f"describe producers of partition {partition}", found)
             yield from ((partition, producer) for producer in found)
 
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.group import Group, GroupType
 from moldau.coordinators.offsets.records import NO_EXPIRY, OffsetCommitKey, OffsetCommitValue
-from moldau.coordinators.offsets.table import TopicPartition
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard

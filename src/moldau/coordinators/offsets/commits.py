@@ -11,6 +11,7 @@ from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.offsets.records import NO_EXPIRY, OffsetCommitKey, OffsetCommitValue
 from moldau.coordinators.offsets.table import NO_PRODUCER
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Fetched(NamedTuple):
     metadata: str = ""
 
 
-def fetchable(shard: GroupShard, group_id: str) -> list[tuple[str, int]]:
+def fetchable(shard: GroupShard, group_id: str) -> list[TopicPartition]:
     """The partitions of which the group has an offset, in no order."""
     return [partition for partition, _ in shard.offsets.of_group(group_id)] if group_id in shard.groups else []
 

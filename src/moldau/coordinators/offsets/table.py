@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from moldau.coordinators.offsets.records import OffsetCommitKey, OffsetCommitValue
-
-TopicPartition = tuple[str, int]
+from moldau.wire.topic_partition import TopicPartition
 
 NO_PRODUCER = -1
 
@@ -60,13 +59,13 @@ class OffsetTable:
             self._close(key, producer_id)
             if not committed:
                 continue
-            current = self._committed.get(key.group, {}).get((key.topic, key.partition))
+            current = self._committed.get(key.group, {}).get(TopicPartition(key.topic, key.partition))
             if current is None or current.order < entry.order:
                 self._set(key, entry)
 
     def _set(self, key: OffsetCommitKey, entry: _Entry) -> None:
         offsets = self._committed.setdefault(key.group, {})
-        partition = (key.topic, key.partition)
+        partition = TopicPartition(key.topic, key.partition)
         if partition not in offsets:
             self._topics[key.topic] += 1
         offsets[partition] = entry
@@ -75,12 +74,12 @@ class OffsetTable:
         pending = self._pending.setdefault(producer_id, {})
         if key not in pending:
             self._topics[key.topic] += 1
-            producers = self._open.setdefault(key.group, {}).setdefault((key.topic, key.partition), set())
-            producers.add(producer_id)
+            partition = TopicPartition(key.topic, key.partition)
+            self._open.setdefault(key.group, {}).setdefault(partition, set()).add(producer_id)
         pending[key] = entry
 
     def _remove(self, key: OffsetCommitKey) -> None:
-        partition = (key.topic, key.partition)
+        partition = TopicPartition(key.topic, key.partition)
         offsets = self._committed.get(key.group, {})
         if offsets.pop(partition, None) is not None:
             self._forget_topic(key.topic)
@@ -94,10 +93,11 @@ class OffsetTable:
         """The producer has nothing pending for this key any more."""
         self._forget_topic(key.topic)
         of_group = self._open[key.group]
-        producers = of_group[key.topic, key.partition]
+        partition = TopicPartition(key.topic, key.partition)
+        producers = of_group[partition]
         producers.remove(producer_id)
         if not producers:
-            del of_group[key.topic, key.partition]
+            del of_group[partition]
             if not of_group:
                 del self._open[key.group]
 
@@ -109,7 +109,7 @@ class OffsetTable:
     # -- reading
 
     def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
-        entry = self._committed.get(group_id, {}).get((topic, partition))
+        entry = self._committed.get(group_id, {}).get(TopicPartition(topic, partition))
         return entry.value if entry is not None else None
 
     def of_group(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
@@ -121,7 +121,7 @@ class OffsetTable:
 
     def holds(self, key: OffsetCommitKey) -> bool:
         """Whether there is such an offset, current or pending."""
-        partition = (key.topic, key.partition)
+        partition = TopicPartition(key.topic, key.partition)
         return partition in self._committed.get(key.group, {}) or partition in self._open.get(key.group, {})
 
     def has_any(self, group_id: str) -> bool:

@@ -37,6 +37,7 @@ from typing import NamedTuple
 from moldau.coordinators.effects import NothingChanged
 from moldau.coordinators.transactions.records import PartitionsSchema, TransactionLogValue
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.topic_partition import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -48,8 +49,6 @@ PARTITIONS_BYTES_MAX = 512 * 1024
 """Of one transaction, in its record: a record has to fit into `message.max.bytes` (1 MiB unless somebody set it)."""
 PARTITIONS_MAX = 10_000
 """Of one transaction: they are sorted and written again whenever one more comes, which takes this many 10 ms."""
-
-TopicPartition = tuple[str, int]
 
 
 class ProducerIdNeeded(NothingChanged):
@@ -376,7 +375,11 @@ class Transaction:
             value.producer_epoch,
             value.transaction_timeout_ms,
             State(value.transaction_status),
-            {(one.topic, index) for one in value.transaction_partitions or () for index in one.partition_ids},
+            {
+                TopicPartition(one.topic, index)
+                for one in value.transaction_partitions or ()
+                for index in one.partition_ids
+            },
             value.transaction_start_timestamp_ms,
             value.transaction_last_update_timestamp_ms,
             value.client_transaction_version,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from moldau.client.cluster import Cluster, TopicMetadata, TopicPartition
+from moldau.client.cluster import Cluster, TopicMetadata
 from moldau.client.connection import to_error
 from moldau.errors import RETRIABLE, ErrorCode, KafkaError
 from moldau.spark.columns.encode import Batch, seal
@@ -32,6 +32,7 @@ from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import decode_records, encode_batch, read_header
 from moldau.wire.primitives import Buffer, write_string
+from moldau.wire.topic_partition import TopicPartition
 
 IN_FLIGHT_MAX = 5
 # Non-flexible, with messages for refused records, in every Kafka since 2.4; it takes part in classic transactions.
@@ -118,7 +119,7 @@ class Producer:
 
     def send(self, topic: str, batches: Sequence[Batch]) -> None:
         """Queue and send; returns with the last requests on their way."""
-        partitions = {(topic, batch.partition) for batch in batches}
+        partitions = {TopicPartition(topic, batch.partition) for batch in batches}
         new = sorted(partitions - self._sequences.keys())
         if new:
             self._enlist(new)
@@ -126,7 +127,7 @@ class Producer:
             self._alone.update(dict.fromkeys(new, 1))
         deadline = time.monotonic() + self._options.delivery_timeout_ms / 1000
         for batch in batches:
-            self._queue((topic, batch.partition), batch, deadline)
+            self._queue(TopicPartition(topic, batch.partition), batch, deadline)
         while self._queues:
             self._post_round()
 
@@ -228,7 +229,7 @@ class Producer:
             return self._lost(leader, error)
         batches = requests.popleft().batches
         failures = [
-            _Failure(batches[topic.name, result.index], to_error(result.error_code, _words(result)))
+            _Failure(batches[TopicPartition(topic.name, result.index)], to_error(result.error_code, _words(result)))
             for topic in answer.responses
             for result in topic.partition_responses
             if result.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)

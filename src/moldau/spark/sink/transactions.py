@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, TopicPartition, by_topic
+from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
 from moldau.client.connection import Connection, to_error
 from moldau.errors import RETRIABLE, UNREACHABLE, ErrorCode, KafkaError
 from moldau.spark.connections import REACH_HINT
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 from moldau.wire.primitives import write_string
+from moldau.wire.topic_partition import TopicPartition
 
 _VERSIONS = {  # the last before KIP-890 gave clients another way
     ApiKey.INIT_PRODUCER_ID: 4,

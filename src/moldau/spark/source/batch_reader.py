@@ -15,6 +15,7 @@ from moldau.spark.source.pushdown import Pruning
 from moldau.spark.source.read_options import ReadOptions
 from moldau.spark.source.read_plan import OffsetRange
 from moldau.wire.constants import LATEST
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 
@@ -60,11 +61,12 @@ class TopicReader(DataSourceReader):
         timestamp_ms = self._pruning.timestamp_ms
         if timestamp_ms is None:
             return left
-        found = topics.at({(part.topic, part.partition): timestamp_ms for part in left})
+        found = topics.at({TopicPartition(part.topic, part.partition): timestamp_ms for part in left})
         # No record that late (-1): none before the end, which was asked for earlier.
         firsts = {tp: offset for tp, offset in found.items() if offset >= 0}
         return [
-            part._replace(start=max(part.start, firsts.get((part.topic, part.partition), part.end))) for part in left
+            part._replace(start=max(part.start, firsts.get(TopicPartition(part.topic, part.partition), part.end)))
+            for part in left
         ]
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import TopicPartition
 from moldau.spark.source.offsets import Offsets, StreamOffset
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import uuid_to_text
 
 

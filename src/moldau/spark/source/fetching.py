@@ -33,6 +33,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.constants import EARLIEST, EARLIEST_LOCAL, LATEST, IsolationLevel
 from moldau.wire.fetch import FetchPartitionResult, parse_fetch_response
 from moldau.wire.messages import Schema, ms
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ class _Source:
         raise to_error(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def _offset_at(self, timestamp: int) -> int:
-        partition = (self._wanted.topic, self._wanted.partition)
+        partition = TopicPartition(self._wanted.topic, self._wanted.partition)
         found = list_offsets(self._cluster, {partition: timestamp})[partition]
         if isinstance(found, KafkaError):
             raise found

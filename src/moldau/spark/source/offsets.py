@@ -26,9 +26,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import TopicPartition, by_topic
+from moldau.client.cluster import by_topic
 from moldau.errors import ConfigError
 from moldau.wire.constants import EARLIEST, LATEST
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import uuid_from_text, uuid_to_text
 
 Offsets = Mapping[TopicPartition, int]
@@ -93,7 +94,7 @@ def _number_notes(name: str, numbers: Offsets) -> list[str]:
 def _numbers(texts: Mapping[str, str]) -> dict[TopicPartition, int]:
     """`0:100 1:0` of each topic."""
     return {
-        (topic, _index(int(index))): int(number)
+        TopicPartition(topic, _index(int(index))): int(number)
         for topic, text in texts.items()
         for index, _, number in (pair.partition(":") for pair in text.split(" "))
     }
@@ -132,7 +133,9 @@ def parse_timestamps(option: str, text: str) -> dict[TopicPartition, int]:
 
 def parse_partitions(option: str, text: str) -> tuple[TopicPartition, ...]:
     try:
-        partitions = {(topic, _index(index)) for topic, indexes in json.loads(text).items() for index in indexes}
+        partitions = {
+            TopicPartition(topic, _index(index)) for topic, indexes in json.loads(text).items() for index in indexes
+        }
     except _MALFORMED:
         partitions = set()
     if not partitions:
@@ -158,7 +161,7 @@ def limited(start: Offsets, end: Offsets, rows_max: int) -> dict[TopicPartition,
 
 def _offsets(value: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     return {
-        (topic, _index(int(index))): _whole(offset)
+        TopicPartition(topic, _index(int(index))): _whole(offset)
         for topic, offsets in value.items()
         for index, offset in offsets.items()
     }

@@ -16,7 +16,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from moldau.client.admin import OffsetInfo, epoch_end_offsets, list_offsets
-from moldau.client.cluster import Cluster, TopicPartition
+from moldau.client.cluster import Cluster
 from moldau.client.connection import to_error
 from moldau.errors import RETRIABLE, ConfigError, ErrorCode, KafkaError
 from moldau.spark.connections import ask_patiently
@@ -24,6 +24,7 @@ from moldau.spark.source.offsets import Offsets
 from moldau.spark.source.read_options import Boundary, ReadOptions
 from moldau.spark.source.read_plan import OffsetRange
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 # Long enough for a new topic or a new leader to be known everywhere, short enough for a name that is wrong.
@@ -102,7 +103,7 @@ class TopicOffsets:
             if topic.error and topic.error not in RETRIABLE:
                 raise KafkaError(topic.error, f"topic {topic.name} cannot be read: {to_error(topic.error).message}")
         self.topic_ids = {t.name: t.topic_id for t in topics if t.partitions and t.topic_id != ZERO_UUID}
-        found = {(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
+        found = {TopicPartition(topic.name, partition.partition) for topic in topics for partition in topic.partitions}
         return found.intersection(subscription.partitions) if subscription.partitions else found
 
     def resolve(self, boundary: Boundary, there: Collection[TopicPartition], latest_without_match: bool) -> Offsets:
@@ -191,7 +192,7 @@ def _answered(answers: Mapping[TopicPartition, R | KafkaError], what: str) -> di
     found: dict[TopicPartition, R] = {}
     for (topic, index), answer in answers.items():
         if not isinstance(answer, KafkaError):
-            found[topic, index] = answer
+            found[TopicPartition(topic, index)] = answer
         elif answer.code not in _GONE:
             raise KafkaError(answer.code, f"{what} of {topic}-{index} cannot be had: {answer.message}")
     return found
@@ -205,4 +206,4 @@ def _other_partitions(boundary: Boundary, given: Iterable[TopicPartition], there
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions))
+    return ", ".join(map(str, sorted(partitions)))

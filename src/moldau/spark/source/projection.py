@@ -128,11 +128,11 @@ def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:
         share = -(-rows // max(len(ends), 1))
         plan = _plan(read, (column,))._replace(fail_on_data_loss=False)
         values: list[bytes | None] = []
-        for (topic, index), end in sorted(ends.items()):
+        for partition, end in sorted(ends.items()):
             if len(values) >= rows:
                 break
-            start = max(starts.get((topic, index), end), end - share)
-            for batch in read_range(plan, OffsetRange(topic, index, start, end)):
+            start = max(starts.get(partition, end), end - share)
+            for batch in read_range(plan, OffsetRange(*partition, start, end)):
                 values += batch.column(0).to_pylist()
         return values[:rows]
 

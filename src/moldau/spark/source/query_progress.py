@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
 from moldau.spark.source.offsets import StreamOffset
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -92,12 +93,11 @@ def _partitions(source: Mapping[str, Any]) -> Iterable[PartitionProgress]:
     # A batch without news ends where the last one did, and says again which partitions joined that one.
     joined = {} if ended == started else _joined(ended)
     start = {**_offsets(started), **joined}
-    for topic, partition in sorted(end):
-        key = (topic, partition)
-        yield PartitionProgress(topic, partition, start.get(key), end[key], latest.get(key))
+    for key in sorted(end):
+        yield PartitionProgress(key.topic, key.partition, start.get(key), end[key], latest.get(key))
 
 
-def _joined(ended: dict[str, Any]) -> Mapping[tuple[str, int], int]:
+def _joined(ended: dict[str, Any]) -> Mapping[TopicPartition, int]:
     """Nothing of a source that is not ours."""
     try:
         return StreamOffset.from_json(ended).joined
@@ -105,10 +105,10 @@ def _joined(ended: dict[str, Any]) -> Mapping[tuple[str, int], int]:
         return {}
 
 
-def _offsets(value: object) -> dict[tuple[str, int], int]:
+def _offsets(value: object) -> dict[TopicPartition, int]:
     topics = _offset_text(value)
     return {
-        (topic, int(partition)): offset
+        TopicPartition(topic, int(partition)): offset
         for topic, offsets in topics.items()
         if isinstance(offsets, dict)
         for partition, offset in offsets.items()

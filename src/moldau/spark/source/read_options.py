@@ -18,6 +18,7 @@ from moldau.spark.options import FORMAT_OPTIONS, Options
 from moldau.spark.source.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
 from moldau.spark.source.read_plan import FETCH_BYTES_DEFAULT
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
+from moldau.wire.topic_partition import TopicPartition
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")  # the first one given counts
@@ -69,7 +70,7 @@ class Subscription(NamedTuple):
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    partitions: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 class Boundary(NamedTuple):
@@ -199,10 +200,10 @@ def _check_order(start: Boundary, end: Boundary) -> None:
         if first is None or last is None:
             continue
         if first.keys() != last.keys():
-            odd = ", ".join(f"{topic}-{index}" for topic, index in sorted(first.keys() ^ last.keys()))
+            odd = ", ".join(map(str, sorted(first.keys() ^ last.keys())))
             raise ConfigError(f"options {start.option} and {end.option} name different partitions: {odd}")
         for (topic, index), position in first.items():
-            if 0 <= last[topic, index] < position:
+            if 0 <= last[TopicPartition(topic, index)] < position:
                 raise ConfigError(f"option {start.option}: {topic}-{index} starts behind its {end.option}")
 
 

@@ -28,7 +28,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from moldau.client.cluster import TopicPartition
 from moldau.client.groups import commit_offsets
 from moldau.errors import ConfigError, DataLossError, MoldauError
 from moldau.spark.connections import borrowed, close_idle
@@ -39,6 +38,7 @@ from moldau.spark.source.planning import TopicOffsets, split
 from moldau.spark.source.projection import RowReader
 from moldau.spark.source.read_options import ReadOptions
 from moldau.spark.source.read_plan import OffsetRange
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 # A group that shows a query's positions must not hold the query up.
@@ -157,9 +157,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         self._ends = self._topics.settled(self._ends, options.start.offsets or {})
         starts = self._topics.resolve(options.start, self._ends, options.latest_without_match)
-        for (topic, index), offset in (options.start.offsets or {}).items():
-            if offset > self._ends.get((topic, index), offset):
-                raise ConfigError(f"option {options.start.option}: {topic}-{index} has no offset {offset} yet")
+        for partition, offset in (options.start.offsets or {}).items():
+            if offset > self._ends.get(partition, offset):
+                raise ConfigError(f"option {options.start.option}: {partition} has no offset {offset} yet")
         # What was the latest offset when the ends were asked for may be less than it is now.
         return {tp: min(offset, self._ends[tp]) for tp, offset in starts.items()}
 

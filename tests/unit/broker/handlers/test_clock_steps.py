@@ -20,6 +20,7 @@ from moldau.coordinators.transactions.shard import AddPartitions, InitProducerId
 from moldau.coordinators.transactions.transaction import State
 from moldau.metadata.image import PartitionImage
 from moldau.wire.messages import ms
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.broker.handlers.test_handlers_groups import Group
 from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
@@ -66,7 +67,7 @@ async def open_transaction(broker: OfflineBroker, name: str, timeout_ms: int, pr
     transactions = broker.node.transactions
     request = InitProducerId(name, timeout_ms, fresh_id=producer_id)
     told = transactions.ask(name, lambda shard, reply, now_ms: shard.init_producer_id(reply, request, now_ms))
-    added = AddPartitions(name, told.producer, [("t", 0)], 2)
+    added = AddPartitions(name, told.producer, [TopicPartition("t", 0)], 2)
     transactions.ask(name, lambda shard, reply, now_ms: shard.add_partitions(reply, added, now_ms))
 
 

@@ -22,6 +22,7 @@ from moldau.broker.monitoring.metrics_table import HISTOGRAMS, METRICS
 from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, request_schema
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.broker.offline import OfflineBroker, StartOffline, until
 
 
@@ -138,7 +139,7 @@ async def test_other_brokers_are_asked_for_the_ends_of_some_partitions_at_a_time
 ) -> None:
     node = offline_broker.node
     await offline_broker.create("t", partitions=7)
-    wanted = [("t", index) for index in range(7)]
+    wanted = [TopicPartition("t", index) for index in range(7)]
     asked: list[list[int]] = []
 
     async def ask(_: int, key: ApiKey, build: Callable[[Schema], Any], **__: Any) -> Any:

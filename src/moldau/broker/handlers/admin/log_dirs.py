@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.errors import ErrorCode
-from moldau.log.manager import DirDescription, TopicPartition
+from moldau.log.manager import DirDescription
 from moldau.wire.messages import Schema, error, ms
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
@@ -25,7 +26,7 @@ def handle_describe_log_dirs(node: BrokerNode, context: RequestContext, request:
     def answer() -> Any:
         asked: set[TopicPartition] | None = None
         if request.topics is not None:
-            asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+            asked = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
         return schema.DescribeLogDirsResponse(
             throttle_time=ms(0),
             error_code=error(ErrorCode.NONE),

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.handlers.admin.broker_requests import machine_of, run_everywhere
 from moldau.broker.handlers.admin.changes import error_of, repeated
 from moldau.broker.turns import Work
-from moldau.cluster.elections import ElectionType, Outcomes, TopicPartition
+from moldau.cluster.elections import ElectionType, Outcomes
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.topics import check_partition_count
 from moldau.wire.messages import error, ms
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
@@ -36,7 +37,7 @@ async def handle_elect_leaders(node: BrokerNode, context: RequestContext, reques
     schema = context.schema
     asked = None
     if request.topic_partitions is not None:
-        asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
+        asked = [TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     code, outcomes = ErrorCode.NONE, Outcomes()
     try:
         check_partition_count(len(asked or ()))
@@ -93,7 +94,9 @@ async def handle_alter_partition_reassignments(node: BrokerNode, context: Reques
     schema = context.schema
     allow_change = getattr(request, "allow_replication_factor_change", True)
     asked = [
-        ((topic.name, part.partition_index), part.replicas) for topic in request.topics for part in topic.partitions
+        (TopicPartition(topic.name, part.partition_index), part.replicas)
+        for topic in request.topics
+        for part in topic.partitions
     ]
     duplicates = repeated(partition for partition, _ in asked)
     targets: dict[TopicPartition, Sequence[int] | None] = {

@@ -37,6 +37,7 @@ from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import UNREACHABLE, ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.offset_commit import encode_commit_response
+from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _check_producer(partition: Partition, request: Any) -> None:
 def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     existing, refusals = yield from _sort_out(node, request.topics)
-    partitions = [(name, one.partition_index) for name, _, one in existing]
+    partitions = [TopicPartition(name, one.partition_index) for name, _, one in existing]
 
     codes: list[ErrorCode] = []
     try:
@@ -223,7 +224,7 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
 
 
 def _delete_some(
-    group_id: str, partitions: Sequence[tuple[str, int]], shard: GroupShard, waiter: Waiter, _: int
+    group_id: str, partitions: Sequence[TopicPartition], shard: GroupShard, waiter: Waiter, _: int
 ) -> Effects:
     return delete_offsets(shard, waiter, group_id, partitions)
 

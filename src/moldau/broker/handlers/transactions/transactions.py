@@ -16,9 +16,10 @@ from moldau.broker.coordination.transaction_coordinator import ask_with_id
 from moldau.broker.coordination.txn_markers import write_marker
 from moldau.broker.turns import Work
 from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity, TopicPartition
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
+from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
@@ -84,7 +85,7 @@ async def _add_each(
     verify_only: bool = False,
 ) -> dict[TopicPartition, ErrorCode]:
     """All the partitions or none: where one does not exist, the others are not attempted."""
-    places = ((topic.name, index) for topic in topics for index in topic.partitions)
+    places = (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
     wanted = [one async for one in node.turns.each(places)]
     missing = {one async for one in node.turns.each(wanted) if not _exists(node, one)}
     if missing:
@@ -147,7 +148,7 @@ def _topic_results(
     for topic in topics:
         results = []
         for index in topic.partitions:
-            code = _code_for(context, codes[(topic.name, index)])
+            code = _code_for(context, codes[TopicPartition(topic.name, index)])
             results.append(schema.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
             yield
         told.append(schema.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=tuple(results)))
@@ -161,7 +162,7 @@ async def handle_add_offsets_to_txn(node: BrokerNode, context: RequestContext, r
     """The group's partition of `__consumer_offsets` becomes part of the transaction, as any other."""
     try:
         await node.groups.ready()
-        where = (node.groups.topic, node.groups.partition_for(request.group_id))
+        where = TopicPartition(node.groups.topic, node.groups.partition_for(request.group_id))
         producer = Identity(request.producer_id, request.producer_epoch)
         code = await _add(node, AddPartitions(request.transactional_id, producer, [where], version=0))
     except KafkaError as failure:
