@@ -153,7 +153,7 @@ def test_a_test_chooses_its_topic_and_gets_a_producer_and_a_consumer(pytester: p
     )
     result = pytester.runpytest_subprocess("-q", "--strict-markers")
     result.assert_outcomes(passed=2, errors=2)
-    result.stdout.fnmatch_lines(["*kafka_topic takes partitions=* and config=*", "*did you mean retention.ms?*"])
+    result.stdout.fnmatch_lines(["*kafka_topic accepts only partitions=* and config=*", "*did you mean retention.ms?*"])
     assert "src/moldau" not in result.stdout.str()  # no traceback through ours
 
 

@@ -185,7 +185,7 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log() -> None:
     ("count", "config", "words"),
     [
         (0, {}, "1 to 100"),
-        (3, {"listeners": "PLAINTEXT://:9092"}, "listeners: each broker"),
+        (3, {"listeners": "PLAINTEXT://:9092"}, "listeners: cannot be set"),
         (3, {"auto.create.topics.enabled": "true"}, "did you mean auto.create.topics.enable"),
     ],
 )
