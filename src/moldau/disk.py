@@ -17,6 +17,9 @@ import shutil
 from os import fsync, ftruncate, pread, pwrite
 from typing import NamedTuple, Protocol
 
+TEMPORARY_SUFFIX = ".tmp"
+"""Of a file that is about to replace another; a crash may leave it behind."""
+
 AnyPath = str | os.PathLike[str]
 Data = bytes | bytearray | memoryview
 
@@ -275,7 +278,7 @@ def write_file(disk: Disk, path: AnyPath, data: bytes, *, sync: bool = False) ->
 
 def replace_file(disk: Disk, path: AnyPath, data: bytes, *, sync: bool = True) -> None:
     """Replaces a file in one step: a crash leaves the old content or the new one."""
-    temporary = f"{os.fspath(path)}.tmp"
+    temporary = os.fspath(path) + TEMPORARY_SUFFIX
     write_file(disk, temporary, data, sync=sync)
     disk.rename(temporary, path)
     if sync:

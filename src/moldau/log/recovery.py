@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from moldau.config.topic import TopicConfig
-from moldau.disk import Disk
+from moldau.disk import TEMPORARY_SUFFIX, Disk
 from moldau.errors import CorruptRecordError, KafkaError
 from moldau.log.checkpoints import (
     CorruptCheckpointError,
@@ -48,6 +48,7 @@ from moldau.log.partition_log import LogContext, LogParts, PartitionLog
 from moldau.log.producer_state import ProducerState
 from moldau.log.replay import rebuild_producer_state, replay_batch
 from moldau.log.segment import Segment, scan
+from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, check_batch
 from moldau.wire.uuids import ZERO_UUID
 
@@ -275,7 +276,7 @@ class _Loader:
     def _recover_segment(self, segment: Segment, offset_limit: int) -> tuple[int, bool]:
         """Checks every batch, builds the rest again; returns the end offset and whether all was valid."""
         segment.reset_indexes()
-        segment.txn_index.reset()
+        aborted_txns: list[AbortedTxn] = []
         next_offset = segment.base_offset
         valid_bytes = last_position = 0
         try:
@@ -287,7 +288,7 @@ class _Loader:
                         f"leader epoch {header.leader_epoch} at offset {header.base_offset} follows {self.last_epoch}"
                     )
                 self.last_epoch = max(self.last_epoch, header.leader_epoch)
-                replay_batch(self.producers, header, batch, segment.txn_index)
+                replay_batch(self.producers, header, batch, aborted_txns)
                 if header.leader_epoch > self.epochs.latest:
                     self.epochs.assign(header.leader_epoch, header.base_offset)
                 last_position = segment.index_batch(header, position, last_position)
@@ -299,6 +300,7 @@ class _Loader:
         if not is_whole:
             segment.cut(valid_bytes)
         segment.write_indexes()
+        segment.txn_index.replace(aborted_txns)
         return next_offset, is_whole
 
     # -- both
@@ -358,7 +360,7 @@ def _list_files(disk: Disk, directory: Path) -> _Found:
     found = _Found()
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
+        if suffix in (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX):
             disk.remove(directory / name)
         elif not stem.isdecimal():
             continue  # not a segment's

@@ -19,7 +19,7 @@ from moldau.log.producer_state import (
     read_marker,
 )
 from moldau.log.segment import Segment, scan
-from moldau.log.txn_index import TxnIndex
+from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -76,16 +76,16 @@ def _replay(state: ProducerState, segments: Sequence[Segment], upto_offset: int)
 
 
 def replay_batch(
-    state: ProducerState, header: BatchHeader, batch: bytes | memoryview, txn_index: TxnIndex | None = None
+    state: ProducerState, header: BatchHeader, batch: bytes | memoryview, aborted_txns: list[AbortedTxn] | None = None
 ) -> None:
-    """Takes a batch from the log into the state; with `txn_index`, an abort is written there again."""
+    """Takes a batch from the log into the state; a transaction that it aborts is added to `aborted_txns`."""
     if header.producer_id >= 0:
         if not header.is_control:
             state.append(header, header.base_offset)
         elif (marker := read_marker(batch, header)) is not None:
             aborted = state.aborted_by(header, marker, header.base_offset)
-            if aborted is not None and txn_index is not None:
-                txn_index.append(aborted)
+            if aborted is not None and aborted_txns is not None:
+                aborted_txns.append(aborted)
             state.append_marker(header, marker, header.base_offset)
     state.end_offset = header.next_offset
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from moldau.disk import Disk, read_file
+from moldau.disk import Disk, read_file, replace_file
 from moldau.log.offset_index import CorruptIndexError
 
 _ENTRY = struct.Struct(">hqqqq")
@@ -94,10 +95,12 @@ class TxnIndex:
                 self._disk.truncate(self.path, self.size)
                 return
 
-    def reset(self) -> None:
-        if self.size:
-            self._disk.truncate(self.path, 0)
-            self.size = 0
+    def replace(self, txns: Sequence[AbortedTxn]) -> None:
+        """Makes these the entries, in one step and durably: the segment may lie below the recovery point."""
+        data = b"".join(_ENTRY.pack(VERSION, *txn) for txn in txns)
+        if data != (read_file(self._disk, self.path) if self.size else b""):
+            replace_file(self._disk, self.path, data)
+        self.size = len(data)
 
     def flush(self) -> None:
         if self.size:

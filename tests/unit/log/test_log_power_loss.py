@@ -11,10 +11,12 @@ from random import Random
 
 import pytest
 
+from moldau.disk import OS_DISK, Disk
 from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import AppendOrigin, read_marker
 from moldau.testing.power_loss import PowerLossDisk
+from moldau.testing.simulation.disk import SimulatedDisk
 from tests.unit.log.log_helpers import (
     NOW_MS,
     TOPIC_ID,
@@ -52,15 +54,7 @@ class Machine:
     def boot(self) -> None:
         self.disk = PowerLossDisk(self.data, self.folder / f"synced-{self.boots}")
         with self.disk.installed():
-            manager = manager_of(self.data, config=self.config, clock=self.clock, single_replica=False)
-            manager.open()
-            if manager.get("t", 0) is None:
-                assert not self.safe_offset
-                manager.create("t", 0, TOPIC_ID, self.config)
-            log = log_of(manager)
-            self.check(log)
-            for _ in range(STEPS):
-                self.step(manager, log)
+            manager = self.run(OS_DISK)
             for each in manager.logs.values():
                 each.close_files()
             manager._unlock()
@@ -68,6 +62,18 @@ class Machine:
         following = self.folder / f"boot-{self.boots}"
         self.disk.left_over(following, None if self.is_strict else self.random)
         self.data = following
+
+    def run(self, disk: Disk) -> LogManager:
+        manager = manager_of(self.data, config=self.config, clock=self.clock, single_replica=False, disk=disk)
+        manager.open()
+        if manager.get("t", 0) is None:
+            assert not self.safe_offset
+            manager.create("t", 0, TOPIC_ID, self.config)
+        log = log_of(manager)
+        self.check(log)
+        for _ in range(STEPS):
+            self.step(manager, log)
+        return manager
 
     # -- what happens
 
@@ -193,6 +199,17 @@ def test_what_was_flushed_survives_any_schedule(tmp_path: Path, seed: int, is_st
     machine = Machine(tmp_path, random, flush_messages=random.choice([1, 1, 5, 2**63 - 1]), is_strict=is_strict)
     for _ in range(BOOTS):
         machine.boot()
+
+
+@pytest.mark.parametrize("is_strict", [True, False], ids=["only what was synced", "and some of the rest"])
+@pytest.mark.parametrize("seed", range(int(os.environ.get("POWER_LOSS_SEEDS", "40"))))
+def test_what_was_flushed_survives_any_schedule_on_a_simulated_disk(seed: int, is_strict: bool) -> None:
+    random = Random(seed)
+    machine = Machine(Path("/"), random, flush_messages=random.choice([1, 1, 5, 2**63 - 1]), is_strict=is_strict)
+    disk = SimulatedDisk()
+    for _ in range(BOOTS):
+        machine.run(disk.mount())
+        disk.lose_power(None if is_strict else random)
 
 
 def test_without_a_flush_nothing_is_left(tmp_path: Path) -> None:
