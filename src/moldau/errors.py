@@ -10,6 +10,7 @@
     └── KafkaError           answered on the wire with its Kafka code; the connection lives on
         ├── CorruptRecordError       a batch that fails its CRC or its own header
         ├── RefusedRecordsError      a batch refused because of some of its records; carries which
+        ├── InvalidRegexError        a pattern that is not RE2's, or that takes too long to match
         ├── OffsetOutOfRangeError    a read outside [log start offset, log end offset]
         ├── OffsetMismatchError      records from a leader that do not continue the follower's log
         ├── DuplicateSequenceError   an idempotent batch already in the log; carries where it is
@@ -238,6 +239,15 @@ class RefusedRecordsError(KafkaError):
     def __init__(self, code: ErrorCode, message: str, indexes: Sequence[int]) -> None:
         super().__init__(code, message)
         self.indexes = indexes
+
+
+class InvalidRegexError(KafkaError):
+    def __init__(self, pattern: str, reason: str) -> None:
+        super().__init__(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{pattern[:100]}` is not a valid regular expression: {reason}.",
+        )
+        self.reason = reason
 
 
 class OffsetOutOfRangeError(KafkaError):

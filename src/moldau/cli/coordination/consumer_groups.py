@@ -33,7 +33,7 @@ from moldau.cli.coordination.reset_offsets import (
     within_logs,
     write_plan,
 )
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, InvalidRegexError, KafkaError
 from moldau.wire.constants import LATEST
 from moldau.wire.topic_partition import TopicPartition
 
@@ -104,14 +104,15 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
 
 
 def _validate_regex(text: str) -> int:
-    from moldau.cli.coordination.re2_syntax import complaint
+    from moldau.wire.re2 import check_syntax
 
-    reason = complaint(text)
-    if reason is None:
-        print(f"The regular expression `{text}` is valid.")
-        return 0
-    print(f"The regular expression `{text}` is invalid: {reason}.")
-    return 1
+    try:
+        check_syntax(text)
+    except InvalidRegexError as error:
+        print(f"The regular expression `{text}` is invalid: {error.reason}.")
+        return 1
+    print(f"The regular expression `{text}` is valid.")
+    return 0
 
 
 def _list(cluster: Cluster, args: argparse.Namespace) -> int:

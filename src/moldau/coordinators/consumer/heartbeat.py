@@ -23,11 +23,11 @@ from moldau.coordinators.consumer import migration
 from moldau.coordinators.consumer.assignors import Partitions
 from moldau.coordinators.consumer.group import ConsumerGroup
 from moldau.coordinators.consumer.member import LEAVE_STATIC, Member, MemberState, is_within
-from moldau.coordinators.consumer.regex import compile_regex
 from moldau.coordinators.consumer.step import Step
 from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.group import check_size
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.re2 import compile_regex
 
 if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard

@@ -24,8 +24,9 @@ from moldau.coordinators.consumer.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from moldau.coordinators.consumer.regex import MAX_WORK, InvalidRegexError, compile_regex
 from moldau.coordinators.effects import Effects
+from moldau.errors import InvalidRegexError
+from moldau.wire.re2 import MAX_WORK, compile_regex
 
 if TYPE_CHECKING:
     from moldau.coordinators.group_shard import GroupShard

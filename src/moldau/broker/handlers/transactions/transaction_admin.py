@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.broker.turns import Work
-from moldau.coordinators.consumer.regex import compile_regex
 from moldau.coordinators.transactions.transaction import State, Transaction
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
+from moldau.wire.re2 import compile_regex
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext

@@ -1,24 +1,26 @@
-"""Regular expressions of subscriptions: RE2's syntax, matched in linear time, as Kafka's broker does with RE2/J.
+"""RE2's regular expressions, matched in linear time, as Kafka's broker does with RE2/J (`compile_regex`). Commands only
+check their syntax (`check_syntax`).
 
 Python's `re` backtracks: a pattern of twenty characters keeps it busy for years, and patterns come from clients and are
 matched on the broker's one loop. Forbidding the dangerous ones (`(a|a)*`, `.*.*.*x`, …) would forbid good ones, so the
 pattern becomes an automaton instead (Thompson's construction), and each topic name is walked through it once; the sets
 of states met on the way are kept (a lazy DFA). That gives RE2's guarantee at RE2's price: what needs memory of the
-match, backreferences and look-around, is refused. So are word boundaries and Unicode classes: topic names are ASCII.
+match, backreferences and look-around, is not part of its syntax. Word boundaries are, but cannot be matched here.
 
-    alternative  one '|' other                  class  [a-z], [^…], [[:alpha:]], \\d \\w \\s and their negations, '.'
+    alternative  one '|' other                   class  [a-z], [^…], [[:alpha:]], \\d \\w \\s \\pL, negated too, '.'
     repeat       * + ? {n} {n,} {n,m}, lazy too  group  (…), (?:…), (?P<name>…), (?i) and (?i:…)
-    anchors      ^ $ \\A \\z                     quote  \\Q…\\E, \\x41, \\x{41}, \\n and the like
+    anchors      ^ $ \\A \\z \\b \\B               quote  \\Q…\\E, \\x41, \\x{41}, \\n and the like
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import InvalidRegexError
 
 MAX_PATTERN_CHARS = 4_096
 """A topic name has 249 characters; an alternative of many of them still fits."""
@@ -80,14 +82,6 @@ class _Fragment(NamedTuple):
 
 _Piece: TypeAlias = Callable[[], _Fragment]
 """Makes its part of the automaton, anew at each call: a repeat needs several."""
-
-
-class InvalidRegexError(KafkaError):
-    def __init__(self, pattern: str, why: str) -> None:
-        super().__init__(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{pattern[:100]}` is not a valid regular expression: {why}.",
-        )
 
 
 @lru_cache(maxsize=32)
@@ -154,6 +148,18 @@ class Regex:
         self._remembered = 0
 
 
+def _unicode_members(name: str) -> frozenset[str]:
+    """Of a general category, as L or Lu, or of a script: of those that have names, only Latin has ASCII characters."""
+    if name == "Latin":
+        return _POSIX["alpha"]
+    return frozenset(char for char in ALPHABET if unicodedata.category(char).startswith(name))
+
+
+def check_syntax(pattern: str) -> None:
+    """InvalidRegexError for what is not RE2's syntax, though it may be more than this broker can match."""
+    _Parser(pattern).parse()
+
+
 def _closure(states: Iterable[_State], *, at_start: bool = False, at_end: bool = False) -> frozenset[_State]:
     """Where one is without reading anything more: states that read, that accept, or that wait for the end."""
     seen: set[_State] = set()
@@ -199,7 +205,7 @@ class _Parser:
 
     def _next(self) -> str:
         if self._pos >= len(self._pattern):
-            raise self._error("it ends too early")
+            raise self._error("unexpected end of the expression")
         self._pos += 1
         return self._pattern[self._pos - 1]
 
@@ -215,7 +221,7 @@ class _Parser:
     def _alternatives(self) -> _Piece:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._error(f"more than {MAX_DEPTH} nested groups")
+            raise self._error(f"expression nests more than {MAX_DEPTH} groups")
         ignore_case = self._ignore_case
         pieces = [self._sequence()]
         while self._take("|"):
@@ -232,6 +238,8 @@ class _Parser:
                 text = self._pattern[self._pos : end if end >= 0 else None]
                 self._pos += len(text) + 2
                 pieces += [self._reads(self._cased(frozenset(char))) for char in text]
+                if text:
+                    pieces[-1] = self._repeats(pieces[-1])
                 continue
             atom = self._atom()
             if atom is not None:
@@ -245,13 +253,15 @@ class _Parser:
         if char == "[":
             return self._reads(self._cased(self._char_class()))
         if char in "*+?":
-            raise self._error(f"nothing to repeat before {char}")
+            raise self._error(f"missing argument to repetition operator: {char}")
         if char in "^$":
             return lambda: self._single(_State(anchor=char))
         if char == "\\" and (self._peek("A") or self._peek("z")):
             anchor = "^" if self._next() == "A" else "$"
             return lambda: self._single(_State(anchor=anchor))
-        if char == ".":
+        if char == "\\" and (self._take("b") or self._take("B")):
+            return self._word_boundary
+        if char == "." or (char == "\\" and self._take("C")):
             return self._reads(_EVERYTHING)
         return self._reads(self._cased(self._escape() if char == "\\" else frozenset(char)))
 
@@ -260,7 +270,7 @@ class _Parser:
         if self._take("?"):
             flags = self._match(r"([a-zA-Z]*)(-[a-zA-Z]+)?([:)])") or self._match(r"P?<(\w+)(>)()")
             if flags is None or (flags[2] != ">" and not _FLAGS.issuperset(flags[1] + (flags[2] or "-")[1:])):
-                raise self._error("a group of a kind that is not supported")
+                raise self._error("invalid or unsupported Perl syntax")
             if flags[2] != ">":
                 self._ignore_case = "i" in flags[1] or (ignore_case and "i" not in (flags[2] or ""))
                 if flags[3] == ")":
@@ -268,7 +278,7 @@ class _Parser:
         piece = self._alternatives()
         self._ignore_case = ignore_case
         if not self._take(")"):
-            raise self._error("a missing )")
+            raise self._error("missing closing )")
         return piece
 
     def _repeats(self, piece: _Piece) -> _Piece:
@@ -277,13 +287,13 @@ class _Parser:
             return piece
         self._take("?")  # lazy: the same names match
         if re.compile(r"\*|\+|\?|\{\d+,?\d*\}").match(self._pattern, self._pos):
-            raise self._error("a repeat of a repeat")
+            raise self._error("invalid nested repetition operator")
         least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(bounds[0], (0, 0))
         if bounds[1] is not None:
             least = int(bounds[1])
             most = int(bounds[3]) if bounds[3] else None if bounds[2] else least
         if max(least, most or 0) > MAX_REPEAT or (most is not None and most < least):
-            raise self._error(f"repeat {bounds[0]} is out of range")
+            raise self._error(f"invalid repeat count: {bounds[0]}")
         return lambda: self._repeated(piece, least, most)
 
     # -- sets of characters
@@ -293,16 +303,27 @@ class _Parser:
         if char.lower() in _CLASSES:
             members = _CLASSES[char.lower()]
             return members if char.islower() else _EVERYTHING - members
+        if char in "pP":
+            return self._unicode_class(negated=char == "P")
         if char in _ESCAPES:
             return frozenset(_ESCAPES[char])
         if char == "x":
             code = self._match(r"([0-9a-fA-F]{2})|\{([0-9a-fA-F]{1,6})\}")
             if code is None or int(code[1] or code[2], 16) > 0x10FFFF:
-                raise self._error("a bad \\x")
+                raise self._error("invalid escape sequence: \\x")
             return frozenset(chr(int(code[1] or code[2], 16)))
         if char.isalnum():
-            raise self._error(f"\\{char} is not supported")
+            raise self._error(f"invalid escape sequence: \\{char}")
         return frozenset(char)
+
+    def _unicode_class(self, *, negated: bool) -> frozenset[str]:
+        name = self._match(r"([A-Z])|\{(\^?)(\w+)\}")
+        if name is None:
+            raise self._error("invalid character class: \\p")
+        if name[2]:
+            negated = not negated
+        members = _unicode_members(name[1] or name[3])
+        return _EVERYTHING - members if negated else members
 
     def _char_class(self) -> frozenset[str]:
         negated = self._take("^")
@@ -313,7 +334,7 @@ class _Parser:
             posix = self._match(r"\[:(\^?)(\w+):\]")
             if posix is not None:
                 if posix[2] not in _POSIX:
-                    raise self._error(f"unknown class {posix[0]}")
+                    raise self._error(f"invalid character class: {posix[0]}")
                 members |= _EVERYTHING - _POSIX[posix[2]] if posix[1] else _POSIX[posix[2]]
                 continue
             low = self._class_member()
@@ -330,7 +351,7 @@ class _Parser:
 
     def _range(self, low: frozenset[str], high: frozenset[str]) -> set[str]:
         if len(low) != 1 or len(high) != 1 or min(low) > min(high):
-            raise self._error("a bad range in []")
+            raise self._error("invalid character class range")
         return {char for char in ALPHABET if min(low) <= char <= min(high)}
 
     def _cased(self, members: frozenset[str]) -> frozenset[str]:
@@ -350,6 +371,9 @@ class _Parser:
         last = self._new(_State())
         self._new(state).next.append(last)
         return _Fragment(state, last)
+
+    def _word_boundary(self) -> _Fragment:
+        raise self._error("word boundaries are not supported")
 
     def _reads(self, chars: frozenset[str]) -> _Piece:
         return lambda: self._single(_State(chars))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from moldau.coordinators.consumer.regex import MAX_PATTERN_CHARS, InvalidRegexError, Regex, compile_regex
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import ErrorCode, InvalidRegexError, KafkaError
+from moldau.wire.re2 import MAX_PATTERN_CHARS, Regex, compile_regex
 
 _ATOMS = [
     "a",
@@ -66,6 +66,9 @@ def test_the_same_names_match_as_with_python(pattern: str, names: list[str]) -> 
         (r"\Apay\w+\z", {"payments"}),
         (r"(?P<what>orders|payments).*", {"orders-1", "orders-", "payments"}),
         (r"\x61[.]\x{62}", {"a.b"}),
+        (r"\Qorders-1\E*", {"orders-1", "orders-"}),
+        (r"\p{Ll}+\PL[\pN]", {"orders-1"}),
+        (r"\p{^Greek}+\p{Latin}{3}", {"payments"}),
         (r"", set()),
     ],
 )
@@ -91,7 +94,9 @@ def test_re2_syntax_is_understood(pattern: str, names: set[str]) -> None:
         "(?<=a)",
         "(?x)a",
         "\\",
-        r"\pN",
+        r"\p",
+        r"\bfoo",
+        r"\8",
         r"\x{110000}",
         "((((a{9}){9}){9}){9}){9}",
         "(" * 200 + ")" * 200,
