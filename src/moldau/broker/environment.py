@@ -19,6 +19,7 @@ from moldau.broker.threads import Threads
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.config.broker import BrokerConfig
 from moldau.disk import OS_DISK, Disk
+from moldau.log.closing import StartThread, start_daemon_thread
 from moldau.metadata.stores.store import MetadataStore
 from moldau.wire.uuids import random_uuid
 
@@ -39,6 +40,8 @@ class Environment:
     """Of the log directories."""
     make_threads: Callable[[asyncio.AbstractEventLoop, Sequence[Path]], Threads] = Threads
     """Called with the log directories, for what may block."""
+    start_thread: StartThread = start_daemon_thread
+    """For the threads that close log directories: each may hang on its disk."""
     make_store: Callable[[BrokerConfig], MetadataStore] = make_store
     """Of a cluster; a broker on its own keeps its metadata in a file."""
 

@@ -124,6 +124,7 @@ class BrokerNode:
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             single_replica=not config.is_clustered,
             disk=environment.disk,
+            start_thread=environment.start_thread,
         )
 
         self.follower = MetadataFollower(

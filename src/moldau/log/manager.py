@@ -22,7 +22,7 @@ from moldau.config.topic import TopicConfig
 from moldau.disk import OS_DISK, Disk
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log import checkpoints
-from moldau.log.closing import Closing
+from moldau.log.closing import Closing, StartThread, start_daemon_thread
 from moldau.log.dir_checkpoints import DirCheckpoints
 from moldau.log.dir_lock import DirLock
 from moldau.log.files import FilePool, LogDir
@@ -67,8 +67,10 @@ class LogManager:
         max_open_files: int | None = None,
         single_replica: bool = True,
         disk: Disk = OS_DISK,
+        start_thread: StartThread = start_daemon_thread,
     ) -> None:
         self.disk = disk
+        self._start_thread = start_thread
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.directories = [Path(os.path.abspath(directory)) for directory in dirs]
         self.directory_ids: dict[Path, str] = {}
@@ -206,7 +208,13 @@ class LogManager:
         if self._is_open:
             self._is_open = False
             closings = [
-                Closing(context.log_dir, self._logs_in(directory), self._checkpoints[directory], broker_epoch)
+                Closing(
+                    context.log_dir,
+                    self._logs_in(directory),
+                    self._checkpoints[directory],
+                    broker_epoch,
+                    self._start_thread,
+                )
                 for directory, context in self._contexts.items()
             ]
         stuck = {closing.log_dir.path for closing in closings if not closing.wait(timeout_s)}
