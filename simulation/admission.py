@@ -1,7 +1,7 @@
 """Stands for `broker.transactions.Entry`: the gate before an append that is part of a transaction.
 
 The partition is made part of the transaction by its coordinator, here or on another broker; what is true when the
-answer comes is looked at once more, right before the append. `Guard` is the real one.
+answer comes is looked at once more, right before the append. `VerificationGuard` is the real one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordination.remote_transactions import Guard, is_open
+from moldau.broker.coordination.remote_transactions import VerificationGuard, is_open
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.shard import AddPartitions
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
@@ -44,7 +44,7 @@ class Admission:
         self._request = AddPartitions(transactional_id, producer, [TopicPartition(*place)], EPOCH_BUMP_SINCE)
         self._transactions = broker.services.transactions
         self._is_local = self._transactions.epoch >= 0
-        self._guard: Guard | None = None
+        self._guard: VerificationGuard | None = None
         self._left = RETRY_TIMES
 
     def begin(self) -> None:
@@ -53,7 +53,7 @@ class Admission:
             self._answered(None)
             return
         if not self._is_local:
-            self._guard = Guard([self._partition], self._producer)
+            self._guard = VerificationGuard([self._partition], self._producer)
             self._broker.services.guards[self._guard] = None
         self._ask()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.broker.coordination.coordinators import NodeTopics
-from moldau.broker.coordination.remote_transactions import Guard
+from moldau.broker.coordination.coordinators import ImageTopics
+from moldau.broker.coordination.remote_transactions import VerificationGuard
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.offsets.commits import Commit, Fetch, commit, fetch
@@ -57,14 +57,14 @@ class Services:
         self.groups = Coordinator(
             broker,
             GROUPS_TOPIC,
-            lambda: GroupShard(lambda: broker.config, NodeTopics(topics), wall_clock=broker.wall_clock),
+            lambda: GroupShard(lambda: broker.config, ImageTopics(topics), wall_clock=broker.wall_clock),
         )
         self.transactions = Coordinator(
             broker,
             TRANSACTIONS_TOPIC,
             lambda: TransactionShard(lambda: broker.config, MarkerWriter(broker), wall_clock=broker.wall_clock),
         )
-        self.guards: dict[Guard, None] = {}
+        self.guards: dict[VerificationGuard, None] = {}
         self._ids = range(0)
 
     def follow(self) -> None:

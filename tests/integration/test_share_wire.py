@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from moldau import Broker
-from moldau.broker.coordination.share_reads import READS_MAX
+from moldau.broker.coordination.share_fetching import READS_MAX
 from moldau.client.admin import Resource, alter_configs, delete_topics
 from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey

@@ -28,8 +28,8 @@ from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.cluster.metadata_follower import Listeners, MetadataFollower
 from moldau.broker.cluster.packed_metadata import PackedMetadata
 from moldau.broker.cluster.peers import CONTROLLER, REQUEST_TIMEOUT_S, Build, Peers
-from moldau.broker.coordination.coordinator_shell import Coordinator
 from moldau.broker.coordination.coordinators import Coordinators
+from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.share_partitions import SharePartitions
 from moldau.broker.environment import REAL, Environment
@@ -43,9 +43,6 @@ from moldau.broker.replicas.replica_manager import ReplicaManager
 from moldau.broker.turns import Turns, Work
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
-from moldau.coordinators.group_shard import GroupShard
-from moldau.coordinators.share.state_shard import ShareStateShard
-from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.manager import LogManager
 from moldau.metadata.image import MetadataImage
@@ -96,7 +93,6 @@ class BrokerNode:
         self.metrics = Metrics()
         self.connections = Connections(config)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, loop.time)
-        self.producer_ids = ProducerIds(self)
         self.lost_brokers = LostBrokers(self)
         self.packed_metadata = PackedMetadata(self)
         self.controller = ControllerShell(self)
@@ -105,10 +101,30 @@ class BrokerNode:
         self.vigil: Vigil | None = None
         """Of a cluster, both; None for a broker on its own."""
         self.replication = ReplicaManager(self)
-        self.coordinators = Coordinators(self)
-        self.share_partitions = SharePartitions(self)
         self.hosted = HostedPartitions(self)
         self.find_partition = self.hosted.find
+        self.host = Host(
+            loop=loop,
+            wall_clock=environment.wall_clock,
+            monotonic=environment.monotonic,
+            new_uuid=environment.new_uuid,
+            turns=self.turns,
+            spawn=self.spawn,
+            metrics=self.metrics,
+            local=self.local,
+            metadata=self.metadata,
+            peers=self.peers,
+            find_partition=self.find_partition,
+            group_commit=self.group_commit,
+            ask_controller=self.ask_controller,
+            change_metadata=self.change_metadata,
+        )
+        self.producer_ids = ProducerIds(self.local, self.spawn, self.ask_controller, self.change_metadata)
+        self.coordinators = Coordinators(self.host, self.producer_ids)
+        self.groups = self.coordinators.groups
+        self.transactions = self.coordinators.transactions
+        self.share_state = self.coordinators.share_state
+        self.share_partitions = SharePartitions(self.host, self.share_state)
         self.is_serving = asyncio.Event()
         """From the moment that clients may come; before, a broker only talks to its cluster."""
         self.is_open = False
@@ -233,18 +249,6 @@ class BrokerNode:
     @property
     def newest_image(self) -> MetadataImage:
         return self.metadata.newest
-
-    @property
-    def groups(self) -> Coordinator[GroupShard]:
-        return self.coordinators.groups
-
-    @property
-    def share_state(self) -> Coordinator[ShareStateShard]:
-        return self.coordinators.share_state
-
-    @property
-    def transactions(self) -> Coordinator[TransactionShard]:
-        return self.coordinators.transactions
 
     @property
     def cluster_id(self) -> str:

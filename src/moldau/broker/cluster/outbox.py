@@ -9,12 +9,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from moldau.broker.background import Spawn
 from moldau.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +24,18 @@ R = TypeVar("R")
 
 
 class Outbox(Generic[T, R]):
-    def __init__(
-        self, node: BrokerNode, send: Callable[[int, Sequence[T]], Awaitable[Sequence[R | KafkaError]]]
-    ) -> None:
+    def __init__(self, spawn: Spawn, send: Callable[[int, Sequence[T]], Awaitable[Sequence[R | KafkaError]]]) -> None:
         """`send` asks a broker about items, and returns what it says to each, in their order."""
-        self._node = node
+        self._spawn = spawn
         self._send = send
         self._queues: dict[int, deque[tuple[T, asyncio.Future[R]]]] = {}
 
     def put(self, broker_id: int, item: T) -> asyncio.Future[R]:
-        future: asyncio.Future[R] = self._node.loop.create_future()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         queue = self._queues.get(broker_id)
         if queue is None:
             queue = self._queues[broker_id] = deque()
-            self._node.spawn(self._drain(broker_id, queue))
+            self._spawn(self._drain(broker_id, queue))
         queue.append((item, future))
         return future
 
@@ -48,7 +44,7 @@ class Outbox(Generic[T, R]):
         try:
             while queue:
                 batch = [queue.popleft() for _ in range(min(len(queue), ITEMS_MAX))]
-                answers = await self._ask(broker_id, [item for item, _ in batch])
+                answers = await self._try_send(broker_id, [item for item, _ in batch])
                 for (_, future), answer in zip(batch, answers, strict=True):
                     _resolve(future, answer)
         finally:
@@ -56,7 +52,7 @@ class Outbox(Generic[T, R]):
             for _, future in (*batch, *queue):  # the broker stops
                 future.cancel()
 
-    async def _ask(self, broker_id: int, items: Sequence[T]) -> Sequence[R | KafkaError]:
+    async def _try_send(self, broker_id: int, items: Sequence[T]) -> Sequence[R | KafkaError]:
         try:
             answers = await self._send(broker_id, items)
             if len(answers) == len(items):
@@ -65,7 +61,9 @@ class Outbox(Generic[T, R]):
         except KafkaError as error:
             refusal = error
         except Exception as error:
-            log.exception("cannot ask", extra={"broker": broker_id})
+            log.exception(
+                "internal error in a request to another broker (please report it)", extra={"broker": broker_id}
+            )
             refusal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
         return [refusal] * len(items)
 

@@ -23,11 +23,12 @@ import heapq
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.state_topic import StateTopic
 from moldau.broker.replicas.partition import Partition
+from moldau.broker.turns import Work
 from moldau.coordinators.effects import Effects, NothingChanged
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin, read_marker
@@ -35,15 +36,10 @@ from moldau.wire.batch import BatchHeader, check_batch, encode_batch, iter_heade
 from moldau.wire.compression import Codec
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-
 log = logging.getLogger(__name__)
 
 LOAD_BYTES_MAX = 64 * 1024
 """Read at a time while loading, from a disk that may be slow; Kafka's 5 MB would hold up the loop."""
-RECORDS_PER_TURN = 100
-"""Taken up while loading before others get their turn: a millisecond or so, over all shards together."""
 WAKES_MAX_MS = 5
 """How long wakes may take in one go: groups that were made together tend to be due together."""
 RETRY_WAKE_MS = 500
@@ -66,8 +62,8 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
-class NotNowError(KafkaError):
-    """A step was not even begun: it can be tried again as it is."""
+class StepNotStartedError(KafkaError):
+    """The step did not run, so it can be tried again as it is."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
@@ -94,37 +90,30 @@ class Reply:
             self.future.set_exception(error)
 
 
-class Coordinator(Generic[S]):
+class CoordinatorShell(Generic[S]):
     def __init__(
         self,
-        node: BrokerNode,
-        topic: str,
+        host: Host,
+        state_topic: StateTopic,
         records: StateRecords,
         make_shard: Callable[[int], S],
         *,
-        partitions: Callable[[], int],
-        topic_configs: Callable[[], dict[str, str]],
-        replication_factor: Callable[[], int] = lambda: 1,
         codec: Callable[[], Codec] = lambda: Codec.NONE,
         load_bytes: Callable[[], int] = lambda: LOAD_BYTES_MAX,
     ) -> None:
-        self.topic = topic
-        self._node = node
+        self.topic = state_topic.name
+        self._host = host
         self._records = records
         self._make_shard = make_shard
-        self._state_topic = StateTopic(
-            node, topic, partitions=partitions, replication_factor=replication_factor, configs=topic_configs
-        )
-        self.partition_for = self._state_topic.partition_for
-        self.leader_for = self._state_topic.leader_for
+        self._state_topic = state_topic
+        self.partition_for = state_topic.partition_for
+        self.leader_for = state_topic.leader_for
         self._codec = codec
         self._load_bytes = load_bytes
         self._shards: dict[int, S] = {}
         self._epochs: dict[int, int] = {}
         """The leader epochs of the partitions whose shards are here, or are being loaded."""
         self._loading: dict[int, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()
-        """Held by a load for a handful of records: all loads together take one turn of the loop at a time."""
         self._is_stopped = False
         self._waiting: dict[int, dict[Reply, None]] = {}
         self._wakes: list[tuple[int, int, int, Any]] = []
@@ -180,9 +169,9 @@ class Coordinator(Generic[S]):
         self.run(partition, lambda shard, now_ms: step(shard, reply, now_ms))
         if reply.is_here:
             return reply.value
-        if partition not in self._shards:  # a reply of this step led to another one, which slipped
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic}-{partition} begins again")
-        reply.future = self._node.loop.create_future()
+        if partition not in self._shards:  # a reply of this step led to another one, which failed
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic}-{partition} is loaded again")
+        reply.future = self._host.loop.create_future()
         waiting = self._waiting.setdefault(partition, {})
         waiting[reply] = None
         reply.future.add_done_callback(lambda _: waiting.pop(reply, None))
@@ -192,10 +181,10 @@ class Coordinator(Generic[S]):
         """Done when all that the shard of `key` knows now is safe; None if it is. For answers without a step."""
         partition = self.partition_for(key)
         self._shard(partition)
-        safe = self._safe(self._hosted(partition))
+        safe = self._when_safe(self._hosted(partition))
         if safe is None:
             return None
-        told = self._node.loop.create_future()
+        told = self._host.loop.create_future()
         reply = Reply()
         reply.future = told
         safe.add_done_callback(partial(self._reply_all, partition, self._shards[partition], [(reply, None)]))
@@ -206,32 +195,32 @@ class Coordinator(Generic[S]):
         shard = self._shard(partition)
         leader = self._leader(partition)
         try:
-            effects = step(shard, self._node.monotonic_ms())
+            effects = step(shard, self._host.monotonic())
         except (KafkaError, NothingChanged):
             raise
         except Exception as error:
-            raise self._distrust(partition, shard, error) from error
+            raise self._fail_and_reload(partition, shard, error) from error
         try:
             self._perform(partition, shard, leader, effects)
         except KafkaError as error:
-            self._forget(partition, shard, _as_told(error, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._reload(partition, shard, _client_error(error, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             # What is wrong with the records themselves would be wrong again, if the client came back with them.
-            raise _as_told(error, ErrorCode.UNKNOWN_SERVER_ERROR) from error
+            raise _client_error(error, ErrorCode.UNKNOWN_SERVER_ERROR) from error
         except Exception as error:
-            raise self._distrust(partition, shard, error) from error
+            raise self._fail_and_reload(partition, shard, error) from error
 
     def _leader(self, partition: int) -> Partition:
         """Where the records of a step can go."""
         leader = self._hosted(partition)
         if _has_too_few_replicas(leader):
-            raise NotNowError(f"too few replicas of {self.topic}-{partition} are in sync")
+            raise StepNotStartedError(f"too few replicas of {self.topic}-{partition} are in sync")
         return leader
 
     def _hosted(self, partition: int) -> Partition:
         try:
-            return self._node.find_partition(self.topic, None, partition)
+            return self._host.find_partition(self.topic, None, partition)
         except KafkaError as error:
-            raise NotNowError(error.message) from error
+            raise StepNotStartedError(error.message) from error
 
     def marker_written(self, partition: int, producer_id: int, committed: bool) -> None:
         """A transaction that wrote into this partition has ended. A shard that is being loaded meets the marker."""
@@ -242,22 +231,30 @@ class Coordinator(Generic[S]):
         try:
             shard.replay_marker(producer_id, committed)
         except Exception as error:
-            self._distrust(partition, shard, error)
+            self._fail_and_reload(partition, shard, error)
 
-    def _distrust(self, partition: int, shard: S, error: Exception) -> KafkaError:
-        """What to tell of a slip in the machine or the log; who knows how far the step came."""
-        log.error("a step failed inside", exc_info=error, extra={"partition": f"{self.topic}-{partition}"})
-        self._node.metrics.unexpected_errors += 1
-        self._forget(partition, shard, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its coordinator begins again"))
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"failed inside the coordinator: {error!r}")
+    def _fail_and_reload(self, partition: int, shard: S, error: Exception) -> KafkaError:
+        """After an internal error nobody knows how far the step came. The result is the error for its client."""
+        log.error(
+            "internal error in a coordinator (please report it)",
+            exc_info=error,
+            extra={"partition": f"{self.topic}-{partition}"},
+        )
+        self._host.metrics.unexpected_errors += 1
+        self._reload(
+            partition,
+            shard,
+            KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is loading its state again"),
+        )
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"internal error in the coordinator: {error!r}")
 
     def _perform(self, partition: int, shard: S, leader: Partition, effects: Effects) -> None:
         if effects.records:
             batch = effects.batch or self.encode(effects.records, effects.producer)
-            leader.append(memoryview(bytearray(batch)), self._node.clock(), AppendOrigin.COORDINATOR)
+            leader.append(memoryview(bytearray(batch)), self._host.wall_clock(), AppendOrigin.COORDINATOR)
         if effects.replies:
             # A step without records may tell of an earlier step's, so it waits for the same disk and replicas.
-            safe = self._safe(leader)
+            safe = self._when_safe(leader)
             if safe is None:
                 for reply, value in effects.replies:
                     reply.arrive(value)
@@ -268,8 +265,8 @@ class Coordinator(Generic[S]):
                 self._wake_at(at_ms, partition, key)
             self._arm()
 
-    def _safe(self, leader: Partition) -> asyncio.Future[Any] | None:
-        return self._node.group_commit.safe(leader, leader.log.config.flush_messages)
+    def _when_safe(self, leader: Partition) -> asyncio.Future[Any] | None:
+        return self._host.group_commit.safe(leader, leader.log.config.flush_messages)
 
     def _reply_all(
         self, partition: int, shard: S, replies: Sequence[tuple[Any, Any]], safe: asyncio.Future[Any]
@@ -279,17 +276,17 @@ class Coordinator(Generic[S]):
             try:
                 for reply, value in replies:
                     reply.arrive(value)
-            except Exception as slip:
-                self._distrust(partition, shard, slip)
+            except Exception as failure:
+                self._fail_and_reload(partition, shard, failure)
             return
-        told = _as_told(error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._forget(partition, shard, told)
+        told = _client_error(error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._reload(partition, shard, told)
         for reply, _ in replies:
             reply.fail(told)
 
     def encode(self, records: Sequence[tuple[Any, Any | None]], producer: tuple[int, int] | None) -> bytes:
         """The batch that a step's records are appended as. Any thread may call it."""
-        now_ms = self._node.clock()
+        now_ms = self._host.wall_clock()
         producer_id, producer_epoch = producer or (-1, -1)
         return encode_batch(
             [(encode_key(key), None if value is None else encode_value(value), now_ms, ()) for key, value in records],
@@ -314,38 +311,39 @@ class Coordinator(Generic[S]):
             if self._timer[0] <= at_ms:
                 return
             self._timer[1].cancel()
-        delay_s = max(0, at_ms - self._node.monotonic_ms()) / 1000
-        self._timer = (at_ms, self._node.loop.call_later(delay_s, self._wake_due))
+        delay_s = max(0, at_ms - self._host.monotonic()) / 1000
+        self._timer = (at_ms, self._host.loop.call_later(delay_s, self._wake_due))
 
     def _wake_due(self) -> None:
         self._timer = None
-        monotonic_ms = self._node.monotonic_ms
-        now_ms = monotonic_ms()
-        while self._wakes and self._wakes[0][0] <= now_ms and monotonic_ms() - now_ms < WAKES_MAX_MS:
+        now_ms = self._host.monotonic()
+        while self._wakes and self._wakes[0][0] <= now_ms and self._host.monotonic() - now_ms < WAKES_MAX_MS:
             _, _, partition, key = heapq.heappop(self._wakes)
             try:
                 self.run(partition, partial(_wake, key))
-            except NotNowError:
+            except StepNotStartedError:
                 self._wake_at(now_ms + RETRY_WAKE_MS, partition, key)
             except KafkaError as error:
-                log.warning("a timer's step failed", extra={"partition": f"{self.topic}-{partition}", "why": error})
+                log.warning(
+                    "a timeout could not be handled", extra={"partition": f"{self.topic}-{partition}", "why": error}
+                )
         self._arm()
 
     # -- loading
 
     def follow(self) -> None:
         """Loads the shards of partitions that this broker leads now, and drops those it does not lead any more."""
-        topic = self._node.image.topics.get(self.topic)
+        topic = self._host.metadata.image.topics.get(self.topic)
         led: dict[int, int] = {}
         if topic is not None and not self._is_stopped:
-            led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._node.node_id}
+            led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._host.local.node_id}
         # With another leader epoch than it was loaded in, somebody else may have led in between.
         for partition in [one for one, epoch in self._epochs.items() if led.get(one) != epoch]:
-            self._drop(partition, KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved"))
+            self._unload(partition, KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved"))
         for partition in led.keys() - self._epochs.keys():
             self._epochs[partition] = led[partition]
             if self._is_empty(partition):
-                self._begin(partition, self._make_shard(partition))
+                self._start_shard(partition, self._make_shard(partition))
             else:
                 self._load_soon(partition)
 
@@ -362,48 +360,56 @@ class Coordinator(Generic[S]):
         return written.log_end_offset == written.log_start_offset
 
     def _load_soon(self, partition: int, delay_s: float = 0.0) -> None:
-        self._loading[partition] = self._node.spawn(self._load(partition, delay_s))
+        self._loading[partition] = self._host.spawn(self._load(partition, delay_s))
 
     async def _load(self, partition: int, delay_s: float) -> None:
-        """Until it succeeds; `_drop` cancels it."""
+        """Until it succeeds; `_unload` cancels it."""
         while True:
             await asyncio.sleep(delay_s)
             shard = self._make_shard(partition)
             delay_s = min(max(2 * delay_s, RELOAD_DELAY_S), RELOAD_DELAY_MAX_S)
             try:
-                await self._replay(partition, shard)
+                await self._host.turns.finish(self._replay(partition, shard))
             except KafkaError as error:
-                log.error("cannot load", extra={"partition": f"{self.topic}-{partition}", "why": error.message})
+                log.error(
+                    "cannot load coordinator state, will retry",
+                    extra={"partition": f"{self.topic}-{partition}", "why": error.message},
+                )
             except Exception:
-                log.exception("cannot load", extra={"partition": f"{self.topic}-{partition}"})
+                log.exception(
+                    "cannot load coordinator state, will retry", extra={"partition": f"{self.topic}-{partition}"}
+                )
             else:
                 del self._loading[partition]
-                self._begin(partition, shard)
+                self._start_shard(partition, shard)
                 return
 
-    def _begin(self, partition: int, shard: S) -> None:
+    def _start_shard(self, partition: int, shard: S) -> None:
         self._shards[partition] = shard
         try:
             self.run(partition, _loaded)
         except KafkaError as error:
-            log.error("cannot begin", extra={"partition": f"{self.topic}-{partition}", "why": error.message})
-            self._forget(partition, shard, error)  # without its wakes it would stand still
+            log.error(
+                "cannot start coordinating a partition, loading it again",
+                extra={"partition": f"{self.topic}-{partition}", "why": error.message},
+            )
+            self._reload(partition, shard, error)  # without its timers it would stand still
 
-    async def _replay(self, partition: int, shard: S) -> None:
-        leader = self._node.find_partition(self.topic, None, partition)
+    def _replay(self, partition: int, shard: S) -> Work[None]:
+        leader = self._host.find_partition(self.topic, None, partition)
         leader.check_leads()
         written = leader.log
         offset = written.log_start_offset
         while True:
             committed = leader.committed(written.log_end_offset)
             if committed is not None:
-                await committed
+                yield committed
                 continue
             if offset >= written.log_end_offset:
                 if not _has_too_few_replicas(leader):  # its first step could write something
                     return
                 # Nobody tells of it. A marker that is written as soon as there are enough is read, too.
-                await asyncio.sleep(ENOUGH_REPLICAS_POLL_S)
+                yield asyncio.sleep(ENOUGH_REPLICAS_POLL_S)
                 continue
             size = min(self._load_bytes(), LOAD_BYTES_MAX)
             data = bytes(written.read(offset, size, upto_offset=written.high_watermark, min_one=True))
@@ -411,38 +417,36 @@ class Coordinator(Generic[S]):
                 return
             for position, header in iter_headers(data):
                 check_batch(data, position, header, strict=False)
-                await self._replay_batch(shard, data, position, header)
+                yield from self._replay_batch(shard, data, position, header)
                 offset = header.next_offset
 
-    async def _replay_batch(self, shard: S, data: bytes, position: int, header: BatchHeader) -> None:
+    def _replay_batch(self, shard: S, data: bytes, position: int, header: BatchHeader) -> Work[None]:
         if header.is_control:
             marker = read_marker(memoryview(data)[position:], header)
             if marker is not None:
                 shard.replay_marker(header.producer_id, not marker.is_abort)
             return
         producer_id = header.producer_id if header.is_transactional else -1
-        records = iter_records(data, position, header)
-        while turn := tuple(islice(records, RECORDS_PER_TURN)):
-            async with self._turn:
-                for record in turn:
-                    pair = self._records.decode(record.key or b"", record.value)
-                    if pair is not None:
-                        shard.replay(
-                            *pair, offset=record.offset, timestamp_ms=record.timestamp_ms, producer_id=producer_id
-                        )
-                await asyncio.sleep(0)
+        for record in iter_records(data, position, header):
+            pair = self._records.decode(record.key or b"", record.value)
+            if pair is not None:
+                shard.replay(*pair, offset=record.offset, timestamp_ms=record.timestamp_ms, producer_id=producer_id)
+            yield
 
-    def _forget(self, partition: int, shard: S, why: KafkaError) -> None:
-        """Memory is not what the log holds: begin again from there."""
+    def _reload(self, partition: int, shard: S, why: KafkaError) -> None:
+        """Memory may differ from the log: load it again from there."""
         if self._shards.get(partition) is not shard:
-            return  # it is forgotten already
-        log.error("memory and log differ: loading again", extra={"partition": f"{self.topic}-{partition}", "why": why})
+            return  # it was unloaded already
+        log.error(
+            "coordinator state may differ from its log: loading it again",
+            extra={"partition": f"{self.topic}-{partition}", "why": why},
+        )
         epoch = self._epochs[partition]
-        self._drop(partition, why)
+        self._unload(partition, why)
         self._epochs[partition] = epoch
         self._load_soon(partition, RELOAD_DELAY_S)
 
-    def _drop(self, partition: int, error: KafkaError) -> None:
+    def _unload(self, partition: int, error: KafkaError) -> None:
         self._shards.pop(partition, None)
         self._epochs.pop(partition, None)
         if (loading := self._loading.pop(partition, None)) is not None:
@@ -453,17 +457,17 @@ class Coordinator(Generic[S]):
             reply.fail(error)
 
 
-_TOLD = {
+_CLIENT_CODES = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
 }
 
 
-def _as_told(error: BaseException, otherwise: ErrorCode) -> KafkaError:
-    """What it means to clients that a log did not take records, or could not keep them."""
+def _client_error(error: BaseException, otherwise: ErrorCode) -> KafkaError:
+    """What clients are told when a log did not take records, or could not keep them."""
     if isinstance(error, KafkaError):
-        return KafkaError(_TOLD.get(error.code, otherwise), error.message)
+        return KafkaError(_CLIENT_CODES.get(error.code, otherwise), error.message)
     return KafkaError(otherwise, str(error))
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from moldau.broker.background import Spawn
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.coordination.host import AskController, ChangeMetadata
 from moldau.cluster.controller import PRODUCER_ID_BLOCK
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ProducerIdsRecord, Record
 from moldau.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 REFILL_AT = 100
 """Ids left when the next block is asked for: that takes a round trip and a durable write, and nobody should wait."""
@@ -21,8 +20,13 @@ REFILL_AT = 100
 class ProducerIds:
     """The current block, and the next one when it is there."""
 
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(
+        self, local: LocalBroker, spawn: Spawn, ask_controller: AskController, change_metadata: ChangeMetadata
+    ) -> None:
+        self._local = local
+        self._spawn = spawn
+        self._ask_controller = ask_controller
+        self._change_metadata = change_metadata
         self._block = range(0)
         self._next_block = range(0)
         self._refilling: asyncio.Task[None] | None = None
@@ -41,7 +45,7 @@ class ProducerIds:
     def _refill(self) -> asyncio.Task[None]:
         """One at a time, for all who wait."""
         if self._refilling is None:
-            self._refilling = self._node.spawn(self._fetch_block())
+            self._refilling = self._spawn(self._fetch_block())
             self._refilling.add_done_callback(self._refilled)
         return self._refilling
 
@@ -51,15 +55,15 @@ class ProducerIds:
             task.exception()  # whoever waits has it; a refill ahead of need is tried again with the next id
 
     async def _fetch_block(self) -> None:
-        if not self._node.config.is_clustered:
+        if not self._local.config.is_clustered:
             self._next_block = await self._reserve()
             return
         # To a producer it is as if its coordinator were loading, while there are none: it asks again.
         try:
-            answer = await self._node.ask_controller(
+            answer = await self._ask_controller(
                 ApiKey.ALLOCATE_PRODUCER_IDS,
                 lambda schema: schema.AllocateProducerIdsRequest(
-                    broker_id=self._node.node_id, broker_epoch=self._node.broker_epoch
+                    broker_id=self._local.node_id, broker_epoch=self._local.broker_epoch
                 ),
             )
         except KafkaError as error:
@@ -76,5 +80,5 @@ class ProducerIds:
             first = image.next_producer_id
             return [ProducerIdsRecord(next_producer_id=first + PRODUCER_ID_BLOCK)]
 
-        await self._node.change_metadata(plan)
+        await self._change_metadata(plan)
         return range(first, first + PRODUCER_ID_BLOCK)

@@ -2,10 +2,10 @@
 
 This broker has no memory of the transaction to check an append against at the last moment. It has an answer that was
 true when it left the coordinator. Since then the transaction may have ended, and its marker may have been written here
-first: a record behind that marker would open a transaction that nobody ends. So a `Guard` is taken before the question.
-The end of a transaction writes a marker into every partition that is part of it, and that marker breaks the guard. As
-long as the guard holds, the answer is true. Once a record is in the log, its transaction is open there until the marker
-comes, and what follows needs no question.
+first: a record behind that marker would open a transaction that nobody ends. So a `VerificationGuard` is taken before
+the question. The end of a transaction writes a marker into every partition that is part of it, and that marker breaks
+the guard. As long as the guard holds, the answer is true. Once a record is in the log, its transaction is open there
+until the marker comes, and what follows needs no question.
 
 The marker of the transaction *before* may also arrive while the question is under way: a client starts its next
 transaction as soon as the end of the last one is decided. In version 2 of transactions this marker does not break the
@@ -15,22 +15,21 @@ guard. Every end raises the epoch, so a marker with the guard's own epoch belong
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from moldau.broker.background import Spawn
 from moldau.broker.cluster.outbox import Outbox
+from moldau.broker.cluster.peers import Peers
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 from moldau.wire.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 ASK_TIMEOUT_S = 5.0
 """A producer waits behind this; afterwards it asks again, perhaps of another coordinator."""
@@ -42,7 +41,7 @@ def is_open(partition: Partition, producer: Identity) -> bool:
     return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == producer.epoch
 
 
-class Guard:
+class VerificationGuard:
     """Holds for a partition until the marker of the producer's transaction is written there, or its leader changes."""
 
     __slots__ = ("__weakref__", "_leader_epochs", "_producer")
@@ -63,7 +62,7 @@ class Guard:
             self._leader_epochs.pop(partition, None)
 
 
-class _Question(NamedTuple):
+class _Verification(NamedTuple):
     transactional_id: str
     producer: Identity
     partitions: Sequence[TopicPartition]
@@ -71,14 +70,16 @@ class _Question(NamedTuple):
 
 
 class RemoteTransactions:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
-        self._outbox: Outbox[_Question, None] = Outbox(node, self._send)
-        self._guards: WeakSet[Guard] = WeakSet()
+    def __init__(self, peers: Peers, spawn: Spawn, coordinator_of: Callable[[str], int]) -> None:
+        """`coordinator_of` gives the broker that coordinates a transactional id."""
+        self._peers = peers
+        self._coordinator_of = coordinator_of
+        self._outbox: Outbox[_Verification, None] = Outbox(spawn, self._send)
+        self._guards: WeakSet[VerificationGuard] = WeakSet()
         """Of the requests that are under way: each is gone with its request."""
 
-    def guard(self, partitions: Iterable[Partition], producer: Identity) -> Guard:
-        guard = Guard(partitions, producer)
+    def guard(self, partitions: Iterable[Partition], producer: Identity) -> VerificationGuard:
+        guard = VerificationGuard(partitions, producer)
         self._guards.add(guard)
         return guard
 
@@ -90,21 +91,22 @@ class RemoteTransactions:
         self, transactional_id: str, producer: Identity, partitions: Sequence[TopicPartition], *, verify_only: bool
     ) -> asyncio.Future[None]:
         """Done when the partitions are part of the producer's open transaction, as its coordinator says."""
-        coordinator = self._node.transactions.leader_for(transactional_id)
-        return self._outbox.put(coordinator, _Question(transactional_id, producer, partitions, verify_only))
+        return self._outbox.put(
+            self._coordinator_of(transactional_id), _Verification(transactional_id, producer, partitions, verify_only)
+        )
 
-    async def _send(self, broker_id: int, questions: Sequence[_Question]) -> list[KafkaError | None]:
+    async def _send(self, broker_id: int, questions: Sequence[_Verification]) -> list[KafkaError | None]:
         def build(schema: Schema) -> Any:
             return schema.AddPartitionsToTxnRequest(transactions=tuple(_packed(schema, one) for one in questions))
 
-        peer = self._node.peers.broker(broker_id, "transactions")
+        peer = self._peers.broker(broker_id, "transactions")
         answer = await peer.ask(ApiKey.ADD_PARTITIONS_TO_TXN, build, timeout_s=ASK_TIMEOUT_S)
         if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"broker {broker_id} cannot say")
+            raise KafkaError(ErrorCode(answer.error_code), f"broker {broker_id} refused to verify transactions")
         return [_refusal(result) for result in answer.results_by_transaction]
 
 
-def _packed(schema: Schema, question: _Question) -> Any:
+def _packed(schema: Schema, question: _Verification) -> Any:
     return schema.AddPartitionsToTxnTransaction(
         transactional_id=question.transactional_id,
         producer_id=question.producer.producer_id,

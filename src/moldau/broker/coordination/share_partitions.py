@@ -15,17 +15,18 @@ from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker.coordination.coordinator_shell import CoordinatorShell
+from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.share_sessions import ShareSession, ShareSessions
-from moldau.broker.coordination.share_states import ShareStates
+from moldau.broker.coordination.share_state_client import ShareStateClient
 from moldau.broker.replicas.partition import Partition
 from moldau.config.group import GroupConfig
 from moldau.coordinators.share.partition import Ack, ShareLimits, SharePartition, StateWrite
-from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareState
+from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareState, ShareStateShard
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from moldau.broker.network.client_connection import ClientConnection
-    from moldau.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
 
@@ -73,15 +74,16 @@ class LiveSharePartition:
 
 
 class SharePartitions:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(self, host: Host, share_state: CoordinatorShell[ShareStateShard]) -> None:
+        self._host = host
+        self._share_state = share_state
         self._live: dict[ShareKey, LiveSharePartition] = {}
         self._loading: dict[ShareKey, asyncio.Task[None]] = {}
-        self.states = ShareStates(node)
+        self.states = ShareStateClient(share_state, host.peers, host.spawn)
         self.sessions = ShareSessions()
 
     def group_config(self, group_id: str) -> GroupConfig:
-        return GroupConfig.resolve(self._node.image.group_config(group_id), self._node.config)
+        return GroupConfig.resolve(self._host.metadata.image.group_config(group_id), self._host.local.config)
 
     # -- life
 
@@ -98,7 +100,7 @@ class SharePartitions:
         if live is None:
             if self.load(key, config) is not None:
                 raise KafkaError(
-                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the state of the share partition is asked for"
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the state of the share partition is being loaded"
                 )
             live = self._live[key]
         limits = _limits(config)
@@ -108,7 +110,7 @@ class SharePartitions:
         return live
 
     def _partition(self, key: ShareKey) -> Partition:
-        partition = self._node.find_partition(None, key.topic_id.bytes, key.partition)
+        partition = self._host.find_partition(None, key.topic_id.bytes, key.partition)
         partition.check_leads()
         return partition
 
@@ -120,9 +122,9 @@ class SharePartitions:
             epoch = partition.leader_epoch
             state: Any = self.states.read(key, epoch)
             if not isinstance(state, asyncio.Future):
-                self._begin(key, partition, epoch, state, config)
+                self._start(key, partition, epoch, state, config)
                 return None
-            loading = self._loading[key] = self._node.spawn(self._load_later(key, partition, epoch, state, config))
+            loading = self._loading[key] = self._host.spawn(self._load_later(key, partition, epoch, state, config))
             loading.add_done_callback(partial(self._loaded, key))
         return loading
 
@@ -132,21 +134,24 @@ class SharePartitions:
         loaded = await state
         if not partition.is_leader or partition.leader_epoch != epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the state was read")
-        self._begin(key, partition, epoch, loaded, config)
+        self._start(key, partition, epoch, loaded, config)
 
     def _loaded(self, key: ShareKey, loading: asyncio.Task[None]) -> None:
         self._loading.pop(key, None)
         if not loading.cancelled() and (error := loading.exception()) is not None:
-            log.info("cannot load a share partition yet", extra={"group": key.group_id, "why": str(error)})
+            log.info(
+                "cannot load the state of a share partition, will retry",
+                extra={"group": key.group_id, "why": str(error)},
+            )
 
-    def _begin(self, key: ShareKey, partition: Partition, epoch: int, state: ShareState, config: GroupConfig) -> None:
+    def _start(self, key: ShareKey, partition: Partition, epoch: int, state: ShareState, config: GroupConfig) -> None:
         epochs = Epochs(state.state_epoch, epoch)
         start_offset = state.start_offset
         if start_offset == UNINITIALIZED:
             # Written down at once: a queue that begins at the end of the log must not begin at another end after a
             # restart, and miss what came between.
             start_offset = self._first_offset(partition, config)
-            self._tell(key, epochs, StateWrite(start_offset, 0, ()))
+            self._write_state(key, epochs, StateWrite(start_offset, 0, ()))
         machine = SharePartition.restore(start_offset, state.batches, _limits(config))
         live = self._live[key] = LiveSharePartition(key, partition, machine, epochs)
         self._write(live, machine.truncate(partition.log.log_end_offset))
@@ -156,7 +161,7 @@ class SharePartitions:
             return partition.log.log_start_offset
         duration_ms = config.reset_duration_ms
         if duration_ms is not None:
-            found = partition.log.offset_for_timestamp(self._node.clock() - duration_ms)
+            found = partition.log.offset_for_timestamp(self._host.wall_clock() - duration_ms)
             if found is not None:
                 return found[1]
         return partition.log.high_watermark
@@ -174,7 +179,7 @@ class SharePartitions:
             [
                 key
                 for key, live in self._live.items()
-                if self._node.image.topic_by_id(key.topic_id) is None or not _is_current(live, live.partition)
+                if self._host.metadata.image.topic_by_id(key.topic_id) is None or not _is_current(live, live.partition)
             ]
         )
 
@@ -189,7 +194,7 @@ class SharePartitions:
         if live is None:
             self._partition(key)
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing of this partition is acquired")
-        return self._write(live, live.machine.acknowledge(member, acks, self._node.monotonic_ms()))
+        return self._write(live, live.machine.acknowledge(member, acks, self._host.monotonic()))
 
     def release(self, session: ShareSession) -> None:
         """The member is gone: whatever it holds is free."""
@@ -201,7 +206,9 @@ class SharePartitions:
             try:
                 self._write(live, live.machine.release(session.owner[1]))
             except KafkaError as error:
-                log.warning("cannot release", extra={"group": key.group_id, "why": error.message})
+                log.warning(
+                    "cannot release the records of a member", extra={"group": key.group_id, "why": error.message}
+                )
         group_id = session.owner[0]
         if not self.sessions.has_group(group_id):
             # Nobody fetches any more: what has to last is in the log.
@@ -214,12 +221,12 @@ class SharePartitions:
     def _write(self, live: LiveSharePartition, write: StateWrite | None) -> Awaitable[Any] | None:
         if write is None:
             return None
-        durable = self._tell(live.key, live.epochs, write)
+        durable = self._write_state(live.key, live.epochs, write)
         self.arm(live)
         live.wake()
         return durable
 
-    def _tell(self, key: ShareKey, epochs: Epochs, write: StateWrite) -> Awaitable[Any] | None:
+    def _write_state(self, key: ShareKey, epochs: Epochs, write: StateWrite) -> Awaitable[Any] | None:
         """Has the share coordinator write something down; who is refused, now or later, is given up."""
         try:
             reply = self.states.write(key, epochs, write)
@@ -247,15 +254,17 @@ class SharePartitions:
                 return  # it comes earlier, finds nothing, and is set again
             live.stop_timer()
         if at_ms is not None:
-            delay_s = max(0, at_ms - self._node.monotonic_ms()) / 1000
-            live.timer = (at_ms, self._node.loop.call_later(delay_s, self._locks_ran_out, live))
+            delay_s = max(0, at_ms - self._host.monotonic()) / 1000
+            live.timer = (at_ms, self._host.loop.call_later(delay_s, self._on_locks_expired, live))
 
-    def _locks_ran_out(self, live: LiveSharePartition) -> None:
+    def _on_locks_expired(self, live: LiveSharePartition) -> None:
         live.timer = None
         try:
-            self._write(live, live.machine.expire(self._node.monotonic_ms()))
+            self._write(live, live.machine.expire(self._host.monotonic()))
         except KafkaError as error:
-            log.warning("cannot take back what timed out", extra={"group": live.key.group_id, "why": error.message})
+            log.warning(
+                "cannot release records whose locks expired", extra={"group": live.key.group_id, "why": error.message}
+            )
         else:
             self.arm(live)
 
@@ -263,20 +272,22 @@ class SharePartitions:
 
     async def prune(self) -> None:
         """Says the state of every partition of the state topic again, and deletes what was said before."""
-        for index, shard in self._node.share_state.shards():
+        for index, shard in self._share_state.shards():
             try:
-                partition = self._node.find_partition(self._node.share_state.topic, None, index)
+                partition = self._host.find_partition(self._share_state.topic, None, index)
                 behind = partition.log.log_end_offset - partition.log.log_start_offset
                 if behind < max(PRUNE_RECORDS_MIN, 2 * len(shard.states)):
                     continue
                 end_offset = partition.log.log_end_offset
-                self._node.share_state.run(index, lambda each, _: each.snapshot_all())
-                safe = self._node.group_commit.safe(partition, 0)
+                self._share_state.run(index, lambda each, _: each.snapshot_all())
+                safe = self._host.group_commit.safe(partition, 0)
                 if safe is not None:
                     await safe
                 partition.delete_records(end_offset)
             except KafkaError as error:
-                log.warning("cannot prune share state", extra={"partition": index, "why": error.message})
+                log.warning(
+                    "cannot prune the share-group state topic", extra={"partition": index, "why": error.message}
+                )
 
 
 def _is_current(live: LiveSharePartition, partition: Partition) -> bool:

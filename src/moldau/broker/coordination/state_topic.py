@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from moldau.broker.cluster.peers import FORWARDING
+from moldau.broker.coordination.host import Host
+from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
 from moldau.metadata.image import MetadataImage
@@ -17,9 +19,6 @@ from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-
 log = logging.getLogger(__name__)
 
 KNOWN_TIMEOUT_S = 5.0
@@ -27,89 +26,89 @@ KNOWN_TIMEOUT_S = 5.0
 KNOWN_POLL_S = 0.01
 
 
+class StateTopicSettings(NamedTuple):
+    """With which a state topic is created."""
+
+    partitions: int
+    configs: Mapping[str, str]
+    replication_factor: int = 1
+
+
 class StateTopic:
-    def __init__(
-        self,
-        node: BrokerNode,
-        name: str,
-        *,
-        partitions: Callable[[], int],
-        replication_factor: Callable[[], int],
-        configs: Callable[[], dict[str, str]],
-    ) -> None:
+    def __init__(self, host: Host, name: str, settings: Callable[[BrokerConfig], StateTopicSettings]) -> None:
         self.name = name
-        self._node = node
-        self._partitions = partitions
-        self._replication_factor = replication_factor
-        self._configs = configs
+        self._host = host
+        self._settings = settings
         self._creating = asyncio.Lock()
         self._refusals = LogLimit()
 
     @property
     def exists(self) -> bool:
-        return self.name in self._node.image.topics
+        return self.name in self._host.metadata.image.topics
 
     def partition_for(self, key: str) -> int:
-        topic = self._node.image.topics.get(self.name)
+        topic = self._host.metadata.image.topics.get(self.name)
         if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name} is not there yet")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name} does not exist yet")
         return java_hash(key) % len(topic.partitions)
 
     def leader_for(self, key: str) -> int:
         """The broker that has the shard of `key`, or will have loaded it soon."""
         index = self.partition_for(key)
-        leader = self._node.image.topics[self.name].partitions[index].leader
-        if leader not in self._node.live_brokers:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody leads {self.name}-{index}")
+        leader = self._host.metadata.image.topics[self.name].partitions[index].leader
+        if leader not in self._host.metadata.live_brokers:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name}-{index} has no leader")
         return leader
 
     async def create(self) -> None:
         """Returns when it is there; KafkaError while it cannot be made."""
-        if not self._node.config.is_clustered:
-            await self._node.change_metadata(self._plan)
+        if not self._host.local.config.is_clustered:
+            await self._host.change_metadata(self._plan)
         elif not self.exists:
-            async with self._creating:  # whoever comes meanwhile needs no request of his own
+            async with self._creating:  # requests that come meanwhile wait for this one
                 if not self.exists:
-                    await self._ask_for_it()
+                    await self._create_by_controller()
 
     def _plan(self, image: MetadataImage) -> Sequence[Record]:
         if self.name in image.topics:
             return ()
+        settings = self._settings(self._host.local.config)
         return plan_create_topic(
             image,
             self.name,
-            topic_id=self._node.environment.new_uuid(),
-            num_partitions=self._partitions(),
+            topic_id=self._host.new_uuid(),
+            num_partitions=settings.partitions,
             replication_factor=1,
-            configs=self._configs(),
-            broker_config=self._node.config,
+            configs=settings.configs,
+            broker_config=self._host.local.config,
         )
 
-    async def _ask_for_it(self) -> None:
+    async def _create_by_controller(self) -> None:
         try:
-            answer = await self._node.ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
+            answer = await self._host.ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
         except KafkaError as error:
-            raise self._not_there(error.message) from error
+            raise self._unavailable(error.message) from error
         created = answer.topics[0]
         if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             if self._refusals.allows(created.error_message):
                 log.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
-            raise self._not_there(created.error_message)
-        deadline_s = self._node.loop.time() + KNOWN_TIMEOUT_S
+            raise self._unavailable(created.error_message)
+        deadline_s = self._host.loop.time() + KNOWN_TIMEOUT_S
         while not self.exists:
-            if self._node.loop.time() > deadline_s:
-                raise self._not_there("it is not known here yet")
+            if self._host.loop.time() > deadline_s:
+                raise self._unavailable("it was created, but is not in the metadata of this broker yet")
             await asyncio.sleep(KNOWN_POLL_S)
 
-    def _not_there(self, why: str | None) -> KafkaError:
-        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no {self.name}: {why}")
+    def _unavailable(self, why: str | None) -> KafkaError:
+        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot create {self.name}: {why}")
 
     def _request(self, schema: Schema) -> Any:
-        configs = tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in self._configs().items())
+        settings = self._settings(self._host.local.config)
+        configs = tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in settings.configs.items())
         topic = schema.CreatableTopic(
             name=self.name,
-            num_partitions=self._partitions(),
-            replication_factor=self._replication_factor(),
+            num_partitions=settings.partitions,
+            replication_factor=settings.replication_factor,
             assignments=(),
             configs=configs,
         )

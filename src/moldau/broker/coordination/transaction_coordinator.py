@@ -1,10 +1,10 @@
 """The transaction coordinator as the rest of the broker sees it.
 
-A transactional append is admitted by an `Entry`: only what belongs to an open transaction of its own producer may go
-into a log, or else nobody would ever end it, and readers of committed records would wait there for good. Old clients
-have told the coordinator of the partition before (`AddPartitionsToTxn`), and it is verified that they have; newer ones
-rely on the broker to do it with the first append (KIP-890). Either way the coordinator knows the partition, durably,
-before the first record is in it. Where the coordinator is another broker, `remote_transactions` asks it.
+A transactional append is admitted after a `Verification`: only what belongs to an open transaction of its own producer
+may go into a log, or else nobody would ever end it, and readers of committed records would wait there for good. Old
+clients have told the coordinator of the partition before (`AddPartitionsToTxn`), and it is verified that they have;
+newer ones rely on the broker to do it with the first append (KIP-890). Either way the coordinator knows the partition,
+durably, before the first record is in it. Where the coordinator is another broker, `remote_transactions` asks it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from moldau.broker.coordination.coordinator_shell import Coordinator, Reply
-from moldau.broker.coordination.remote_transactions import Guard, is_open
-from moldau.broker.coordination.txn_markers import MarkerWriter
+from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Reply
+from moldau.broker.coordination.host import Host
+from moldau.broker.coordination.producer_ids import ProducerIds
+from moldau.broker.coordination.remote_transactions import RemoteTransactions, VerificationGuard, is_open
+from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings
+from moldau.broker.coordination.txn_markers import Groups, LocalMarkers, MarkerWriter, RemoteMarkers
 from moldau.broker.replicas.partition import Partition
+from moldau.config.broker import BrokerConfig
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.records import KINDS
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, TransactionShard
@@ -28,10 +32,6 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
 from moldau.wire.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-
 
 RETRY_BACKOFF_S = 0.02
 RETRY_TIMES = 5
@@ -47,59 +47,80 @@ class Admission(IntEnum):
     ADD = 2
 
 
-def make_transactions(node: BrokerNode) -> Coordinator[TransactionShard]:
-    return Coordinator(
-        node,
-        TRANSACTIONS_TOPIC,
-        StateRecords(KINDS),
-        lambda partition: TransactionShard(lambda: node.config, MarkerWriter(node, partition), wall_clock=node.clock),
-        partitions=lambda: node.config.transaction_state_log_num_partitions,
-        topic_configs=lambda: {
+def _topic_settings(config: BrokerConfig) -> StateTopicSettings:
+    return StateTopicSettings(
+        config.transaction_state_log_num_partitions,
+        {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
-            "min.insync.replicas": str(node.config.transaction_state_log_min_isr),
-            "segment.bytes": str(node.config.transaction_state_log_segment_bytes),
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
         },
-        replication_factor=lambda: node.config.transaction_state_log_replication_factor,
+        config.transaction_state_log_replication_factor,
     )
 
 
-async def ask_with_id(
-    node: BrokerNode,
-    request: InitProducerId | EndTxn,
-    step: Callable[[TransactionShard, Reply, Any, int], Effects],
-) -> Any:
-    """Asks the shard of the request's transactional id; again with a new producer id, if it wants one."""
-    transactional_id = request.transactional_id
-    try:
-        answer = node.transactions.ask(transactional_id, lambda shard, reply, now: step(shard, reply, request, now))
-    except ProducerIdNeeded:
-        fresh = request._replace(fresh_id=await node.producer_ids.take())
-        answer = node.transactions.ask(transactional_id, lambda shard, reply, now: step(shard, reply, fresh, now))
-    return await answer if inspect.isawaitable(answer) else answer
+class TransactionCoordinator(CoordinatorShell[TransactionShard]):
+    def __init__(self, host: Host, producer_ids: ProducerIds, groups: Groups) -> None:
+        state_topic = StateTopic(host, TRANSACTIONS_TOPIC, _topic_settings)
+        super().__init__(host, state_topic, StateRecords(KINDS), self._new_shard)
+        self._producer_ids = producer_ids
+        self.remote = RemoteTransactions(host.peers, host.spawn, self.leader_for)
+        self.markers = LocalMarkers(host.wall_clock, self.remote, groups)
+        self._remote_markers = RemoteMarkers(host.peers, host.spawn)
+
+    def _new_shard(self, partition: int) -> TransactionShard:
+        host = self._host
+        writer = MarkerWriter(host, partition, self, self.markers, self._remote_markers)
+        return TransactionShard(lambda: host.local.config, writer, wall_clock=host.wall_clock)
+
+    async def ask_with_id(
+        self, request: InitProducerId | EndTxn, step: Callable[[TransactionShard, Reply, Any, int], Effects]
+    ) -> Any:
+        """Asks the shard of the request's transactional id; again with a new producer id, if it needs one."""
+        transactional_id = request.transactional_id
+        try:
+            answer = self.ask(transactional_id, lambda shard, reply, now: step(shard, reply, request, now))
+        except ProducerIdNeeded:
+            fresh = request._replace(fresh_id=await self._producer_ids.take())
+            answer = self.ask(transactional_id, lambda shard, reply, now: step(shard, reply, fresh, now))
+        return await answer if inspect.isawaitable(answer) else answer
+
+    @property
+    def is_clustered(self) -> bool:
+        return self._host.local.config.is_clustered
+
+    @property
+    def is_verification_enabled(self) -> bool:
+        return self._host.local.config.transaction_partition_verification_enable
+
+    def verification(
+        self, transactional_id: str, producer: Identity, partitions: Iterable[Partition], admission: Admission
+    ) -> Verification:
+        return Verification(self, transactional_id, producer, frozenset(partitions), admission)
 
 
-class Entry:
-    """Of one producer's transaction into partitions of this broker: `begin`, then `check` right before each append."""
+class Verification:
+    """Of one producer's appends to partitions of this broker: `start`, then `check` right before each append."""
 
     def __init__(
         self,
-        node: BrokerNode,
+        transactions: TransactionCoordinator,
         transactional_id: str,
         producer: Identity,
-        partitions: Iterable[Partition],
+        partitions: frozenset[Partition],
         admission: Admission,
     ) -> None:
-        self._node = node
+        self._transactions = transactions
         self._transactional_id = transactional_id
         self.producer = producer
-        self._partitions = frozenset(partitions)
+        self._partitions = partitions
         self._admission = admission
-        self._is_local = not node.transactions.exists or node.transactions.leads(transactional_id)
-        self._is_verified = admission is Admission.ADD or node.config.transaction_partition_verification_enable
-        self._guard: Guard | None = None
+        self._is_local = not transactions.exists or transactions.leads(transactional_id)
+        self._is_verified = admission is Admission.ADD or transactions.is_verification_enabled
+        self._guard: VerificationGuard | None = None
 
-    def begin(self) -> Awaitable[None] | None:
+    def start(self) -> Awaitable[None] | None:
         """KafkaError, now or from the awaitable, where the producer may not append."""
         new = [partition for partition in self._partitions if not is_open(partition, self.producer)]
         if not new or not self._is_verified:
@@ -108,23 +129,23 @@ class Entry:
             return self._admit_remotely(new)
         if self._admission is Admission.ADD:
             places = [TopicPartition(partition.topic, partition.index) for partition in new]
-            return _admit(self._node, self._transactional_id, self.producer, places)
+            return _admit(self._transactions, self._transactional_id, self.producer, places)
         # That the partitions were added must not be forgotten when this broker dies.
-        return self._node.transactions.settled(self._transactional_id)
+        return self._transactions.settled(self._transactional_id)
 
     def check(self, partition: Partition) -> None:
         """KafkaError unless the producer may append, now."""
         if not self._is_verified:
             return
         if partition not in self._partitions:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "the partition is led here since a moment ago")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "this broker has just become the leader of the partition")
         if self._is_local:
             self._check_here(partition)
         elif not is_open(partition, self.producer):
             self._check_remote(partition)
 
     async def _admit_remotely(self, new: Sequence[Partition]) -> None:
-        remote = self._node.coordinators.remote_transactions
+        remote = self._transactions.remote
         places = [TopicPartition(partition.topic, partition.index) for partition in new]
         verify_only = self._admission is not Admission.ADD
         for left in reversed(range(1 if verify_only else RETRY_TIMES)):
@@ -135,7 +156,7 @@ class Entry:
                 return
             except KafkaError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not left:
-                    raise _as_told(error, self._admission) from error
+                    raise _client_error(error, self._admission) from error
             await asyncio.sleep(RETRY_BACKOFF_S)
 
     def _check_remote(self, partition: Partition) -> None:
@@ -152,47 +173,53 @@ class Entry:
         self._guard.check(partition)
 
     def _check_here(self, partition: Partition) -> None:
-        transactions, producer = self._node.transactions, self.producer
+        transactions, producer = self._transactions, self.producer
         try:
             shard = transactions.shard(self._transactional_id)
-            if self._node.config.is_clustered:
+            if self._transactions.is_clustered:
                 known_epoch = partition.log.producers.coordinator_epoch_of(producer.producer_id)
                 if known_epoch > transactions.epoch_for(self._transactional_id):
                     # This broker is no longer the coordinator, and about to learn it.
-                    raise KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved")
+                    raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates the transaction now")
             shard.verify(self._transactional_id, producer, [TopicPartition(partition.topic, partition.index)])
         except KafkaError as error:
-            raise _as_told(error, self._admission) from error
+            raise _client_error(error, self._admission) from error
 
 
 def _admit(
-    node: BrokerNode, transactional_id: str, producer: Identity, partitions: Sequence[TopicPartition]
+    transactions: TransactionCoordinator,
+    transactional_id: str,
+    producer: Identity,
+    partitions: Sequence[TopicPartition],
 ) -> Awaitable[None] | None:
     """After an awaitable, other things have happened: the append must follow without another pause."""
     try:
-        adding = _add(node, transactional_id, producer, partitions)
+        adding = _add(transactions, transactional_id, producer, partitions)
     except KafkaError as error:
         if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
-            raise _as_told(error, Admission.ADD) from error
+            raise _client_error(error, Admission.ADD) from error
         adding = None
     else:
         if adding is None:
             return None
-    return _admit_later(node, transactional_id, producer, partitions, adding)
+    return _admit_later(transactions, transactional_id, producer, partitions, adding)
 
 
 def _add(
-    node: BrokerNode, transactional_id: str, producer: Identity, partitions: Sequence[TopicPartition]
+    transactions: TransactionCoordinator,
+    transactional_id: str,
+    producer: Identity,
+    partitions: Sequence[TopicPartition],
 ) -> Awaitable[None] | None:
     request = AddPartitions(transactional_id, producer, partitions, EPOCH_BUMP_SINCE)
-    answer: Awaitable[None] | None = node.transactions.ask(
+    answer: Awaitable[None] | None = transactions.ask(
         transactional_id, lambda shard, reply, now_ms: shard.add_partitions(reply, request, now_ms)
     )
     return answer
 
 
 async def _admit_later(
-    node: BrokerNode,
+    transactions: TransactionCoordinator,
     transactional_id: str,
     producer: Identity,
     partitions: Sequence[TopicPartition],
@@ -200,11 +227,11 @@ async def _admit_later(
 ) -> None:
     try:
         if adding is None:
-            adding = await _add_again(partial(_add, node, transactional_id, producer, partitions))
+            adding = await _add_again(partial(_add, transactions, transactional_id, producer, partitions))
         if adding is not None:
             await adding  # and `check` finds out whether the transaction ended in the meantime
     except KafkaError as error:
-        raise _as_told(error, Admission.ADD) from error
+        raise _client_error(error, Admission.ADD) from error
 
 
 async def _add_again(add: Callable[[], Awaitable[None] | None]) -> Awaitable[None] | None:
@@ -218,7 +245,7 @@ async def _add_again(add: Callable[[], Awaitable[None] | None]) -> Awaitable[Non
     return None
 
 
-def _as_told(error: KafkaError, admission: Admission) -> KafkaError:
+def _client_error(error: KafkaError, admission: Admission) -> KafkaError:
     """In the codes that a producer understands in the answer to an append."""
     if error.code is ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)

@@ -29,7 +29,7 @@ async def test_what_comes_while_a_request_is_under_way_shares_the_next_one_in_or
     offline_broker: OfflineBroker,
 ) -> None:
     slow = Slow()
-    outbox: Outbox[int, int] = Outbox(offline_broker.node, slow.send)
+    outbox: Outbox[int, int] = Outbox(offline_broker.node.spawn, slow.send)
     first = outbox.put(1, 0)
     await asyncio.sleep(0)
     others = [outbox.put(1, number) for number in (2, 4, 6)]
@@ -44,7 +44,7 @@ async def test_what_comes_while_a_request_is_under_way_shares_the_next_one_in_or
 async def test_each_item_has_its_own_answer_and_a_request_has_an_end(offline_broker: OfflineBroker) -> None:
     slow = Slow()
     slow.may_answer.set()
-    outbox: Outbox[int, int] = Outbox(offline_broker.node, slow.send)
+    outbox: Outbox[int, int] = Outbox(offline_broker.node.spawn, slow.send)
     answers = await asyncio.gather(*(outbox.put(1, n) for n in range(ITEMS_MAX + 1)), return_exceptions=True)
     assert [isinstance(answer, KafkaError) for answer in answers] == [bool(n % 2) for n in range(ITEMS_MAX + 1)]
     assert [len(items) for _, items in slow.requests] == [ITEMS_MAX, 1]
@@ -60,7 +60,7 @@ async def test_a_request_that_fails_or_is_answered_wrongly_fails_for_all_its_ite
         return []
 
     for send, code in ((lost, ErrorCode.NETWORK_EXCEPTION), (short, ErrorCode.UNKNOWN_SERVER_ERROR)):
-        outbox: Outbox[int, int] = Outbox(offline_broker.node, send)
+        outbox: Outbox[int, int] = Outbox(offline_broker.node.spawn, send)
         for future in (outbox.put(1, 0), outbox.put(1, 2)):
             with pytest.raises(KafkaError) as error:
                 await future

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordination import coordinator_shell as shell
-from moldau.broker.coordination.coordinator_shell import Coordinator
+from moldau.broker.coordination.coordinator_shell import CoordinatorShell
 from moldau.broker.replicas.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
@@ -130,7 +130,7 @@ async def test_without_enough_replicas_no_step_begins_and_nothing_is_loaded_agai
 async def test_a_new_leader_loads_what_the_one_before_may_have_acknowledged(replicated: Replicated) -> None:
     node = replicated.node
     replicated.coordinator.ask("a", add("a"))
-    again: Coordinator[Counters] = counters(OfflineBroker(node))
+    again: CoordinatorShell[Counters] = counters(OfflineBroker(node))
     await replicated.change(leader=OTHER, leader_epoch=1, isr=(OTHER, node.node_id))
     await replicated.change(leader=node.node_id, leader_epoch=2, isr=(OTHER, node.node_id))
     again.follow()

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from moldau.broker import turns
 from moldau.broker.coordination import coordinator_shell as shell
-from moldau.broker.coordination.coordinator_shell import Coordinator, Reply
-from moldau.broker.coordination.state_topic import java_hash
+from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Reply
+from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings, java_hash
+from moldau.broker.turns import Work
 from moldau.coordinators.effects import Effects, NothingChanged
 from moldau.errors import ErrorCode, KafkaError, StorageError
 from moldau.metadata.topics import plan_delete_topic
@@ -79,19 +81,18 @@ class Counters:
         return effects
 
 
-def counters(broker: OfflineBroker, configs: dict[str, str] | None = None) -> Coordinator[Counters]:
-    return Coordinator(
-        broker.node,
-        "__counters",
+def counters(broker: OfflineBroker, configs: dict[str, str] | None = None) -> CoordinatorShell[Counters]:
+    host, settings = broker.node.host, StateTopicSettings(4, {"cleanup.policy": "compact", **(configs or {})})
+    return CoordinatorShell(
+        host,
+        StateTopic(host, "__counters", lambda _: settings),
         StateRecords({CountKey: CountValue}),
         lambda _: Counters(),
-        partitions=lambda: 4,
-        topic_configs=lambda: {"cleanup.policy": "compact", **(configs or {})},
     )
 
 
 @pytest.fixture
-async def started(offline_broker: OfflineBroker) -> Coordinator[Counters]:
+async def started(offline_broker: OfflineBroker) -> CoordinatorShell[Counters]:
     coordinator = counters(offline_broker)
     await coordinator.ready()
     coordinator.follow()
@@ -121,7 +122,7 @@ async def test_before_the_topic_is_there_no_coordinator_is_available(offline_bro
 
 
 async def test_a_step_is_answered_at_once_and_is_there_after_a_reload(
-    started: Coordinator[Counters], offline_broker: OfflineBroker
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker
 ) -> None:
     assert [started.ask("a", add("a")) for _ in range(3)] == [1, 2, 3]
     again = counters(offline_broker)
@@ -132,7 +133,7 @@ async def test_a_step_is_answered_at_once_and_is_there_after_a_reload(
 
 
 async def test_while_a_shard_is_loaded_its_clients_are_told_so(
-    started: Coordinator[Counters], offline_broker: OfflineBroker
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker
 ) -> None:
     started.ask("a", add("a"))
     again = counters(offline_broker)
@@ -145,7 +146,7 @@ async def test_while_a_shard_is_loaded_its_clients_are_told_so(
 
 
 async def test_transactional_records_and_their_markers_are_replayed_as_such(
-    started: Coordinator[Counters], offline_broker: OfflineBroker
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker
 ) -> None:
     def in_transaction(shard: Counters, reply: Reply, _: int) -> Effects:
         effects = shard.add("a", reply)
@@ -166,7 +167,7 @@ async def test_transactional_records_and_their_markers_are_replayed_as_such(
 
 
 async def test_a_wake_comes_at_its_time_and_its_replies_arrive(
-    started: Coordinator[Counters], offline_broker: OfflineBroker
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker
 ) -> None:
     begin_ms = offline_broker.node.monotonic_ms()
     reply = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 30))
@@ -176,7 +177,7 @@ async def test_a_wake_comes_at_its_time_and_its_replies_arrive(
     assert at_ms >= begin_ms + 30
 
 
-async def test_an_earlier_wake_does_not_wait_for_a_later_one(started: Coordinator[Counters]) -> None:
+async def test_an_earlier_wake_does_not_wait_for_a_later_one(started: CoordinatorShell[Counters]) -> None:
     later = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 60_000))
     sooner = started.ask("b", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1))
     assert await asyncio.wait_for(sooner, 10) == "woken"
@@ -184,7 +185,7 @@ async def test_an_earlier_wake_does_not_wait_for_a_later_one(started: Coordinato
 
 
 async def test_when_the_log_refuses_memory_is_forgotten_and_whoever_waits_is_told(
-    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     assert started.ask("a", add("a")) == 1
@@ -231,7 +232,7 @@ async def test_a_step_without_records_waits_for_the_records_it_may_tell_of(start
 
 
 async def test_a_state_topic_that_is_deleted_takes_its_shards_along(
-    started: Coordinator[Counters], offline_broker: OfflineBroker
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker
 ) -> None:
     started.ask("a", add("a"))
     await offline_broker.node.change_metadata(lambda image: plan_delete_topic(image, "__counters"))
@@ -256,7 +257,7 @@ def slip(shard: Counters, _: Any, __: int) -> Effects:
 
 
 async def test_a_slip_in_a_step_costs_the_shard_its_memory_but_nothing_that_was_written(
-    started: Coordinator[Counters], monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     assert started.ask("a", add("a")) == 1
@@ -272,7 +273,7 @@ async def test_a_slip_in_a_step_costs_the_shard_its_memory_but_nothing_that_was_
 
 
 async def test_a_slip_in_a_wake_begins_again_too_and_other_wakes_come(
-    started: Coordinator[Counters], monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     before = started.shard("a")
@@ -287,7 +288,7 @@ async def test_a_slip_in_a_wake_begins_again_too_and_other_wakes_come(
     assert started.ask("a", add("a")) == 1
 
 
-async def test_a_step_that_says_that_nothing_changed_keeps_its_shard(started: Coordinator[Counters]) -> None:
+async def test_a_step_that_says_that_nothing_changed_keeps_its_shard(started: CoordinatorShell[Counters]) -> None:
     def lacks_something(*_: Any) -> Effects:
         raise NothingChanged
 
@@ -298,7 +299,7 @@ async def test_a_step_that_says_that_nothing_changed_keeps_its_shard(started: Co
 
 
 async def test_a_slip_at_a_marker_is_made_good_by_the_log(
-    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     before = started.shard("a")
@@ -309,7 +310,7 @@ async def test_a_slip_at_a_marker_is_made_good_by_the_log(
 
 
 async def test_a_slip_while_loading_is_tried_again(
-    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     started.ask("a", add("a"))
@@ -328,7 +329,7 @@ async def test_a_slip_while_loading_is_tried_again(
 
 
 async def test_a_batch_whose_crc_fails_is_not_loaded(
-    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     started.ask("a", add("a"))
@@ -359,18 +360,18 @@ async def test_two_failures_of_one_flush_load_the_shard_once(
     await coordinator.ready()
     coordinator.follow()
     loads: list[int] = []
-    replay = Coordinator._replay
+    replay = CoordinatorShell._replay
 
-    async def counted(self: Coordinator[Counters], partition: int, shard: Counters) -> None:
+    def counted(self: CoordinatorShell[Counters], partition: int, shard: Counters) -> Work[None]:
         loads.append(partition)
-        await replay(self, partition, shard)
+        return replay(self, partition, shard)
 
     def refused(*_: Any) -> asyncio.Future[None]:
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         flushed.set_exception(StorageError("no"))
         return flushed
 
-    monkeypatch.setattr(Coordinator, "_replay", counted)
+    monkeypatch.setattr(CoordinatorShell, "_replay", counted)
     with monkeypatch.context() as patch:
         patch.setattr(type(broker.node.group_commit), "flushed", refused)
         asked = [coordinator.ask("a", add("a")) for _ in range(3)]
@@ -384,18 +385,18 @@ async def test_two_failures_of_one_flush_load_the_shard_once(
 
 
 async def test_a_topic_that_is_made_anew_while_the_old_one_is_loaded_begins_empty(
-    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [started.ask("a", add("a")) for _ in range(5)][-1] == 5
     is_read, may_end = asyncio.Event(), asyncio.Event()
-    replay = Coordinator._replay
+    replay = CoordinatorShell._replay
 
-    async def slow(self: Coordinator[Counters], partition: int, shard: Counters) -> None:
-        await replay(self, partition, shard)
+    def slow(self: CoordinatorShell[Counters], partition: int, shard: Counters) -> Work[None]:
+        yield from replay(self, partition, shard)
         is_read.set()
-        await may_end.wait()
+        yield may_end.wait()
 
-    monkeypatch.setattr(Coordinator, "_replay", slow)
+    monkeypatch.setattr(CoordinatorShell, "_replay", slow)
     again = counters(offline_broker)
     again.follow()
     await is_read.wait()
@@ -410,7 +411,7 @@ async def test_a_topic_that_is_made_anew_while_the_old_one_is_loaded_begins_empt
 
 
 async def test_a_coordinator_that_stops_answers_whoever_waits_and_takes_no_more_steps(
-    started: Coordinator[Counters],
+    started: CoordinatorShell[Counters],
 ) -> None:
     shard = started.shard("a")
     waiting = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1))
@@ -431,9 +432,9 @@ async def test_a_coordinator_that_stops_answers_whoever_waits_and_takes_no_more_
 
 
 async def test_loading_lets_others_have_their_turn_even_within_a_batch(
-    started: Coordinator[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
+    started: CoordinatorShell[Counters], offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "RECORDS_PER_TURN", 10)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
 
     def many(shard: Counters, reply: Reply, _: int) -> Effects:
         effects = shard.add("a", reply)
@@ -454,7 +455,7 @@ async def test_loading_lets_others_have_their_turn_even_within_a_batch(
 
 
 async def test_who_asks_a_shard_that_goes_in_the_same_breath_does_not_wait_for_good(
-    started: Coordinator[Counters],
+    started: CoordinatorShell[Counters],
 ) -> None:
     class Slipping:
         def arrive(self, _: Any) -> None:

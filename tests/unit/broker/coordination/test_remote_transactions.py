@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from moldau.broker.coordination.remote_transactions import is_open
-from moldau.broker.coordination.txn_markers import write_marker
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.batch import encode_batch
@@ -18,10 +17,10 @@ async def test_a_marker_of_the_producer_breaks_the_guard_of_its_partition_only(o
     await offline_broker.create("t", 2)
     node = offline_broker.node
     first, second = (node.find_partition("t", None, index) for index in (0, 1))
-    guard = node.coordinators.remote_transactions.guard((first, second), PRODUCER)
-    write_marker(node, first, OTHER, committed=False, version=0, coordinator_epoch=0)
+    guard = node.transactions.remote.guard((first, second), PRODUCER)
+    node.transactions.markers.write(first, OTHER, committed=False, version=0, coordinator_epoch=0)
     guard.check(first)
-    write_marker(node, first, PRODUCER, committed=False, version=0, coordinator_epoch=0)
+    node.transactions.markers.write(first, PRODUCER, committed=False, version=0, coordinator_epoch=0)
     with pytest.raises(KafkaError) as error:
         guard.check(first)
     assert error.value.code is ErrorCode.INVALID_TXN_STATE
@@ -35,10 +34,10 @@ async def test_a_marker_of_the_transaction_before_does_not_break_the_guard_in_ve
     await offline_broker.create("t")
     node = offline_broker.node
     partition = node.find_partition("t", None, 0)
-    guard = node.coordinators.remote_transactions.guard((partition,), Identity(5, 1))
-    write_marker(node, partition, Identity(5, 1), committed=True, version=2, coordinator_epoch=0)
+    guard = node.transactions.remote.guard((partition,), Identity(5, 1))
+    node.transactions.markers.write(partition, Identity(5, 1), committed=True, version=2, coordinator_epoch=0)
     guard.check(partition)
-    write_marker(node, partition, Identity(5, 2), committed=True, version=2, coordinator_epoch=0)
+    node.transactions.markers.write(partition, Identity(5, 2), committed=True, version=2, coordinator_epoch=0)
     with pytest.raises(KafkaError):
         guard.check(partition)
 
@@ -47,7 +46,7 @@ async def test_a_guard_does_not_outlive_the_leader_epoch(offline_broker: Offline
     await offline_broker.create("t")
     node = offline_broker.node
     partition = node.find_partition("t", None, 0)
-    guard = node.coordinators.remote_transactions.guard((partition,), PRODUCER)
+    guard = node.transactions.remote.guard((partition,), PRODUCER)
     guard.check(partition)
     await node.change_metadata(
         lambda image: [image.topics["t"].partitions[0].record(image.topics["t"].topic_id, leader_epoch=3)]
@@ -69,5 +68,5 @@ async def test_a_transaction_is_open_in_a_log_from_its_first_record_to_its_marke
     partition.append(memoryview(bytearray(batch)), node.clock())
     assert is_open(partition, PRODUCER)
     assert not is_open(partition, Identity(5, 1))
-    write_marker(node, partition, Identity(5, 1), committed=True, version=2, coordinator_epoch=0)
+    node.transactions.markers.write(partition, Identity(5, 1), committed=True, version=2, coordinator_epoch=0)
     assert not is_open(partition, PRODUCER)

@@ -296,7 +296,7 @@ async def test_markers_of_a_shard_that_was_loaded_again_say_nothing_of_the_next_
     await producer.run(broker, commits=True)
     while len(held) < PARTITIONS:
         await asyncio.sleep(0.001)
-    transactions._forget(transactions.partition_for(ID), transactions.shard(ID), "for a test")
+    transactions._reload(transactions.partition_for(ID), transactions.shard(ID), "for a test")
     await asyncio.wait_for(is_complete(broker), 10)
     refuses = True
     producer.next_transaction()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordination.share_states import NAMES
+from moldau.broker.coordination.share_state_client import NAMES
 from moldau.coordinators.share.partition import StateBatch, StateWrite
 from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey
 from moldau.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.cluster.packed_metadata import endpoints
-from moldau.broker.coordination.coordinator_shell import Coordinator
+from moldau.broker.coordination.coordinator_shell import CoordinatorShell
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
 
@@ -64,7 +64,7 @@ def _endpoint(node: BrokerNode, listener: str, broker_id: int) -> tuple[str, int
     raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} has no listener {listener}")
 
 
-def _coordinator(node: BrokerNode, key_type: int) -> Coordinator[Any]:
+def _coordinator(node: BrokerNode, key_type: int) -> CoordinatorShell[Any]:
     if key_type == _GROUP:
         return node.groups
     if key_type == _TRANSACTION:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordination.transaction_coordinator import Admission, Entry
+from moldau.broker.coordination.transaction_coordinator import Admission, Verification
 from moldau.broker.handlers.groups.asking import waited
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Work
@@ -106,25 +106,25 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         node.groups.shard(request.group_id)
         partition = node.find_partition(node.groups.topic, None, node.groups.partition_for(request.group_id))
         _check_producer(partition, request)
-        entry = _entry(node, context, request, partition) if offsets else None
-        beginning = None if entry is None else entry.begin()
+        verification = _verification(node, context, request, partition) if offsets else None
+        beginning = None if verification is None else verification.start()
         if beginning is not None:
             yield beginning
             _check_producer(partition, request)  # it may have been fenced in the meantime
-        if entry is not None:
-            entry.check(partition)
+        if verification is not None:
+            verification.check(partition)
     except KafkaError as failure:
         return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
     return (yield from _commit(node, context, request, asked, refusals))
 
 
-def _entry(node: BrokerNode, context: RequestContext, request: Any, partition: Partition) -> Entry:
+def _verification(node: BrokerNode, context: RequestContext, request: Any, partition: Partition) -> Verification:
     """The group's partition has to be part of the producer's open transaction."""
     admission = Admission.ADD if context.version >= _ADDS_SINCE else Admission.VERIFY
     if context.version < _ABORTABLE_SINCE:
         admission = Admission.VERIFY_OLD
     producer = Identity(request.producer_id, request.producer_epoch)
-    return Entry(node, request.transactional_id, producer, (partition,), admission)
+    return node.transactions.verification(request.transactional_id, producer, (partition,), admission)
 
 
 def _as_told(code: ErrorCode) -> ErrorCode:

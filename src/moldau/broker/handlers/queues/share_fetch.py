@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.cluster.packed_metadata import endpoints
+from moldau.broker.coordination.share_fetching import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.coordination.share_partitions import LiveSharePartition
-from moldau.broker.coordination.share_reads import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.coordination.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from moldau.broker.handlers.records.fetch import WAIT_MAX_MS
 from moldau.broker.turns import Work

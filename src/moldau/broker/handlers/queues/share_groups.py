@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordination.share_states import NO_STATE
+from moldau.broker.coordination.share_state_client import NO_STATE
 from moldau.broker.handlers.groups.asking import answer, asked
 from moldau.broker.handlers.groups.consumer_groups import GROUP_OPERATIONS
 from moldau.broker.replicas.log_bounds import log_bounds

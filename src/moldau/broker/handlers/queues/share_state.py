@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordination.share_states import NAMES, pack_batches, tell_summary, unpack_batches
+from moldau.broker.coordination.share_state_client import NAMES, pack_batches, tell_summary, unpack_batches
 from moldau.broker.handlers.groups.asking import asked
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.partition import StateWrite

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordination.transaction_coordinator import Admission, Entry
+from moldau.broker.coordination.transaction_coordinator import Admission, Verification
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import COORDINATOR_UNAVAILABLE, UNREACHABLE, ErrorCode, KafkaError
@@ -33,11 +33,13 @@ class Gate:
         self._refusal: KafkaError | None = None
         batches = list(self._batches(request))
         producers = {producer for _, producer in batches}
-        self._entry: Entry | None = None
+        self._verification: Verification | None = None
         if len(producers) > 1:
             self._refusal = _several_producers()
         elif producers:
-            self._entry = Entry(node, transactional_id, producers.pop(), (one for one, _ in batches), self._admission)
+            self._verification = node.transactions.verification(
+                transactional_id, producers.pop(), (one for one, _ in batches), self._admission
+            )
 
     def _batches(self, request: ProduceRequest) -> Iterator[tuple[Partition, Identity]]:
         for topic in request.topics:
@@ -54,10 +56,10 @@ class Gate:
 
     def add(self) -> Awaitable[None] | None:
         """Makes the partitions part of the transaction, or finds out that they are; an awaitable if that takes time."""
-        if self._entry is None:
+        if self._verification is None:
             return None
         try:
-            beginning = self._entry.begin()
+            beginning = self._verification.start()
         except KafkaError as error:
             self._refusal = error
             return None
@@ -75,14 +77,14 @@ class Gate:
             if self._refusal is not None:
                 raise self._refusal
             partition.check_leads()
-            if self._entry is None:
-                raise KafkaError(ErrorCode.NOT_COORDINATOR, "the partition is led here since a moment ago")
+            if self._verification is None:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, "this broker has just become the leader of the partition")
             header = read_header(records)
-            if Identity(header.producer_id, header.producer_epoch) != self._entry.producer:
+            if Identity(header.producer_id, header.producer_epoch) != self._verification.producer:
                 raise _several_producers()
             if self._admission is Admission.ADD and header.base_sequence > 0:
                 _refuse_gap(partition, header)
-            self._entry.check(partition)
+            self._verification.check(partition)
         except KafkaError as error:
             raise self._as_told(error) from error
 

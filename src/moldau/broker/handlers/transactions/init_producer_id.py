@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordination.transaction_coordinator import ask_with_id
 from moldau.coordinators.transactions.shard import NOBODY, Initialized, InitProducerId, TransactionShard
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
@@ -41,5 +40,5 @@ async def _init(node: BrokerNode, request: Any) -> Initialized:
     wanted = InitProducerId(
         transactional_id, request.transaction_timeout // ms(1), None if expected == NOBODY else expected
     )
-    answer: Initialized = await ask_with_id(node, wanted, TransactionShard.init_producer_id)
+    answer: Initialized = await node.transactions.ask_with_id(wanted, TransactionShard.init_producer_id)
     return answer

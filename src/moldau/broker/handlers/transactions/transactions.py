@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordination.transaction_coordinator import ask_with_id
-from moldau.broker.coordination.txn_markers import write_marker
 from moldau.broker.turns import Work
 from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
@@ -182,7 +180,7 @@ async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any
             request.committed,
             EPOCH_BUMP_SINCE if bumps else 0,
         )
-        producer = await ask_with_id(node, wanted, TransactionShard.end)
+        producer = await node.transactions.ask_with_id(wanted, TransactionShard.end)
     except KafkaError as failure:
         code = failure.code
     return context.schema.EndTxnResponse(
@@ -234,8 +232,7 @@ def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tupl
     code = ErrorCode.NONE
     try:
         partition = node.find_partition(topic, None, index)
-        write_marker(
-            node,
+        node.transactions.markers.write(
             partition,
             Identity(marker.producer_id, marker.producer_epoch),
             committed=marker.transaction_result,

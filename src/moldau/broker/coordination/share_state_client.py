@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from moldau.broker.background import Spawn
 from moldau.broker.cluster.outbox import Outbox
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.coordination.coordinator_shell import CoordinatorShell
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.partition import StateBatch, StateWrite
 from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareState, ShareStateShard
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 ASK_TIMEOUT_S = 5.0
 """Acknowledgements wait behind this; a queue whose state cannot be written is given up, and loaded anew."""
@@ -46,10 +46,11 @@ class _Request(NamedTuple):
     fields: dict[str, Any]
 
 
-class ShareStates:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
-        self._outbox: Outbox[_Request, Any] = Outbox(node, self._send)
+class ShareStateClient:
+    def __init__(self, coordinator: CoordinatorShell[ShareStateShard], peers: Peers, spawn: Spawn) -> None:
+        self._coordinator = coordinator
+        self._peers = peers
+        self._outbox: Outbox[_Request, Any] = Outbox(spawn, self._send)
 
     def read(self, key: ShareKey, leader_epoch: int) -> Answer:
         """The ShareState with which a leader begins."""
@@ -91,7 +92,7 @@ class ShareStates:
         )
 
     def _ask(self, request: _Request, step: Callable[[ShareStateShard, Any, int], Effects]) -> Answer:
-        coordinator, key = self._node.share_state, request.key.coordinator_key
+        coordinator, key = self._coordinator, request.key.coordinator_key
         if coordinator.leads(key):
             return coordinator.ask(key, step)
         return self._outbox.put(coordinator.leader_for(key), request)
@@ -99,7 +100,7 @@ class ShareStates:
     async def _send(self, broker_id: int, requests: Sequence[_Request]) -> list[Any]:
         """A message is about one group, and of one kind."""
         answers: list[Any] = []
-        peer = self._node.peers.broker(broker_id, "share state")
+        peer = self._peers.broker(broker_id, "share state")
         for (api, group_id), run in groupby(requests, key=lambda one: (one.api, one.key.group_id)):
             alike = list(run)
 
