@@ -49,7 +49,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import BrokerRecord, Record, RemoveBrokerRecord
 from moldau.metadata.stores.local_store import LocalStore
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 METADATA_FILE = "moldau-metadata.jsonl"
 """In the first of `log.dirs`, beside the partitions it describes; of a cluster, in the folder its brokers share."""
@@ -198,7 +198,7 @@ class BrokerNode:
 
     def _adopt(self) -> None:
         adoption.check(self.logs, METADATA_FILE)
-        log.warning(
+        logger.warning(
             "adopting the topics found in the data folder; their configurations are not there, so retention is off "
             "for each until you set it",
             extra={"partitions": len(self.logs.logs)},
@@ -219,7 +219,7 @@ class BrokerNode:
             async with asyncio.timeout(STORE_CLOSE_TIMEOUT_S):
                 await self.threads.metadata(close_store)
         except TimeoutError:
-            log.error("the metadata store does not answer: it is left as it is")
+            logger.error("the metadata store does not answer: it is left as it is")
         self.threads.stop()
 
     def disconnected(self, connection: ClientConnection) -> None:
@@ -315,6 +315,6 @@ def _log_progress() -> Callable[[int, int], None]:
         nonlocal last_s
         if time.monotonic() - last_s >= PROGRESS_INTERVAL_S:
             last_s = time.monotonic()
-            log.info("loading logs", extra={"done": done, "of": total})
+            logger.info("loading logs", extra={"done": done, "of": total})
 
     return progress

@@ -28,7 +28,7 @@ from moldau.config.listeners import EVERY_INTERFACE, Listener
 from moldau.errors import ConfigError, StorageError
 from moldau.log.files import LogDir
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
 """How long a stopping broker lets its clients' last answers take."""
@@ -122,7 +122,7 @@ class Server:
             self._metrics = serve_metrics(self.node, host, port)
 
         await self.node.threads.compute(start)
-        log.info("metrics", extra={"url": f"http://{host}:{port}/metrics"})
+        logger.info("metrics", extra={"url": f"http://{host}:{port}/metrics"})
 
     @property
     def bound(self) -> dict[str, tuple[str, int]]:
@@ -161,7 +161,7 @@ class Server:
         port = server.sockets[0].getsockname()[1]
         host, told_port = self.node.advertised[listener.name] = self._advertised(listener, port)
         if listener.host in EVERY_INTERFACE:
-            log.warning(
+            logger.warning(
                 "listener %s is open to every network of this machine, without authentication. Clients are told to "
                 "connect to %s:%d; if they cannot, set advertised.listeners, for example %s://%s:%d",
                 listener._replace(port=port),
@@ -198,10 +198,10 @@ class Server:
                 try:
                     await work(*args)
                 except StorageError as error:
-                    log.error("housekeeping failed", extra={"work": work.__name__, "why": error.message})
+                    logger.error("housekeeping failed", extra={"work": work.__name__, "why": error.message})
                 except Exception:
                     # One failed round must not end all later ones.
-                    log.exception("housekeeping failed", extra={"work": work.__name__})
+                    logger.exception("housekeeping failed", extra={"work": work.__name__})
 
         self.node.spawn(loop_forever())
 

@@ -25,7 +25,7 @@ from moldau.wire.messages import Schema
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SILENT_WAIT_S = 3.0
 """Whoever waits for a command longer than this is told what for: longer than an election or a load takes."""
@@ -335,7 +335,7 @@ class Cluster:
             return False
         waited_s = self.config.api_timeout_ms / 1000 - left_s
         if waited_s >= SILENT_WAIT_S and self._waits.allows():
-            log.warning("Still waiting for the broker, for up to %.0f s: %s", left_s, why)
+            logger.warning("Still waiting for the broker, for up to %.0f s: %s", left_s, why)
         self._sleep(self.config.retry_backoff_ms / 1000)
         return True
 

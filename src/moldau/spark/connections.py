@@ -31,7 +31,7 @@ REACH_HINT = "check the option kafka.bootstrap.servers, and that the broker runs
 
 R = TypeVar("R")
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _idle: dict[ClientConfig, list[Cluster]] = {}
 
 
@@ -63,7 +63,7 @@ def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], *, reached
             if time.monotonic() >= deadline:
                 raise KafkaError(error.code, f"{error.message}; {REACH_HINT}") from error
             if backoff_ms == config.retry_backoff_ms:
-                _logger.warning("%s; trying again for %.0f s", error.message, patience_ms / 1000)
+                logger.warning("%s; trying again for %.0f s", error.message, patience_ms / 1000)
         time.sleep(backoff_ms / 1000)
         backoff_ms = min(2 * backoff_ms, _BACKOFF_MS_MAX)
 

@@ -44,7 +44,7 @@ def option_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Options:
@@ -127,4 +127,4 @@ class Options:
                 continue
             close = get_close_matches(name, CLIENT_PROPERTIES, n=1, cutoff=_ALIKE)
             meant = f": did you mean '{KAFKA_PREFIX}{close[0]}'?" if close else ""
-            _logger.warning("option '%s%s' is unknown and has no effect%s", KAFKA_PREFIX, name, meant)
+            logger.warning("option '%s%s' is unknown and has no effect%s", KAFKA_PREFIX, name, meant)

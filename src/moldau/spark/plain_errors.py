@@ -19,7 +19,7 @@ from moldau.errors import MoldauError
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 _OF_A_WORKER = "PYTHON_WORKER_FACTORY_"  # how the variables begin that Spark gives to its Python processes alone
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -29,6 +29,6 @@ def plain_errors() -> Iterator[None]:
         yield
     except MoldauError:
         if any(name.startswith(_OF_A_WORKER) for name in os.environ):
-            _logger.debug("an error is sent to Spark", exc_info=True)
+            logger.debug("an error is sent to Spark", exc_info=True)
             os.environ[_HIDE_TRACEBACK] = "1"
         raise

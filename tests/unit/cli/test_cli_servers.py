@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import moldau
 from moldau.cli import config_samples
 from moldau.cli.servers import broker, logs, zookeeper
 from moldau.config.broker import BrokerConfig
@@ -64,6 +67,14 @@ def test_the_log_is_as_its_file_says_and_options_win(tmp_path: Path) -> None:
     logs.set_up("text", "ERROR", file=file)
     assert root.level == logging.ERROR
     assert isinstance(root.handlers[0].formatter, logs.TextFormatter)
+
+
+def test_the_loggers_that_sample_and_docs_name_are_packages_of_the_broker() -> None:
+    sample = Path(moldau.__file__).parent / "cli" / "samples" / "log.properties"
+    page = Path(__file__).parents[3] / "docs" / "commands.md"
+    named = {name for file in (sample, page) for name in re.findall(r"level\.(moldau[\w.]*)=", file.read_text("utf-8"))}
+    assert named
+    assert all(importlib.util.find_spec(name) for name in named)
 
 
 @pytest.mark.parametrize("line", ["level=LOUD", "format=xml", "log4j.rootLogger=INFO, stdout"])

@@ -36,7 +36,7 @@ from moldau.wire.uuids import uuid_to_text
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STEPS_MAX = 1000
 """Steps that share one write: enough for a storm of them, few enough to be answered soon."""
@@ -157,12 +157,12 @@ class ControllerShell:
         except DeposedError:
             return  # another one was quicker: we are told of it
         except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
-            log.error("elected, but cannot load the metadata", extra={"why": str(error)})
+            logger.error("elected, but cannot load the metadata", extra={"why": str(error)})
             if self.leadership == leadership:
                 self.deposed()
                 await self._give_way(store)
             return
-        log.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
+        logger.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
         self._node.follow(self.image)
         self._node.spawn(self._tick_forever(self.machine))
 
@@ -196,7 +196,7 @@ class ControllerShell:
         """Another broker is the controller, or may be: whoever waits here has to ask there."""
         if self.machine is None:
             return
-        log.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
+        logger.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
         self.machine = None
         if self._node.vigil is not None:
             self._node.vigil.deposed()
@@ -241,7 +241,7 @@ class ControllerShell:
         if task.cancelled():  # the broker closes
             return
         if (error := task.exception()) is not None:
-            log.error("a change of metadata failed inside", exc_info=error)
+            logger.error("a change of metadata failed inside", exc_info=error)
         if self._steps and self.machine is not None:
             self._begin_writing()
 
@@ -301,7 +301,7 @@ class ControllerShell:
             message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
             level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
             told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
-            log.log(level, message, extra=told)
+            logger.log(level, message, extra=told)
 
     async def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
@@ -316,7 +316,7 @@ class ControllerShell:
                 _fail(answer, error)
                 continue
             except Exception:  # a slip of ours in one step must not cost the others
-                log.exception("a step of the controller failed")
+                logger.exception("a step of the controller failed")
                 continue
             draft.add(planned)
             records += planned
@@ -348,7 +348,7 @@ class ControllerShell:
                     await self._stand_aside()
             except KafkaError as error:
                 if self._log_limit.allows(error.message):
-                    log.error("the controller's round failed", extra={"why": error.message})
+                    logger.error("the controller's round failed", extra={"why": error.message})
             await asyncio.sleep(TICK_INTERVAL_S)
 
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
@@ -366,7 +366,7 @@ class ControllerShell:
 
     async def _stand_aside(self) -> None:
         """Lets the others elect one whom they can reach. Elected again, this one is the only one there is."""
-        log.warning("most brokers are silent: this one may be cut off, and lets another be the controller")
+        logger.warning("most brokers are silent: this one may be cut off, and lets another be the controller")
         assert self._store is not None
         self._stood_aside = True
         await self._give_way(self._store)
@@ -391,11 +391,11 @@ class ControllerShell:
         machine, broker = self.machine, self.image.brokers.get(broker_id)
         if machine is None or broker is None or broker.fenced:
             return
-        log.warning("a broker is gone", extra={"broker": broker_id})
+        logger.warning("a broker is gone", extra={"broker": broker_id})
         try:
             await self.run(lambda image: (machine.broker_died(image, broker_id, broker.broker_epoch), None))
         except KafkaError as error:
-            log.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
+            logger.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
 
 
 def _shown(brokers: int | tuple[int, ...]) -> str:

@@ -17,7 +17,7 @@ from moldau.disk import Disk, read_file, replace_file
 from moldau.log.files import LogDir
 from moldau.log.manager import LogManager
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 EPOCH_FILE = "moldau-broker-epoch.json"
 UNKNOWN_EPOCH = -1
@@ -51,7 +51,7 @@ class Life(NamedTuple):
             try:
                 replace_file(self.disk, directory / EPOCH_FILE, text.encode())
             except OSError as error:
-                log.error("the broker epoch is not noted", extra={"directory": directory, "why": str(error)})
+                logger.error("the broker epoch is not noted", extra={"directory": directory, "why": str(error)})
 
 
 def distrust(log_dir: LogDir) -> None:
@@ -59,7 +59,7 @@ def distrust(log_dir: LogDir) -> None:
     try:
         log_dir.disk.remove(log_dir.path / EPOCH_FILE)
     except OSError as error:
-        log.debug("the broker epoch stays noted", extra={"directory": log_dir.path, "why": str(error)})
+        logger.debug("the broker epoch stays noted", extra={"directory": log_dir.path, "why": str(error)})
 
 
 def _previous(disk: Disk, directory: Path, was_clean: bool, present_boot_id: str) -> int:

@@ -9,7 +9,7 @@ from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
 from moldau.errors import ConfigError
 from moldau.metadata.image import MetadataImage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NOT_REGISTERED = -1
 
@@ -55,7 +55,7 @@ class LocalBroker:
             self.config = before.with_overrides(own, cluster)
         except ConfigError as error:
             self._rejected_overrides = wanted
-            log.error(
+            logger.error(
                 "the dynamic broker configuration is invalid, keeping the previous one", extra={"why": str(error)}
             )
             agreed = {key: cluster[key] for key in CLUSTER_WIDE if key in cluster}

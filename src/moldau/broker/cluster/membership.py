@@ -42,7 +42,7 @@ from moldau.wire.uuids import uuid_from_text
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 POLL_WAIT_MS = 5_000
 """How long the controller may hold a fetch of metadata when nothing changes."""
@@ -101,7 +101,7 @@ class Membership:
         node.spawn(self.takeover.keep())
         await self._patiently("waiting to be unfenced", self._unfenced)
         for warning in ignored_values(node.image, node.config):
-            log.warning(warning)
+            logger.warning(warning)
         await node.threads.metadata(self._announce)
         node.is_serving.set()
 
@@ -126,7 +126,7 @@ class Membership:
             task.cancel()
         try:
             while not (await asyncio.wait({task}, timeout=interval_s))[0]:
-                log.info(what)
+                logger.info(what)
                 interval_s = min(2 * interval_s, JOIN_PROGRESS_MAX_S)
             await task
         finally:
@@ -268,7 +268,7 @@ class Membership:
                     self._has_image.set()
         except Exception as error:  # whatever it was: a broker that follows nobody is lost
             if self._log_limit.allows((leadership, str(error))):
-                log.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
+                logger.info("lost the controller", extra={"controller": leadership.node_id, "why": str(error)})
             if await refuses(node.loop, (leadership.host, leadership.port)):
                 await node.threads.metadata(self._store.usurp, leadership.epoch)
             with suppress(TimeoutError):
@@ -296,10 +296,10 @@ class Membership:
                 if now_s - duplicate_since_s >= node.config.broker_session_timeout_ms / 1000:
                     raise ConfigError(self._id_is_taken())
                 if code is not told:
-                    log.info("not registered yet", extra={"why": code.name})
+                    logger.info("not registered yet", extra={"why": code.name})
                     told = code
             except (KafkaError, ProtocolError) as error:
-                log.debug("not registered yet: %s", error)
+                logger.debug("not registered yet: %s", error)
             await asyncio.sleep(FENCED_BEAT_S)
         node.broker_epoch = answer.broker_epoch
         await node.threads.files(life.began, answer.broker_epoch)
@@ -363,14 +363,14 @@ class Membership:
                     interval_s = FENCED_BEAT_S
                     await self._refused(code)
             except KafkaError as error:
-                log.debug("heartbeat failed: %s", error.message)
+                logger.debug("heartbeat failed: %s", error.message)
                 interval_s = FENCED_BEAT_S
             except ConfigError as error:  # while it was fenced, another broker was started with its id
                 if self._log_limit.allows("taken"):
-                    log.error("this broker is out of its cluster", extra={"why": str(error)})
+                    logger.error("this broker is out of its cluster", extra={"why": str(error)})
                 interval_s = JOIN_PROGRESS_S
             except Exception:  # one that sends no more heartbeats would be fenced for ever
-                log.exception("heartbeat failed")
+                logger.exception("heartbeat failed")
                 interval_s = JOIN_PROGRESS_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._beat_now.wait(), interval_s)
@@ -379,7 +379,7 @@ class Membership:
     async def _refused(self, code: ErrorCode) -> None:
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             # Unregistered by hand, or taken for dead and replaced: begin again as the same process.
-            log.warning("the controller does not know this broker: registering again", extra={"code": code.name})
+            logger.warning("the controller does not know this broker: registering again", extra={"code": code.name})
             self._node.broker_epoch = -1
             await self._register()
 

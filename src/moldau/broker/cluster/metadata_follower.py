@@ -16,7 +16,7 @@ from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.image import MetadataImage, TopicImage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LocalPartitions(Protocol):
@@ -92,7 +92,7 @@ class MetadataFollower:
         except Exception:
             # A failure with one partition must not keep this broker from ever hearing of the others.
             self._metrics.unexpected_errors += 1
-            log.exception(
+            logger.exception(
                 "internal error: a metadata change was applied only in part (please report it)",
                 extra={"version": newest.version},
             )

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from moldau.broker.background import Spawn
 from moldau.errors import ErrorCode, KafkaError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ITEMS_MAX = 200
 """In one request: some milliseconds of the other broker's loop."""
@@ -61,7 +61,7 @@ class Outbox(Generic[T, R]):
         except KafkaError as error:
             refusal = error
         except Exception as error:
-            log.exception(
+            logger.exception(
                 "internal error in a request to another broker (please report it)", extra={"broker": broker_id}
             )
             refusal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))

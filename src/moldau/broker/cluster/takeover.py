@@ -29,7 +29,7 @@ from moldau.wire.messages import Schema
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SILENT_SHARE = 0.5
 """Of a session. Two heartbeats in a row got no answer by then."""
@@ -107,7 +107,7 @@ class Takeover:
         if 2 * len(voters & active) <= len(active) or not self.grants(epoch):
             return
         if self.won is None or self.won.epoch != epoch:
-            log.warning(
+            logger.warning(
                 "no answer from the controller: this broker takes over",
                 extra={"controller": controller_id, "epoch": epoch, "voters": sorted(voters)},
             )

@@ -36,7 +36,7 @@ from moldau.wire.batch import BatchHeader, check_batch, encode_batch, iter_heade
 from moldau.wire.compression import Codec
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LOAD_BYTES_MAX = 64 * 1024
 """Read at a time while loading, from a disk that may be slow; Kafka's 5 MB would hold up the loop."""
@@ -235,7 +235,7 @@ class CoordinatorShell(Generic[S]):
 
     def _fail_and_reload(self, partition: int, shard: S, error: Exception) -> KafkaError:
         """After an internal error nobody knows how far the step came. The result is the error for its client."""
-        log.error(
+        logger.error(
             "internal error in a coordinator (please report it)",
             exc_info=error,
             extra={"partition": f"{self.topic}-{partition}"},
@@ -324,7 +324,7 @@ class CoordinatorShell(Generic[S]):
             except StepNotStartedError:
                 self._wake_at(now_ms + RETRY_WAKE_MS, partition, key)
             except KafkaError as error:
-                log.warning(
+                logger.warning(
                     "a timeout could not be handled", extra={"partition": f"{self.topic}-{partition}", "why": error}
                 )
         self._arm()
@@ -371,12 +371,12 @@ class CoordinatorShell(Generic[S]):
             try:
                 await self._host.turns.finish(self._replay(partition, shard))
             except KafkaError as error:
-                log.error(
+                logger.error(
                     "cannot load coordinator state, will retry",
                     extra={"partition": f"{self.topic}-{partition}", "why": error.message},
                 )
             except Exception:
-                log.exception(
+                logger.exception(
                     "cannot load coordinator state, will retry", extra={"partition": f"{self.topic}-{partition}"}
                 )
             else:
@@ -389,7 +389,7 @@ class CoordinatorShell(Generic[S]):
         try:
             self.run(partition, _loaded)
         except KafkaError as error:
-            log.error(
+            logger.error(
                 "cannot start coordinating a partition, loading it again",
                 extra={"partition": f"{self.topic}-{partition}", "why": error.message},
             )
@@ -437,7 +437,7 @@ class CoordinatorShell(Generic[S]):
         """Memory may differ from the log: load it again from there."""
         if self._shards.get(partition) is not shard:
             return  # it was unloaded already
-        log.error(
+        logger.error(
             "coordinator state may differ from its log: loading it again",
             extra={"partition": f"{self.topic}-{partition}", "why": why},
         )

@@ -28,7 +28,7 @@ from moldau.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from moldau.broker.network.client_connection import ClientConnection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PRUNE_RECORDS_MIN = 1_000
 """A partition of the state topic with fewer records is left as it is: loading them takes milliseconds."""
@@ -139,7 +139,7 @@ class SharePartitions:
     def _loaded(self, key: ShareKey, loading: asyncio.Task[None]) -> None:
         self._loading.pop(key, None)
         if not loading.cancelled() and (error := loading.exception()) is not None:
-            log.info(
+            logger.info(
                 "cannot load the state of a share partition, will retry",
                 extra={"group": key.group_id, "why": str(error)},
             )
@@ -206,7 +206,7 @@ class SharePartitions:
             try:
                 self._write(live, live.machine.release(session.owner[1]))
             except KafkaError as error:
-                log.warning(
+                logger.warning(
                     "cannot release the records of a member", extra={"group": key.group_id, "why": error.message}
                 )
         group_id = session.owner[0]
@@ -262,7 +262,7 @@ class SharePartitions:
         try:
             self._write(live, live.machine.expire(self._host.monotonic()))
         except KafkaError as error:
-            log.warning(
+            logger.warning(
                 "cannot release records whose locks expired", extra={"group": live.key.group_id, "why": error.message}
             )
         else:
@@ -285,7 +285,7 @@ class SharePartitions:
                     await safe
                 partition.delete_records(end_offset)
             except KafkaError as error:
-                log.warning(
+                logger.warning(
                     "cannot prune the share-group state topic", extra={"partition": index, "why": error.message}
                 )
 

@@ -19,7 +19,7 @@ from moldau.metadata.topics import plan_create_topic
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 KNOWN_TIMEOUT_S = 5.0
 """From the controller's answer until a new topic is known here: clients ask again after a second or so."""
@@ -91,7 +91,7 @@ class StateTopic:
         created = answer.topics[0]
         if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             if self._refusals.allows(created.error_message):
-                log.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
+                logger.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
             raise self._unavailable(created.error_message)
         deadline_s = self._host.loop.time() + KNOWN_TIMEOUT_S
         while not self.exists:

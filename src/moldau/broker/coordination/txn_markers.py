@@ -36,7 +36,7 @@ from moldau.wire.batch import ControlType, encode_end_txn_marker
 from moldau.wire.messages import Schema
 from moldau.wire.topic_partition import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 INLINE_MAX = 100
 """Markers written in one go, a few milliseconds. More take turns with other work."""
@@ -112,7 +112,9 @@ class RemoteMarkers:
         try:
             return await self._outbox.put(broker_id, _Remote(markers, sorted(partitions), coordinator_epoch))
         except KafkaError as error:
-            log.warning("cannot write transaction markers through broker %d, will retry: %s", broker_id, error.message)
+            logger.warning(
+                "cannot write transaction markers through broker %d, will retry: %s", broker_id, error.message
+            )
             return ()
 
     async def _send(self, broker_id: int, items: Sequence[_Remote]) -> list[Collection[TopicPartition] | KafkaError]:
@@ -147,7 +149,7 @@ def _accepted(result: Any) -> list[TopicPartition]:
                 accepted.append(TopicPartition(topic.name, one.partition_index))
             else:
                 code = ErrorCode(one.error_code).name
-                log.warning(_RETRY_MESSAGE, topic.name, one.partition_index, code)
+                logger.warning(_RETRY_MESSAGE, topic.name, one.partition_index, code)
     return accepted
 
 
@@ -241,7 +243,7 @@ class MarkerWriter:
             self._host.loop.call_later(REPORT_RETRY_S, self._report, markers, written)
         except KafkaError as error:
             # The shard goes away; where it comes back, it asks for the markers again.
-            log.warning("cannot record that a transaction is complete, will retry", extra={"why": error.message})
+            logger.warning("cannot record that a transaction is complete, will retry", extra={"why": error.message})
 
     def _write(self, markers: Markers, partitions: Sequence[TopicPartition]) -> _Written:
         """Those of this broker's partitions that have their marker now."""
@@ -252,7 +254,7 @@ class MarkerWriter:
                 partition = self._host.find_partition(where[0], None, where[1])
                 self._write_one(markers, partition, decisions.leader_epoch)
             except KafkaError as error:
-                log.error(_RETRY_MESSAGE, *where, error.message)
+                logger.error(_RETRY_MESSAGE, *where, error.message)
             else:
                 flush_messages = min(partition.log.config.flush_messages, decisions.log.config.flush_messages)
                 written[where] = self._host.group_commit.safe(partition, flush_messages)

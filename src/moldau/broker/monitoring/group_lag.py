@@ -22,7 +22,7 @@ from moldau.wire.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 15.0
 """As often as Prometheus asks, usually."""
@@ -51,7 +51,7 @@ class GroupLag:
             try:
                 await self.measure()
             except Exception:
-                log.exception("cannot measure the lag of groups")
+                logger.exception("cannot measure the lag of groups")
             await asyncio.sleep(INTERVAL_S)
 
     async def measure(self) -> None:
@@ -98,7 +98,7 @@ class GroupLag:
                 for first in range(0, len(wanted), ASK_MAX):
                     ends |= await self._ask(leader, wanted[first : first + ASK_MAX])
             except KafkaError as error:
-                log.debug(
+                logger.debug(
                     "cannot get the end offsets of some partitions", extra={"broker": leader, "why": error.message}
                 )
         return ends

@@ -35,7 +35,7 @@ from moldau.broker.monitoring.metrics_table import HISTOGRAMS, METRICS, Metric, 
 from moldau.broker.node import BrokerNode
 from moldau.errors import ConfigError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LOOP_ANSWERS_S = 2.0
 """A loop that is busy for longer serves nobody."""
@@ -188,9 +188,9 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if isinstance(sys.exception(), OSError):
-            log.debug("a client of the metrics port went away", extra={"client": client_address[0]})
+            logger.debug("a client of the metrics port went away", extra={"client": client_address[0]})
         else:
-            log.exception("internal error while serving the metrics port (please report it)")
+            logger.exception("internal error while serving the metrics port (please report it)")
 
     def _end_connections(self, now_s: float) -> None:
         """Those whose time is over: whatever their threads wait for ends."""

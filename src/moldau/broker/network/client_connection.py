@@ -59,7 +59,7 @@ class Pipelined:
 Answer: TypeAlias = "Buffers | Pipelined | Awaitable[Buffers | Pipelined | None] | None"
 """None: the request wants no answer (acks=0)."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
 
@@ -198,7 +198,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self.closing = True
         self.closing_since_s = self._loop.time()
-        log.log(level, "closing connection", extra={"peer": self.peer, "software": self.software, "why": why})
+        logger.log(level, "closing connection", extra={"peer": self.peer, "software": self.software, "why": why})
         if self._transport is not None:
             self._transport.close()
 
@@ -326,7 +326,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The client went away, or the loop is closing: nobody waits for this answer.
             return
         except Exception as error:
-            log.exception("a request failed inside the broker", extra={"peer": self.peer})
+            logger.exception("a request failed inside the broker", extra={"peer": self.peer})
             self.close(f"failed inside the broker: {error!r}")
             return
         finally:

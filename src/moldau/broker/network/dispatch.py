@@ -31,7 +31,7 @@ from moldau.wire.messages import decode_request, encode_response, has_more_entri
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DECODE_INLINE_MAX_BYTES = 4 * 1024
 """A longer message can hold enough small entries to keep the loop for many milliseconds: a thread decodes it."""
@@ -165,7 +165,7 @@ class Dispatcher:
     def _unexpected(self, served: Served, context: RequestContext, error: Exception) -> ProtocolError:
         name = served.api.name
         self._node.metrics.unexpected_errors += 1
-        log.error("%s v%d failed", name, context.version, exc_info=error, extra={"client": context.client_id})
+        logger.error("%s v%d failed", name, context.version, exc_info=error, extra={"client": context.client_id})
         return ProtocolError(f"{name} v{context.version} failed inside the broker: {error!r}")
 
 

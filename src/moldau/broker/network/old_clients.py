@@ -12,7 +12,7 @@ from moldau.errors import UnservedRequestError
 from moldau.log_limits import LogLimit
 from moldau.wire.apis import APIS, Api, ApiKey
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CLIENT_ID_MAX = 200
 _RELEASES: dict[int, tuple[str, ...]] = {
@@ -41,7 +41,7 @@ class OldClients:
         client = (context.client_id or "")[:_CLIENT_ID_MAX]
         address = context.connection.peer_host
         if self._limit.allows((client, address)):
-            log.warning(what, extra={"client": client, "address": address})
+            logger.warning(what, extra={"client": client, "address": address})
         return UnservedRequestError(what)
 
 

@@ -24,7 +24,7 @@ from moldau.log.cleaning.plan import CleaningLimits, LogToClean, filthiest
 from moldau.log.cleaning.swap import discard, swap_in
 from moldau.log.partition_log import PartitionLog
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S = 0.05
 LOGS_AT_A_TIME = 50
@@ -58,7 +58,7 @@ class Cleaner:
         try:
             await self._clean_due()
         except Exception:
-            log.exception("a round of cleaning failed")
+            logger.exception("a round of cleaning failed")
         finally:
             self._rounds -= 1
 
@@ -111,7 +111,7 @@ class Cleaner:
             failure: KafkaError = todo.log.log_dir.storage_error(f"cannot clean {todo.log.name}", error)
         except KafkaError as error:
             failure = error
-        log.error("cannot clean a log", extra={"partition": todo.log.name, "why": failure.message})
+        logger.error("cannot clean a log", extra={"partition": todo.log.name, "why": failure.message})
         return False
 
     async def _clean(self, todo: LogToClean, worker: _Worker) -> bool:
@@ -134,7 +134,7 @@ class Cleaner:
                     todo.log.first_dirty_offset = end_offset
                     node.metrics.cleanings += 1
                     node.metrics.bytes_cleaned += bytes_before
-                    log.info(
+                    logger.info(
                         "cleaned a log",
                         extra={
                             "partition": todo.log.name, "upto_offset": end_offset, "keys": keys,
@@ -148,15 +148,15 @@ class Cleaner:
                     self._note_failure(todo.log, reason, is_corrupt)
                     return False
                 case None:
-                    log.warning("the cleaner's worker died", extra={"partition": todo.log.name})
+                    logger.warning("the cleaner's worker died", extra={"partition": todo.log.name})
                     return False
 
     def _note_failure(self, partition_log: PartitionLog, reason: str, is_corrupt: bool) -> None:
         if is_corrupt:
             self._uncleanable.add(partition_log)
-            log.error("a log cannot be cleaned", extra={"partition": partition_log.name, "why": reason})
+            logger.error("a log cannot be cleaned", extra={"partition": partition_log.name, "why": reason})
         else:
-            log.warning("a cleaning failed", extra={"partition": partition_log.name, "why": reason})
+            logger.warning("a cleaning failed", extra={"partition": partition_log.name, "why": reason})
 
     def _is_gone(self, partition_log: PartitionLog) -> bool:
         return self._node.logs.get(partition_log.topic, partition_log.partition) is not partition_log

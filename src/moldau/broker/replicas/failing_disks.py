@@ -28,7 +28,7 @@ from moldau.wire.uuids import LOST_DIRECTORY
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
 """The longest that a full or failed disk stays unnoticed, and freed space unused."""
@@ -60,9 +60,9 @@ class FailingDisks:
         if failing != self._known:
             for log_dir in failing - self._known:
                 why = "it failed" if log_dir.offline else "it is full"
-                log.error("A LOG DIRECTORY CANNOT BE WRITTEN", extra={"folder": str(log_dir.path), "why": why})
+                logger.error("A LOG DIRECTORY CANNOT BE WRITTEN", extra={"folder": str(log_dir.path), "why": why})
             for log_dir in self._known - failing:
-                log.warning("a log directory can be written again", extra={"folder": str(log_dir.path)})
+                logger.warning("a log directory can be written again", extra={"folder": str(log_dir.path)})
             changed = failing ^ self._known
             self._known = failing
             node.replication.follow([one for one in node.hosted if one.log.log_dir in changed])
@@ -79,11 +79,11 @@ class FailingDisks:
         busy_s = self._node.threads.disk(log_dir.path).busy_s
         if busy_s < STUCK_S:
             if log_dir in self._stuck:
-                log.warning("a log directory answers again", extra={"folder": str(log_dir.path)})
+                logger.warning("a log directory answers again", extra={"folder": str(log_dir.path)})
             self._stuck.discard(log_dir)
         elif log_dir not in self._stuck:
             self._stuck.add(log_dir)
-            log.error(
+            logger.error(
                 "A LOG DIRECTORY DOES NOT ANSWER: check its disk; records with flush.messages=1 wait for it",
                 extra={"folder": str(log_dir.path), "waiting_s": round(busy_s)},
             )
@@ -94,7 +94,7 @@ class FailingDisks:
             for start in range(0, len(lost), HANDED_OVER_MAX):
                 await self._tell(lost[start : start + HANDED_OVER_MAX])
         except KafkaError as error:
-            log.warning("partitions cannot be handed over yet", extra={"why": error.message})
+            logger.warning("partitions cannot be handed over yet", extra={"why": error.message})
 
     async def _tell(self, lost: Sequence[tuple[Any, int]]) -> None:
         node = self._node

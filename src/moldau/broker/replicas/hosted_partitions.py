@@ -21,7 +21,7 @@ from moldau.wire.uuids import ZERO_UUID
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MATCHED_PER_STEP = 20
 """Partitions that change before others may have their turn: a fraction of a millisecond."""
@@ -89,7 +89,9 @@ class HostedPartitions:
                 except StorageError as error:
                     # The topic is in the metadata already: the others of its partitions have to work.
                     if topic.name not in self._topics_without_logs:
-                        log.error("no log for a topic's partitions", extra={"topic": topic.name, "why": error.message})
+                        logger.error(
+                            "no log for a topic's partitions", extra={"topic": topic.name, "why": error.message}
+                        )
                     self._topics_without_logs.add(topic.name)
 
     def match(self, changed: Sequence[TopicImage]) -> Iterator[list[Partition]]:
@@ -119,7 +121,7 @@ class HostedPartitions:
             self._node.logs.delete(*key)
         except StorageError as error:
             # Out of service it is; at the next start the folder is found to belong to nobody.
-            log.error("cannot delete a log", extra={"partition": partition.log.name, "why": error.message})
+            logger.error("cannot delete a log", extra={"partition": partition.log.name, "why": error.message})
 
     def _match_one(self, topic: TopicImage, image: PartitionImage, config: TopicConfig) -> Partition | None:
         partition = self._by_name.get((topic.name, image.index))
@@ -193,7 +195,7 @@ class HostedPartitions:
                         node.logs.delete(name, index)
                     continue
             folder = node.logs.set_aside(name, index)
-            log.warning(
+            logger.warning(
                 "a log that no topic owns was set aside", extra={"partition": f"{name}-{index}", "folder": folder}
             )
 

@@ -39,7 +39,7 @@ from moldau.metadata.cluster_wide import effective_min_isr
 from moldau.metadata.image import PartitionImage
 from moldau.metadata.topics import is_internal
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class WaitingFetch(Protocol):
@@ -351,9 +351,9 @@ class Partition:
         where = {"partition": self.name, "offset": offset, "from": partition_log.log_end_offset, "why": why}
         if offset < partition_log.high_watermark:
             where["high_watermark"] = partition_log.high_watermark
-            log.error("RECORDS THAT WERE COMMITTED ARE CUT OFF: the leader does not have them", extra=where)
+            logger.error("RECORDS THAT WERE COMMITTED ARE CUT OFF: the leader does not have them", extra=where)
         elif offset < partition_log.log_end_offset:
-            log.info("cutting off what the leader does not have", extra=where)
+            logger.info("cutting off what the leader does not have", extra=where)
         partition_log.truncate_to(offset)
         while self._uncommitted and self._uncommitted[-1][0] > partition_log.log_end_offset:
             self._uncommitted.pop()
@@ -361,7 +361,7 @@ class Partition:
     def start_over_at(self, offset: int, why: str) -> None:
         """Drops everything: the leader's log begins after the end of this one."""
         if self.log.log_end_offset > self.log.log_start_offset:
-            log.warning(
+            logger.warning(
                 "the whole log is dropped: the leader's begins after its end",
                 extra={"partition": self.name, "offset": offset, "from": self.log.log_end_offset, "why": why},
             )
@@ -501,7 +501,7 @@ class Partition:
         change = leadership.shrink(self.log.log_end_offset, now_ms) if leadership is not None else None
         if change is not None:
             assert leadership is not None
-            log.debug(
+            logger.debug(
                 "followers are behind for too long",
                 extra={"partition": self.name, "isr": sorted(leadership.isr), "proposed": list(change.broker_ids)},
             )

@@ -50,7 +50,7 @@ from moldau.wire.messages import Schema, ms
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NAMED_MAX = 2000
 """Partitions in one request, which the leader looks at one by one; the others are in the next ones."""
@@ -114,7 +114,7 @@ class Followed:
             self.gap_end = first_offset
             if not is_confirmed:
                 raise OffsetMismatchError(partition_log.name, end_offset, first_offset)
-            log.warning(
+            logger.warning(
                 "the leader has no records between two offsets; going on after the gap",
                 extra={"partition": partition_log.name, "log_end_offset": end_offset, "first_offset": first_offset},
             )
@@ -195,9 +195,9 @@ class ReplicaFetcher:
         self._failures += 1
         where = {"leader": self.broker_id, "why": str(error)}
         if not isinstance(error, KafkaError):
-            log.error("a fetch from a leader failed inside", exc_info=error, extra=where)
+            logger.error("a fetch from a leader failed inside", exc_info=error, extra=where)
         elif self._failures == 1:
-            log.info("cannot fetch from a leader", extra=where)
+            logger.info("cannot fetch from a leader", extra=where)
         await asyncio.sleep(self._retry_s(self._failures))
 
     def _retry_s(self, failures: int) -> float:
@@ -337,12 +337,12 @@ class ReplicaFetcher:
         followed.failures += 1
         where = {"partition": followed.partition.name, "leader": self.broker_id, "why": str(error)}
         if not isinstance(error, KafkaError):
-            log.error("a partition cannot be followed, for a slip of ours", exc_info=error, extra=where)
+            logger.error("a partition cannot be followed, for a slip of ours", exc_info=error, extra=where)
         elif isinstance(error, OffsetMismatchError):
             if followed.failures & (followed.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th time …
-                log.warning("refused records that do not continue the log; fetching again", extra=where)
+                logger.warning("refused records that do not continue the log; fetching again", extra=where)
         elif followed.failures == (1 if isinstance(error, StorageError) else EXPECTED_FAILURES + 1):
-            log.error("A PARTITION CANNOT BE FOLLOWED", extra=where)
+            logger.error("A PARTITION CANNOT BE FOLLOWED", extra=where)
         self._leave_out(followed)
         self._node.loop.call_later(self._retry_s(followed.failures), self._return, followed)
 

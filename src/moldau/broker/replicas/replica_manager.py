@@ -27,7 +27,7 @@ from moldau.wire.messages import Schema
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RETRY_S = 0.05
 """Between two tries to tell the controller of an ISR."""
@@ -169,7 +169,7 @@ class ReplicaManager:
                     next_shrink_s = self.loop.time() + shrink_s
                     self._shrink()
             except Exception:  # or a follower that is gone would be waited for ever after
-                log.exception("cannot look after followers, for a slip of ours")
+                logger.exception("cannot look after followers, for a slip of ours")
 
     def _shrink(self) -> None:
         now_ms = self.monotonic_ms()
@@ -211,12 +211,12 @@ class ReplicaManager:
             if not answer.error_code:
                 return self._answered(proposals, answer)
             code = ErrorCode(answer.error_code)
-            log.info("in-sync sets cannot change yet", extra={"why": code.name, "partitions": len(proposals)})
+            logger.info("in-sync sets cannot change yet", extra={"why": code.name, "partitions": len(proposals)})
         except KafkaError as error:
             code = error.code
-            log.info("in-sync sets cannot change yet", extra={"why": str(error), "partitions": len(proposals)})
+            logger.info("in-sync sets cannot change yet", extra={"why": str(error), "partitions": len(proposals)})
         except Exception:  # or the partitions would wait for an answer for ever
-            log.exception("in-sync sets cannot change, for a slip of ours")
+            logger.exception("in-sync sets cannot change, for a slip of ours")
         return {one: change for one, change in proposals.items() if one.isr_refused(change, code)}
 
     def _alter(self, proposals: _Proposals, schema: Schema) -> Any:
@@ -258,5 +258,5 @@ class ReplicaManager:
             elif partition.isr_refused(change, code):
                 again[partition] = change
             else:
-                log.info("an in-sync set stays", extra={"partition": partition.name, "why": code.name})
+                logger.info("an in-sync set stays", extra={"partition": partition.name, "why": code.name})
         return again

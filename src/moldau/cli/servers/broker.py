@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moldau.broker.server import Server
     from moldau.config.broker import BrokerConfig
 
-log = logging.getLogger("moldau")
+logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -152,7 +152,7 @@ def _load_config(arguments: argparse.Namespace) -> BrokerConfig:
     if arguments.child:
         logs.set_up(arguments.log_format, arguments.log_level, config.node_id, file=arguments.log_config)
     for warning in warnings:
-        log.warning(warning)
+        logger.warning(warning)
     return config
 
 
@@ -192,7 +192,7 @@ async def _serve(config: BrokerConfig, *, is_child: bool) -> None:
     server = Server(config)
     try:
         if not await _started(server, stop):
-            log.info("stopped before it was ready")
+            logger.info("stopped before it was ready")
             return
         with running.registered(
             {
@@ -203,9 +203,9 @@ async def _serve(config: BrokerConfig, *, is_child: bool) -> None:
             }
         ):
             await _serve_until(stop, server)
-            log.info("stopping")
+            logger.info("stopping")
             await server.stop()
-            log.info("stopped")
+            logger.info("stopped")
     finally:
         await server.stop()
 
@@ -232,7 +232,7 @@ def _stop_at_the_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Eve
 
 
 async def _serve_until(stop: asyncio.Event, server: Server) -> None:
-    log.info(
+    logger.info(
         "Moldau %s is ready",
         __version__,
         extra={
@@ -259,7 +259,7 @@ def _prepare_process() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError):
-            log.warning("cannot raise the limit of open files", extra={"limit": soft})
+            logger.warning("cannot raise the limit of open files", extra={"limit": soft})
             wanted = soft
     # The kernel doubles a process's table of files as they are opened, and once there are threads each doubling waits
     # for all CPUs: 10 ms in which nothing is served. One file with a high number grows it now, while it costs nothing.

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 BROKER, ZOOKEEPER = "json", "zookeeper"
@@ -46,7 +46,7 @@ def registered(facts: dict[str, Any]) -> Iterator[None]:
     try:
         file = _register(facts, BROKER)
     except OSError as error:
-        log.warning("kafka-server-stop will not find this broker: %s", error)
+        logger.warning("kafka-server-stop will not find this broker: %s", error)
         yield
         return
     with file:

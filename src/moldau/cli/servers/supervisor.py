@@ -34,7 +34,7 @@ from moldau.local_cluster import (
 )
 from moldau.version import __version__
 
-log = logging.getLogger("moldau")
+logger = logging.getLogger(__name__)
 
 DATA_DIR = Path("moldau-cluster")
 _TICK_S = 0.1
@@ -64,9 +64,9 @@ def supervise(count: int, port: int, data_dir: Path | None, given: Mapping[str, 
             try:
                 _run(brokers, folder)
             finally:
-                log.info("stopping")
+                logger.info("stopping")
                 stop_brokers(brokers)
-                log.info("stopped")
+                logger.info("stopped")
     except _Stopped:
         return 0
     except MoldauError as error:
@@ -131,8 +131,10 @@ def _run(brokers: Sequence[BrokerProcess], folder: Path) -> None:
         broker.start()
     wait_until_ready(brokers, math.inf)  # after a crash they may have much to check, and say how far they are
     bootstrap = ",".join(broker.address for broker in brokers)
-    log.info("Moldau %s is ready", __version__, extra={"bootstrap": bootstrap, "brokers": len(brokers), "data": folder})
-    restarter = Restarter(brokers, log.warning)
+    logger.info(
+        "Moldau %s is ready", __version__, extra={"bootstrap": bootstrap, "brokers": len(brokers), "data": folder}
+    )
+    restarter = Restarter(brokers, logger.warning)
     while any(broker.is_wanted for broker in brokers):
         _start_requested(brokers, folder)
         restarter.tick(time.monotonic())
@@ -145,7 +147,7 @@ def _start_requested(brokers: Sequence[BrokerProcess], folder: Path) -> None:
         if request.exists():
             request.unlink()
             if not broker.is_alive:
-                log.info("starting broker %d again", broker.node_id)
+                logger.info("starting broker %d again", broker.node_id)
                 broker.start()
 
 

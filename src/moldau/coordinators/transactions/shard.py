@@ -18,7 +18,7 @@ from moldau.coordinators.transactions.transaction import NO_PRODUCER_ID, Identit
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.topic_partition import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MARKERS_RETRY_MS = 200
 MARKERS_RETRY_MAX_MS = 2_000
@@ -193,7 +193,7 @@ class TransactionShard:
         effects = Effects()
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.is_overdue(now_ms):
-            log.info("a transaction timed out: it is aborted", extra={"transactional_id": transactional_id})
+            logger.info("a transaction timed out: it is aborted", extra={"transactional_id": transactional_id})
             transaction.fence(self._wall_clock())
             self._prepared(effects, transaction)
         return effects

@@ -27,7 +27,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.stores.entries import append_entry, read_append, read_snapshot, snapshot_entry
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SNAPSHOT_MIN_BYTES = 1024 * 1024
 """A snapshot is worth its writing once the log behind it is as long as itself, and not for less than this."""
@@ -94,7 +94,7 @@ class Journal:
             self._write_snapshot(image, self.epoch)
         except StorageError as error:
             # The appends are safe in the longer file; try again when that has doubled once more.
-            log.warning("%s", error)
+            logger.warning("%s", error)
             self._snapshot_size = self._size
 
     def close(self) -> None:

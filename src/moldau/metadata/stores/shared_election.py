@@ -19,7 +19,7 @@ from moldau.errors import ConfigError
 from moldau.metadata.stores.claims import NOBODY, Claim, Claims
 from moldau.metadata.stores.store import Candidate, Leadership, OnChange
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _AFTER_ERROR_S = 1.0
@@ -99,7 +99,7 @@ class SharedElection:
                 self._look()
                 wait_s = _POLL_S
             except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
-                log.error("cannot take part in the election of the controller", extra={"why": str(error)})
+                logger.error("cannot take part in the election of the controller", extra={"why": str(error)})
                 self._tell_if_new(None)
                 wait_s = _AFTER_ERROR_S
         self._holder.forget()

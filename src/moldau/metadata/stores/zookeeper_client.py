@@ -245,8 +245,8 @@ class ZooKeeperClient:
 
 def _kazoo_logger() -> logging.Logger:
     """It reports every attempt to connect, many times a second; the election says what matters, once a minute."""
-    logger = logging.getLogger("moldau.kazoo")
-    if not logging.getLogger("moldau").isEnabledFor(logging.DEBUG):
+    logger = logging.getLogger(f"{__name__}.kazoo")
+    if not logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
         logger.setLevel(logging.ERROR)
     return logger
 

@@ -36,7 +36,7 @@ from moldau.metadata.stores.zookeeper_client import (
     ZooKeeperClient,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CONTROLLER = "/controller"
 EPOCH = "/controller_epoch"
@@ -114,7 +114,7 @@ class ZooKeeperElection:
             try:
                 self._withdraw(fence[0])
             except (LostContactError, RefusedError) as error:
-                log.info("the leadership is not given up yet", extra={"why": str(error)})
+                logger.info("the leadership is not given up yet", extra={"why": str(error)})
         self._wake.set()
 
     def stand(self) -> None:
@@ -142,7 +142,7 @@ class ZooKeeperElection:
                 self._wake.set()  # somebody else was quicker
             except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
                 if self._log_limit.allows(str(error)):
-                    log.error("cannot take part in the election of the controller", extra={"why": str(error)})
+                    logger.error("cannot take part in the election of the controller", extra={"why": str(error)})
                 self._follow(None)
 
     def _look(self) -> None:
@@ -154,7 +154,7 @@ class ZooKeeperElection:
         node = self._client.get(CONTROLLER, on_change=self._changed)
         self._contact_s = asked_s
         if self._log_limit.reset(_AWAY):
-            log.info("ZooKeeper answers again", extra={"zookeeper": self._client.address})
+            logger.info("ZooKeeper answers again", extra={"zookeeper": self._client.address})
         if node is None:
             self._follow(None)
             if self._stands:
@@ -226,7 +226,7 @@ class ZooKeeperElection:
     def _notice_silence(self) -> None:
         silent_s = time.monotonic() - self._contact_s
         if silent_s > _BLIP_S and self._log_limit.allows(_AWAY):
-            log.warning(
+            logger.warning(
                 "ZooKeeper does not answer: no leader is elected and no topic changed until it does",
                 extra={"zookeeper": self._client.address},
             )

@@ -26,7 +26,7 @@ from moldau.metadata.stores.store import Candidate, DeposedError, Endpoint, OnCh
 from moldau.metadata.stores.zookeeper_client import Create, Delete, LostContactError, RefusedError, ZooKeeperClient
 from moldau.metadata.stores.zookeeper_election import ZooKeeperElection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SNAPSHOTS = "/moldau/snapshots"
 _ENTRIES = "/moldau/entries"
@@ -162,7 +162,7 @@ class ZooKeeperStore:
         try:
             self._parts = self._put(epoch, f"{_SNAPSHOTS}/{image.version:019d}", body)
         except StorageError as error:
-            log.warning("no snapshot of the metadata was written", extra={"why": str(error)})
+            logger.warning("no snapshot of the metadata was written", extra={"why": str(error)})
             return
         self._snapshot_version, self._snapshot_bytes = image.version, len(body)
         self._sweep(epoch)
@@ -223,7 +223,7 @@ class ZooKeeperStore:
                 deletes = [Delete(path) for path in garbage[start : start + _DELETES_PER_REQUEST]]
                 self._client.commit([self._election.fence(epoch), *deletes])
         except StorageError as error:
-            log.info("old metadata is not removed yet", extra={"why": str(error)})
+            logger.info("old metadata is not removed yet", extra={"why": str(error)})
 
 
 def _replay(path: str, body: bytes, image: MetadataImage | None) -> MetadataImage:

@@ -84,7 +84,7 @@ from moldau.spark.sink.write_options import WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOGGER = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _WRITE_WITHOUT_PROOF = (
     "To write it anyway, at the risk of rows that are there twice, start once with failOnDoubt=false."
@@ -339,4 +339,4 @@ def abort_unfinished(cluster: Cluster, app: str, tasks: Sequence[int]) -> None:
 def _doubt(message: str, fail_on_doubt: bool) -> None:
     if fail_on_doubt:
         raise InDoubtError(message)
-    _LOGGER.warning("%s", message)
+    logger.warning("%s", message)

@@ -39,7 +39,7 @@ _REQUEST_BYTES_MAX = 100 * 1024 * 1024
 
 Reasons = Mapping[int, Mapping[str, str]]  # row -> column -> why, of one raw batch
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ErrorPolicy(NamedTuple):
@@ -102,7 +102,7 @@ class BadRows:
         if self._count:
             letters, column = self._policy.letters, self._policy.corrupt_column
             where = f"topic {letters.topic}" if letters else f"column {column}"
-            _logger.warning("%d records could not be read, now in %s; the first: %s", self._count, where, self._first)
+            logger.warning("%d records could not be read, now in %s; the first: %s", self._count, where, self._first)
 
 
 def _write_options(options: Options, topic: str) -> WriteOptions:

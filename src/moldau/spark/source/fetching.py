@@ -36,7 +36,7 @@ from moldau.wire.messages import Schema, ms
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Before the size of records is known: a small range should not cost a large answer.
 _FIRST_FETCH_BYTES = 1024 * 1024
@@ -283,7 +283,7 @@ class _Source:
         message = f"{self._name}: offsets {first} to {end - 1} are lost: {why}"
         if self._plan.fail_on_data_loss:
             raise DataLossError(f"{message}. To go on without them, set option failOnDataLoss to false")
-        log.warning("%s", message)
+        logger.warning("%s", message)
         return end
 
     @property

@@ -45,7 +45,7 @@ from moldau.wire.uuids import ZERO_UUID
 _COMMIT_TIMEOUT_MS = 5_000
 _GO_ON = "Records may have been lost. To go on with what is there, set option failOnDataLoss to false"
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -143,7 +143,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except MoldauError as error:
             errors = {str(error)}
         if errors:
-            _logger.warning("positions not committed to group %s: %s", group, "; ".join(sorted(errors)))
+            logger.warning("positions not committed to group %s: %s", group, "; ".join(sorted(errors)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return to_json(self._ends) or None
@@ -184,7 +184,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             what = "; ".join(loss.what for loss in losses.values())
             if self._options.fail_on_data_loss:
                 raise DataLossError(f"{what}. {_GO_ON}")
-            _logger.warning("%s. Going on with what is there (failOnDataLoss=false)", what)
+            logger.warning("%s. Going on with what is there (failOnDataLoss=false)", what)
         return losses
 
     def _should_wait(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> bool:

@@ -35,7 +35,7 @@ from moldau.spark.startup.warm_python import WarmPython, start_warm_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -178,7 +178,7 @@ def _apply(spark: SparkSession, asked: Mapping[str, str]) -> None:
         if spark.conf.isModifiable(name):
             spark.conf.set(name, value)
         else:
-            _log.warning("a Spark session runs already: %s=%s needs a new one (spark.stop() first)", name, value)
+            logger.warning("a Spark session runs already: %s=%s needs a new one (spark.stop() first)", name, value)
 
 
 def _temporary_folder(name: str) -> str:

@@ -19,7 +19,7 @@ from moldau.testing.simulation.network import Network
 from moldau.testing.simulation.store import SimulatedStore
 from moldau.testing.simulation.threads import SimulatedLane
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PORT = 9092
 RESTART_US = SECOND
@@ -80,7 +80,7 @@ class SimulatedBroker:
         try:
             await server.start()
         except MoldauError as error:
-            log.error("%s cannot start: %s", self.host.name, error)
+            logger.error("%s cannot start: %s", self.host.name, error)
             self.ended()
 
     async def _stop(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moldau.testing.simulation.host import Host
     from moldau.testing.simulation.network import Network
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -337,7 +337,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.is_dead:
             error = context.get("exception")
-            log.error("%s in %s", context.get("message"), self.host.name, exc_info=error)
+            logger.error("%s in %s", context.get("message"), self.host.name, exc_info=error)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._exception_handler is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # What may be done, as bits: everything, as long as nobody is asked who they are.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -140,9 +140,9 @@ async def _create(node: BrokerNode, missing: Sequence[str]) -> None:
         refused = await _ask_for_topics(node, missing)
     absent = [name for name in refused if name not in node.image.topics]
     for name in absent[:REFUSALS_LOGGED_MAX]:
-        log.warning("topic was not created on first use", extra={"topic": name, "why": refused[name]})
+        logger.warning("topic was not created on first use", extra={"topic": name, "why": refused[name]})
     if len(absent) > REFUSALS_LOGGED_MAX:
-        log.warning("topics were not created on first use", extra={"more": len(absent) - REFUSALS_LOGGED_MAX})
+        logger.warning("topics were not created on first use", extra={"more": len(absent) - REFUSALS_LOGGED_MAX})
 
 
 async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
     from moldau.broker.replicas.partition import Partition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CONFIGS_FROM = 5
 _DELETION_DISABLED_FROM = 3
@@ -69,7 +69,7 @@ def _warn_if_short(name: str, outcome: list[Record] | KafkaError) -> None:
     records = () if isinstance(outcome, KafkaError) else outcome
     short = next((one for one in records if isinstance(one, PartitionRecord) and one.target_factor), None)
     if short is not None:
-        log.warning(
+        logger.warning(
             "a state topic has fewer replicas than configured, because there are too few brokers; "
             "it gets more when brokers join",
             extra={"topic": name, "replicas": len(short.replicas), "configured": short.target_factor},
@@ -282,7 +282,7 @@ async def handle_delete_records(node: BrokerNode, context: RequestContext, reque
         for directory in directories:
             await node.threads.disk(directory)(node.logs.checkpoint, directory)
     except StorageError as failure:
-        log.error("deleted records may come back after a crash", extra={"why": failure.message})
+        logger.error("deleted records may come back after a crash", extra={"why": failure.message})
         unsafe = failure
     topics = await node.turns.finish(_deleted_topics(context.schema, request.topics, iter(deleted), unsafe))
     return context.schema.DeleteRecordsResponse(throttle_time=ms(0), topics=topics)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
     from moldau.broker.node import BrokerNode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ZSTD_SINCE = 7
 _ADMIN_CLIENT = "__admin_client"
@@ -212,7 +212,7 @@ def _count_failure(node: BrokerNode, error: KafkaError) -> None:
     count = node.metrics.produce_failed(error.code)
     # A full disk refuses thousands of batches a second: the log tells of the 1st, 2nd, 4th, 8th, …
     if error.code is ErrorCode.KAFKA_STORAGE_ERROR and count & (count - 1) == 0:
-        log.error("batches refused by the disk", extra={"count": count, "why": error.message})
+        logger.error("batches refused by the disk", extra={"count": count, "why": error.message})
 
 
 async def _flush_then_answer(node: BrokerNode, context: RequestContext, written: _Written) -> Buffers:
@@ -222,7 +222,7 @@ async def _flush_then_answer(node: BrokerNode, context: RequestContext, written:
     )
     for (partition, results, place), error in zip(written.unflushed, done, strict=True):
         if error is not None:
-            log.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
+            logger.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
             results[place] = ProducePartitionResult(
                 partition.index, int(ErrorCode.KAFKA_STORAGE_ERROR), error_message=str(error)
             )
