@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from moldau import Cluster
 from moldau.client.admin import create_topic
@@ -64,10 +64,10 @@ class Report:
 
 
 @contextmanager
-def brokers(config: Mapping[str, object] = CONFIG, **options: object) -> Iterator[tuple[Cluster, Network]]:
+def brokers(config: Mapping[str, object] = CONFIG, **options: Any) -> Iterator[tuple[Cluster, Network]]:
     """Three, behind proxies; their data goes away unless something went wrong."""
     folder = Path(tempfile.mkdtemp(prefix="moldau-soak-"))
-    cluster = Cluster(3, config, data_dir=folder, **options)  # type: ignore[arg-type]
+    cluster = Cluster(3, config, data_dir=folder, **options)
     network = Network(cluster)
     try:
         with cluster:
@@ -161,7 +161,7 @@ def finish(
     bootstrap = cluster.bootstrap_servers
     for partition in range(partitions):
         end = end_of(bootstrap, topic, partition, committed=False)
-        if not until(lambda p=partition, e=end: end_of(bootstrap, topic, p, committed=True) >= e):  # type: ignore[misc]
+        if not until(lambda p=partition, e=end: end_of(bootstrap, topic, p, committed=True) >= e):
             problems.append(f"hanging: the last stable offset of partition {partition} does not reach {end}")
             continue
         for committed in (False, True):
@@ -222,11 +222,11 @@ def differing_logs(cluster: Cluster | HostCluster, topic: str, partitions: int) 
     return [
         f"the replicas of partition {partition} differ"
         for partition in range(partitions)
-        if not until(lambda p=partition: not differ(p), 10.0)  # type: ignore[misc]
+        if not until(lambda p=partition: not differ(p), 10.0)
     ]
 
 
-def until(is_so: Callable[[], bool], timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
+def until(is_so: Callable[..., bool], timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:

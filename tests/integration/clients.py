@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiokafka
 import aiokafka.structs
@@ -16,6 +17,7 @@ import confluent_kafka
 import kafka
 import kafka.codec
 
+T = TypeVar("T")
 DEADLINE_S = 30.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -68,6 +70,12 @@ class Client(Protocol):
 
     def first_and_end_offset(self, bootstrap: str, topic: str) -> Place:
         """Partition 0's log start offset and next offset."""
+
+
+def present(value: T | None) -> T:
+    """A field of a message of confluent-kafka, where None would be a message without it."""
+    assert value is not None
+    return value
 
 
 def _too_late(got: int, wanted: int) -> AssertionError:
@@ -126,7 +134,7 @@ class Confluent:
                 optional["partition"] = message.partition
             producer.produce(
                 topic, message.value, message.key, headers=list(message.headers),
-                on_delivery=lambda error, sent, number=number: delivered(number, error, sent), **optional,
+                on_delivery=partial(delivered, number), **optional,
             )  # fmt: skip
             producer.poll(0)
         left = producer.flush(DEADLINE_S)

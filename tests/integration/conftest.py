@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from typing import Protocol
 
 import pytest
 
@@ -16,7 +17,11 @@ from moldau.client.config import ClientConfig, parse_servers
 from tests.integration.raw import RawClient
 from tests.integration.zookeeper import zookeeper  # noqa: F401 - a fixture
 
-NewTopic = Callable[..., str]
+
+class NewTopic(Protocol):
+    def __call__(
+        self, partitions: int = 1, *, name: str | None = None, configs: Mapping[str, object] | None = None
+    ) -> str: ...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,14 +34,16 @@ def cluster_at(bootstrap: str) -> Cluster:
     return Cluster(ClientConfig(parse_servers(bootstrap)))
 
 
-def make_topic(bootstrap: str, partitions: int = 1, *, name: str | None = None, **configs: object) -> str:
+def make_topic(
+    bootstrap: str, partitions: int = 1, *, name: str | None = None, configs: Mapping[str, object] | None = None
+) -> str:
     name = name or f"topic-{uuid.uuid4().hex[:12]}"
     with cluster_at(bootstrap) as cluster:
         create_topic(
             cluster,
             name,
             partitions=partitions,
-            configs={key: str(value) for key, value in configs.items()},
+            configs={key: str(value) for key, value in (configs or {}).items()},
         )
     return name
 
@@ -49,7 +56,7 @@ def bootstrap(kafka_broker: Broker) -> str:
 
 @pytest.fixture
 def new_topic(bootstrap: str) -> NewTopic:
-    """`new_topic(partitions=1, **{"segment.bytes": 1000})` makes a topic and returns its name."""
+    """`new_topic(partitions=1, configs={"segment.bytes": 1000})` makes a topic and returns its name."""
 
     return partial(make_topic, bootstrap)
 

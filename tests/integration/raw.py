@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
+from uuid import UUID
 
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.batch import Header, Record, decode_records, encode_batch, iter_headers
@@ -94,7 +95,7 @@ class RawClient:
         answer = self.ask(produce_request(topic, batch, partition, **options))
         return answer.responses[0].partition_responses[0]
 
-    def fetch(self, topic: str, offset: int, partition: int = 0, **options: Any) -> Any:
+    def fetch(self, topic: str | UUID, offset: int, partition: int = 0, **options: Any) -> Any:
         """The answer for the one partition."""
         answer = self.ask(fetch_request([(topic, partition, offset)], **options))
         assert getattr(answer, "error_code", 0) == 0  # of the session, since version 7

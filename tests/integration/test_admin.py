@@ -111,7 +111,7 @@ def test_a_first_produce_does_not_create_a_topic_where_that_is_off() -> None:
             }
         )
         failures: list[object] = []
-        producer.produce("t", b"v", on_delivery=lambda error, _: failures.append(error.code()))
+        producer.produce("t", b"v", on_delivery=lambda error, _: failures.append(error and error.code()))
         assert producer.flush(TIMEOUT_S) == 0
         assert failures == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert ADMINS[0].topics(broker.bootstrap_servers) == {}
@@ -122,7 +122,7 @@ def test_a_first_produce_does_not_create_a_topic_where_that_is_off() -> None:
 
 @each_admin
 def test_altered_configurations_replace_the_old(admin: Admin, bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic(1, **{"retention.ms": 1000})
+    topic = new_topic(1, configs={"retention.ms": 1000})
     admin.alter_configs(bootstrap, topic, {"segment.bytes": "2000000"})
     told = admin.configs(bootstrap, topic)
     assert told["segment.bytes"] == "2000000"
@@ -131,7 +131,7 @@ def test_altered_configurations_replace_the_old(admin: Admin, bootstrap: str, ne
 
 
 def test_incremental_changes_leave_the_rest(bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic(1, **{"retention.ms": 1000, "cleanup.policy": "delete"})
+    topic = new_topic(1, configs={"retention.ms": 1000, "cleanup.policy": "delete"})
     operation = confluent_admin.AlterConfigOpType
     changes = [
         confluent_admin.ConfigEntry("cleanup.policy", "compact", incremental_operation=operation.APPEND),

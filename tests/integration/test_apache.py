@@ -55,7 +55,7 @@ def files(folder: Path, suffix: str) -> str:
 
 def write_of_everything(broker: BrokerProcess) -> int:
     """A topic with every codec, headers, nulls, an idempotent producer, and several segments; how many records."""
-    make_topic(broker.bootstrap, 1, name="t", **{"segment.bytes": 1 << 20, "index.interval.bytes": 4096})
+    make_topic(broker.bootstrap, 1, name="t", configs={"segment.bytes": 1 << 20, "index.interval.bytes": 4096})
     count = 0
     for codec in CODECS:
         messages = [
@@ -110,7 +110,7 @@ def apache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pa
     kafka = ApacheKafka(tmp_path_factory.mktemp("apache"))
     kafka.start()
     try:
-        make_topic(kafka.bootstrap, 3, name="moved", **{"segment.bytes": 1 << 20})
+        make_topic(kafka.bootstrap, 3, name="moved", configs={"segment.bytes": 1 << 20})
         make_topic(kafka.bootstrap, 1, name="empty")
         for client in CLIENTS:
             for codec in client.codecs():

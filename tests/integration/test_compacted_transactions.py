@@ -11,6 +11,7 @@ from pathlib import Path
 import confluent_kafka
 
 from soak.broker_process import BrokerProcess
+from tests.integration.clients import present
 from tests.integration.conftest import make_topic
 from tests.integration.waiting import eventually
 
@@ -98,9 +99,8 @@ class Reader(threading.Thread):
         self._consumer.close()
 
     def _take(self, message: confluent_kafka.Message) -> None:
-        partition, offset, key, value = message.partition(), message.offset(), message.key(), message.value()
-        assert None not in (partition, offset, key, value)
-        fate, number, _ = value.split(b" ")
+        partition, offset, key = present(message.partition()), present(message.offset()), present(message.key())
+        fate, number, _ = present(message.value()).split(b" ")
         where = f"{partition}, offset {offset}: {fate!r} {number!r} of {key!r}"
         if fate != b"kept":
             self.problems.append(f"aborted: {where}")
@@ -126,7 +126,7 @@ def reading(bootstrap: str, topic: str) -> Iterator[Reader]:
 
 def test_readers_of_committed_records_see_no_aborted_one_while_their_topic_is_cleaned(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SETTINGS) as broker:
-        topic = make_topic(broker.bootstrap, PARTITIONS, **COMPACTED)
+        topic = make_topic(broker.bootstrap, PARTITIONS, configs=COMPACTED)
         writers = [Writer(broker.bootstrap, topic, number) for number in range(PRODUCERS)]
         with reading(broker.bootstrap, topic) as along:
             for writer in writers:

@@ -18,7 +18,7 @@ from moldau.wire.batch import encode_batch
 from moldau.wire.compression import Codec
 from soak.broker_process import BrokerProcess
 from tests.integration import test_apache as apache
-from tests.integration.clients import CLIENTS, CODECS
+from tests.integration.clients import CLIENTS, CODECS, present
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient
 from tests.integration.waiting import eventually
@@ -82,15 +82,16 @@ def read(bootstrap: str, topic: str, isolation_level: str = "read_committed") ->
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    found = []
+    found: list[tuple[int, bytes, bytes | None]] = []
     try:
         while True:
             message = consumer.poll(30)
             assert message is not None, "no answer"
-            if message.error() is not None:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            error = message.error()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
                 return found
-            found.append((message.offset(), message.key(), message.value()))
+            found.append((present(message.offset()), present(message.key()), message.value()))
     finally:
         consumer.close()
 
@@ -101,12 +102,13 @@ def table(rows: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, bytes]:
 
 
 def workers(broker: BrokerProcess) -> list[psutil.Process]:
-    return psutil.Process(broker.pid).children()
+    children: list[psutil.Process] = psutil.Process(broker.pid).children()
+    return children
 
 
 def test_readers_find_the_last_value_of_each_key(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, EAGER) as broker:
-        topic = make_topic(broker.bootstrap, **COMPACTED)
+        topic = make_topic(broker.bootstrap, configs=COMPACTED)
         left = write(broker.bootstrap, topic, rounds=30)
         eventually(lambda: is_clean(broker, topic, 30), "the log is cleaned")
         eventually(lambda: not workers(broker), "a worker with nothing to do ends")
@@ -131,7 +133,7 @@ def test_readers_find_the_last_value_of_each_key(tmp_path: Path) -> None:
 
 def test_a_broker_killed_while_it_cleans_loses_nothing_and_leaves_no_worker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {**EAGER, "log.cleaner.enable": "false"}) as broker:
-        topic = make_topic(broker.bootstrap, **COMPACTED)
+        topic = make_topic(broker.bootstrap, configs=COMPACTED)
         left = write(broker.bootstrap, topic, rounds=25)
         folder = broker.data_dir / f"{topic}-0"
         assert broker.stop() == 0
@@ -152,7 +154,7 @@ def test_a_broker_killed_while_it_cleans_loses_nothing_and_leaves_no_worker(tmp_
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {**EAGER, "log.cleaner.enable": "false"}) as broker:
-        topic = make_topic(broker.bootstrap, **COMPACTED)
+        topic = make_topic(broker.bootstrap, configs=COMPACTED)
         left = write(broker.bootstrap, topic, rounds=20)
         broker.stop()
         broker.properties["log.cleaner.enable"] = "true"
@@ -167,7 +169,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_a_topic_deleted_while_it_is_cleaned_disturbs_no_other(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {**EAGER, "log.cleaner.io.max.bytes.per.second": 200_000}) as broker:
-        topics = [make_topic(broker.bootstrap, **COMPACTED) for _ in range(2)]
+        topics = [make_topic(broker.bootstrap, configs=COMPACTED) for _ in range(2)]
         write(broker.bootstrap, topics[0], rounds=30)
         eventually(lambda: workers(broker), "there is a worker")
         with cluster_at(broker.bootstrap) as cluster:
@@ -180,9 +182,9 @@ def test_a_topic_deleted_while_it_is_cleaned_disturbs_no_other(tmp_path: Path) -
 
 def test_a_corrupt_log_is_given_up_once_and_disturbs_no_other(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, {**EAGER, "log.cleaner.enable": "false"}) as broker:
-        bad = make_topic(broker.bootstrap, **COMPACTED)
+        bad = make_topic(broker.bootstrap, configs=COMPACTED)
         write(broker.bootstrap, bad, rounds=30)
-        good = make_topic(broker.bootstrap, **COMPACTED)
+        good = make_topic(broker.bootstrap, configs=COMPACTED)
         left = write(broker.bootstrap, good, rounds=5)
         assert broker.stop() == 0
         path = broker.data_dir / f"{bad}-0" / f"{0:020d}.log"
@@ -253,7 +255,7 @@ class Writers:
             if error is not None:
                 self._errors.append(error)
             else:
-                self._last_offset = message.offset()
+                self._last_offset = present(message.offset())
 
         producer.produce(self.topic, value, key, on_delivery=delivered)
         producer.poll(0)
@@ -264,7 +266,7 @@ def test_producers_go_on_after_their_records_were_compacted_and_the_broker_was_r
     tmp_path: Path, way: str
 ) -> None:
     with BrokerProcess(tmp_path, EAGER) as broker:
-        topic = make_topic(broker.bootstrap, **COMPACTED)
+        topic = make_topic(broker.bootstrap, configs=COMPACTED)
         writers = Writers(broker.bootstrap, topic)
         for _ in range(2):
             last = writers.write(rounds=5)
@@ -292,7 +294,7 @@ def test_producers_go_on_after_their_records_were_compacted_and_the_broker_was_r
 @pytest.mark.skipif(apache._missing() is not None, reason=str(apache._missing()))
 def test_apache_reads_a_cleaned_folder(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "ours", EAGER) as broker:
-        topic = make_topic(broker.bootstrap, name="compacted", **COMPACTED)
+        topic = make_topic(broker.bootstrap, name="compacted", configs=COMPACTED)
         left = write(broker.bootstrap, topic, rounds=30)
         eventually(lambda: is_clean(broker, topic, 30), "the log is cleaned")
         rows = read(broker.bootstrap, topic)
@@ -308,7 +310,7 @@ def test_apache_reads_a_cleaned_folder(tmp_path: Path) -> None:
     kafka = ApacheKafka(tmp_path / "theirs")
     kafka.start()
     try:
-        make_topic(kafka.bootstrap, 1, name=topic, **{"cleanup.policy": "compact"})
+        make_topic(kafka.bootstrap, 1, name=topic, configs={"cleanup.policy": "compact"})
         kafka.stop()
         theirs = kafka.data_directory / "compacted-0"
         topic_id = (theirs / "partition.metadata").read_bytes()

@@ -13,8 +13,9 @@ import pytest
 import moldau.broker.network.client_connection
 import moldau.broker.server
 from moldau import Broker
-from moldau.client.admin import Resource, ResourceType, alter_configs
+from moldau.client.admin import Resource, alter_configs
 from moldau.errors import ErrorCode
+from moldau.wire.constants import ResourceType
 from moldau.wire.messages import encode_request
 from soak.broker_process import BrokerProcess
 from tests.integration.conftest import cluster_at, make_topic
@@ -128,7 +129,7 @@ def test_a_limit_changed_at_run_time_holds_for_the_next_connection(tmp_path: Pat
 
 def test_no_limit_on_requests_in_memory_is_no_limit(tmp_path: Path) -> None:
     with Broker({"queued.max.request.bytes": -1}, data_dir=tmp_path) as broker:
-        topic = make_topic(broker.bootstrap_servers, **{"max.message.bytes": 4_000_000})
+        topic = make_topic(broker.bootstrap_servers, configs={"max.message.bytes": 4_000_000})
         request = encode_request(1, None, produce_request(topic, batch_of(bytes(3_000_000))))
         with RawClient(broker.bootstrap_servers) as slow, RawClient(broker.bootstrap_servers) as quick:
             slow.send_bytes(request[:2_000_000])
@@ -195,7 +196,7 @@ def test_an_idle_client_is_closed_after_its_time_and_a_waiting_one_is_not(strict
 def test_a_client_that_does_not_read_does_not_grow_the_broker(tmp_path: Path, flush_messages: int) -> None:
     with BrokerProcess(tmp_path, log_level="WARNING") as broker:
         topic = make_topic(broker.bootstrap)
-        flushed = make_topic(broker.bootstrap, **{"flush.messages": flush_messages})
+        flushed = make_topic(broker.bootstrap, configs={"flush.messages": flush_messages})
         with RawClient(broker.bootstrap) as writer:
             for _ in range(10):
                 writer.produce(topic, batch_of(bytes(100_000)))

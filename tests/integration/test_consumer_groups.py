@@ -23,6 +23,7 @@ from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import ms, request_schema
 from soak.broker_process import BrokerProcess
+from tests.integration.clients import present
 from tests.integration.conftest import make_topic
 from tests.integration.raw import RawClient
 from tests.integration.test_apache import _missing, java
@@ -88,7 +89,7 @@ class Reader:
         while not self._stop.is_set():
             for message in self._consumer.consume(100, 0.05):
                 if message.error() is None:
-                    self.values.append(message.value())
+                    self.values.append(present(message.value()))
             self.held = frozenset((one.topic, one.partition) for one in self._consumer.assignment())
         self._consumer.close()
         self.held = frozenset()

@@ -26,6 +26,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.constants import ResourceType
 from moldau.wire.messages import request_schema
 from moldau.wire.topic_partition import TopicPartition
+from tests.integration.clients import present
 from tests.integration.conftest import NewTopic, cluster_at
 from tests.integration.raw import RawClient
 from tests.integration.waiting import eventually
@@ -76,13 +77,13 @@ def values_of(bootstrap: str, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     values: list[bytes] = []
+
+    def take() -> int:
+        values.extend(present(each.value()) for each in consumer.consume(500, 0.2) if not each.error())
+        return len(values)
+
     try:
-        eventually(
-            lambda: (
-                values.extend(m.value() for m in consumer.consume(500, 0.2) if not m.error()) or len(values) >= count
-            ),
-            f"{count} records of {topic}",
-        )
+        eventually(lambda: take() >= count, f"{count} records of {topic}")
     finally:
         consumer.close()
     return values
@@ -93,9 +94,13 @@ def test_a_partition_moves_to_other_brokers_while_it_is_written_to(brokers: mold
     producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "acks": "all", "enable.idempotence": True})
     failures: list[object] = []
 
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
     def write(first: int) -> None:
         for number in range(first, first + 500):
-            producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: error and failures.append(error))
+            producer.produce(topic, b"%d" % number, on_delivery=delivered)
         producer.flush(20)
 
     write(0)

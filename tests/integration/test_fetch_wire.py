@@ -151,7 +151,7 @@ def test_an_offset_inside_a_batch_returns_the_whole_batch(connect: Connect, new_
 
 def test_reading_goes_on_over_segment_borders(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
-    topic = new_topic(**{"segment.bytes": 1 << 20})
+    topic = new_topic(configs={"segment.bytes": 1 << 20})
     for _ in range(30):
         client.produce(topic, batch_of(bytes(100_000)))
     found: list[int] = []

@@ -20,6 +20,7 @@ from moldau import Broker
 from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import ms, request_schema
+from tests.integration.clients import present
 from tests.integration.conftest import make_topic
 from tests.integration.raw import RawClient
 from tests.integration.waiting import eventually
@@ -73,7 +74,7 @@ class Confluent:
         while not self._stop.is_set():
             message = self._consumer.poll(0.02)
             if message is not None and message.error() is None:
-                self.values.append(message.value())
+                self.values.append(present(message.value()))
             self._held = frozenset(one.partition for one in self._consumer.assignment())
 
     def partitions(self) -> frozenset[int]:
@@ -326,7 +327,7 @@ def _first_value(client: str, bootstrap: str, topic: str, group: str) -> bytes |
         consumer.subscribe([topic])
         message = consumer.poll(30)
         assert message is not None
-        return message.value()  # type: ignore[no-any-return]
+        return message.value()
 
 
 async def _first_value_of_aiokafka(bootstrap: str, topic: str, group: str) -> bytes | None:
@@ -335,7 +336,8 @@ async def _first_value_of_aiokafka(bootstrap: str, topic: str, group: str) -> by
     )
     await consumer.start()
     try:
-        return (await asyncio.wait_for(consumer.getone(), 30)).value
+        value: bytes | None = (await asyncio.wait_for(consumer.getone(), 30)).value
+        return value
     finally:
         await consumer.stop()
 

@@ -72,7 +72,7 @@ def test_what_does_not_need_the_disk_goes_on_and_the_broker_stops(tmp_path: Path
     with ExitStack() as opened:
         broker.start()
         where = broker.bootstrap_servers
-        topic = make_topic(where, PARTITIONS, **{"flush.messages": 1})
+        topic = make_topic(where, PARTITIONS, configs={"flush.messages": 1})
         bad = [index for index in range(PARTITIONS) if (disk.folder / f"{topic}-{index}").exists()]
         fine = [index for index in range(PARTITIONS) if (good / f"{topic}-{index}").exists()]
         assert len(bad) >= 8 <= len(fine)
@@ -86,7 +86,7 @@ def test_what_does_not_need_the_disk_goes_on_and_the_broker_stops(tmp_path: Path
         client = opened.enter_context(RawClient(where))
         for index in fine:
             assert client.produce(topic, batch_of(b"on the other disk"), index, acks=-1).error_code == 0
-        plain = make_topic(where, 2, **{"flush.messages": 10_000})
+        plain = make_topic(where, 2, configs={"flush.messages": 10_000})
         for index in range(2):  # one of the two lies on the disk that hangs, and waits for no fsync
             assert client.produce(plain, batch_of(b"in the page cache"), index, acks=-1).error_code == 0
         assert member() == 0, "a heartbeat"

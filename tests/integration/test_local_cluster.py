@@ -50,7 +50,7 @@ def whole(cluster: moldau.Cluster) -> Iterator[moldau.Cluster]:
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return bool(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 
 
 # -- moldau.Cluster

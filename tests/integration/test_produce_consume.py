@@ -81,7 +81,7 @@ def test_null_and_empty_keys_values_and_headers_stay_what_they_are(
 
 @each_writer
 def test_messages_up_to_the_topics_limit_pass(bootstrap: str, new_topic: NewTopic, writer: Client) -> None:
-    topic = new_topic(**{"max.message.bytes": 12_000_000})
+    topic = new_topic(configs={"max.message.bytes": 12_000_000})
     value = bytes(range(256)) * 40_000  # 10.24 MB
     messages = [Message(b"small", partition=0), Message(value, partition=0), Message(b"after", partition=0)]
     writer.produce(bootstrap, topic, messages, max_bytes=11_000_000)
@@ -175,7 +175,7 @@ def test_reading_starts_at_the_beginning_the_end_an_offset_or_a_time(
 
 
 def test_many_readers_read_at_their_own_pace(bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic(**{"segment.bytes": 1 << 20})
+    topic = new_topic(configs={"segment.bytes": 1 << 20})
     confluent, kafka_python, aiokafka = CLIENTS
     confluent.produce(bootstrap, topic, [Message(b"%05d" % n + bytes(1000), partition=0) for n in range(5000)])
     for start in (4999, 0, 2500, 1):

@@ -179,7 +179,7 @@ def test_a_batch_over_the_topics_limit_is_refused_and_one_at_the_limit_taken(
 ) -> None:
     client = connect()
     fitting = batch_of(bytes(5000))
-    topic = new_topic(**{"max.message.bytes": len(fitting)})
+    topic = new_topic(configs={"max.message.bytes": len(fitting)})
     answer = client.produce(topic, batch_of(bytes(5001)))
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert "max.message.bytes" in answer.error_message
@@ -240,7 +240,7 @@ def test_acks_0_gets_no_answer_and_a_failed_one_closes_the_connection(connect: C
 
 def test_the_brokers_clock_stamps_records_of_a_log_append_time_topic(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
-    topic = new_topic(**{"message.timestamp.type": "LogAppendTime"})
+    topic = new_topic(configs={"message.timestamp.type": "LogAppendTime"})
     before_ms = time.time_ns() // 1_000_000
     answer = client.produce(topic, batch_of(b"a", b"b", timestamp_ms=12345))
     after_ms = time.time_ns() // 1_000_000
@@ -256,7 +256,7 @@ def test_records_are_stored_in_the_topics_compression(
     connect: Connect, new_topic: NewTopic, wanted: str, sent: Codec
 ) -> None:
     client = connect()
-    topic = new_topic(**{"compression.type": wanted})
+    topic = new_topic(configs={"compression.type": wanted})
     answer = client.produce(topic, batch_of(b"a" * 500, b"b" * 500, key=b"k", headers=[("h", None)], codec=sent))
     assert answer.error_code == ErrorCode.NONE
     head = read_header(stored(client, topic))
@@ -270,7 +270,7 @@ def test_records_are_stored_in_the_topics_compression(
 
 def test_a_compacted_topic_takes_no_record_without_a_key(connect: Connect, new_topic: NewTopic) -> None:
     client = connect()
-    topic = new_topic(**{"cleanup.policy": "compact"})
+    topic = new_topic(configs={"cleanup.policy": "compact"})
     assert client.produce(topic, batch_of(b"no key")).error_code == ErrorCode.INVALID_RECORD
     assert client.produce(topic, batch_of(b"v", key=b"k")).error_code == ErrorCode.NONE
 
@@ -278,7 +278,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(connect: Connect, new_t
 @pytest.mark.parametrize("version", range(8, 13))
 def test_the_records_that_cost_a_batch_its_place_are_named(connect: Connect, new_topic: NewTopic, version: int) -> None:
     client = connect()
-    topic = new_topic(**{"cleanup.policy": "compact"})
+    topic = new_topic(configs={"cleanup.policy": "compact"})
     now_ms = int(time.time() * 1000)
     rows = [(None if place in (1, 3) else b"k", b"v", now_ms, ()) for place in range(5)]
     answer = client.produce(topic, encode_batch(rows), version=version)
@@ -293,7 +293,7 @@ def test_the_records_that_cost_a_batch_its_place_are_named(connect: Connect, new
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_a_decompression_bomb_is_refused(connect: Connect, new_topic: NewTopic, codec: Codec) -> None:
     client = connect()
-    topic = new_topic(**{"compression.type": "uncompressed", "max.message.bytes": 5_000_000})
+    topic = new_topic(configs={"compression.type": "uncompressed", "max.message.bytes": 5_000_000})
     # Snappy cannot make more than 20 bytes out of one, so its bomb is smaller.
     zeros_mb = 100 if codec is Codec.SNAPPY else 300
     answer = client.produce(topic, batch_of(*[bytes(1 << 20)] * zeros_mb, codec=codec))
@@ -328,7 +328,7 @@ def test_a_batch_that_a_thread_looks_into_is_not_overwritten_by_what_follows_it(
 ) -> None:
     """Its bytes lie in the connection's buffer, where the next requests arrive meanwhile."""
     client = connect()
-    topic = new_topic(**{"compression.type": "gzip"})
+    topic = new_topic(configs={"compression.type": "gzip"})
     sent = [bytes([ord("a") + number]) * 10_000 for number in range(20)]
     frames = [
         encode_request(number, "raw", produce_request(topic, batch_of(value))) for number, value in enumerate(sent)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from moldau import Broker
-from moldau.client.admin import Resource, ResourceType, alter_configs, delete_records, delete_topics
+from moldau.client.admin import Resource, alter_configs, delete_records, delete_topics
 from moldau.errors import ErrorCode
+from moldau.wire.constants import ResourceType
 from moldau.wire.topic_partition import TopicPartition
 from soak.broker_process import BrokerProcess
 from tests.integration.clients import CLIENTS, Message
@@ -36,7 +37,7 @@ def files_of(broker: Broker, topic: str) -> list[Path]:
 
 def test_records_older_than_the_retention_time_go(quick: Broker) -> None:
     bootstrap = quick.bootstrap_servers
-    topic = make_topic(bootstrap, **{"retention.ms": HOUR_MS, "segment.bytes": 1 << 20})
+    topic = make_topic(bootstrap, configs={"retention.ms": HOUR_MS, "segment.bytes": 1 << 20})
     now_ms = time.time_ns() // 1_000_000
     with RawClient(bootstrap) as client:
         for _ in range(30):
@@ -56,7 +57,7 @@ def test_records_older_than_the_retention_time_go(quick: Broker) -> None:
 
 def test_when_all_is_old_all_goes_and_offsets_go_on(quick: Broker) -> None:
     bootstrap = quick.bootstrap_servers
-    topic = make_topic(bootstrap, **{"retention.ms": HOUR_MS})
+    topic = make_topic(bootstrap, configs={"retention.ms": HOUR_MS})
     old_ms = time.time_ns() // 1_000_000 - 2 * HOUR_MS
     with RawClient(bootstrap) as client:
         client.produce(topic, batch_of(b"a", b"b", b"c", timestamp_ms=old_ms))
@@ -66,7 +67,7 @@ def test_when_all_is_old_all_goes_and_offsets_go_on(quick: Broker) -> None:
 
 def test_a_log_over_its_size_loses_its_oldest_segments(quick: Broker) -> None:
     bootstrap = quick.bootstrap_servers
-    topic = make_topic(bootstrap, **{"retention.bytes": 3 << 20, "segment.bytes": 1 << 20})
+    topic = make_topic(bootstrap, configs={"retention.bytes": 3 << 20, "segment.bytes": 1 << 20})
     with RawClient(bootstrap) as client:
         for _ in range(100):
             client.produce(topic, batch_of(bytes(100_000)))

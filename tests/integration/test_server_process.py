@@ -19,7 +19,6 @@ import pytest
 
 from moldau.client.admin import (
     Resource,
-    ResourceType,
     alter_configs,
     create_topic,
     delete_topics,
@@ -27,6 +26,7 @@ from moldau.client.admin import (
 )
 from moldau.client.cluster import Cluster
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.constants import ResourceType
 from soak.broker_process import BrokerProcess, command, free_port
 from tests.integration.clients import CLIENTS, Message
 from tests.integration.conftest import cluster_at, make_topic
@@ -106,7 +106,7 @@ def seen(cluster: Cluster) -> tuple[Any, Any]:
 def test_topics_configs_and_ids_survive_a_restart(tmp_path: Path, end: str) -> None:
     with BrokerProcess(tmp_path) as broker:
         make_topic(broker.bootstrap, 3, name="plain")
-        make_topic(broker.bootstrap, 1, name="tuned", **{"retention.ms": 123456, "cleanup.policy": "compact"})
+        make_topic(broker.bootstrap, 1, name="tuned", configs={"retention.ms": 123456, "cleanup.policy": "compact"})
         make_topic(broker.bootstrap, 1, name="gone")
         with cluster_at(broker.bootstrap) as cluster:
             delete_topics(cluster, ["gone"])

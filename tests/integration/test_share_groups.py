@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 
@@ -18,7 +19,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.constants import ResourceType
 from moldau.wire.messages import ms, request_schema
 from soak.broker_process import BrokerProcess
-from tests.integration.clients import CLIENTS, Message
+from tests.integration.clients import CLIENTS, Message, present
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient
 from tests.integration.waiting import eventually
@@ -28,6 +29,13 @@ SHORT_LOCKS = {"group.share.min.record.lock.duration.ms": 1_000, "group.share.re
 
 OpenConsumer = Callable[..., ShareConsumer]
 Delivered = tuple[int, bytes, int]
+"""Offset, value and delivery count."""
+
+
+def delivered(message: confluent_kafka.Message) -> Delivered:
+    return present(message.offset()), present(message.value()), present(message.delivery_count())
+
+
 """Offset, value and delivery count."""
 
 
@@ -85,7 +93,7 @@ def take(
     while len(taken) < count and time.monotonic() < deadline:
         for message in consumer.poll(0.2):
             assert message.error() is None
-            taken.append((message.offset(), message.value(), message.delivery_count()))
+            taken.append(delivered(message))
             if ack is not None:
                 consumer.acknowledge(message, ack)
         if ack is not None and taken:
@@ -139,8 +147,8 @@ def test_released_records_come_again_and_rejected_ones_do_not(bootstrap: str, sh
     seen: list[Delivered] = []
     while len(seen) < 3:
         for message in consumer.poll(5):
-            seen.append((message.offset(), message.value(), message.delivery_count()))
-            consumer.acknowledge(message, kinds[message.offset()])
+            seen.append(delivered(message))
+            consumer.acknowledge(message, kinds[seen[-1][0]])
     consumer.commit_sync()
     assert take(consumer, 1) == [(0, b"a", 2)]
     eventually(lambda: queue_left(bootstrap, group, topic) == (3, 0), "everything is done")
@@ -250,8 +258,8 @@ def test_acknowledgements_survive_kill_minus_nine(tmp_path: Path, share: OpenCon
         first: list[Delivered] = []
         while len(first) < 20:
             for message in consumer.poll(5):
-                first.append((message.offset(), message.value(), message.delivery_count()))
-                accepted = message.offset() % 3
+                first.append(delivered(message))
+                accepted = first[-1][0] % 3
                 consumer.acknowledge(message, AcknowledgeType.ACCEPT if accepted else AcknowledgeType.RELEASE)
         consumer.commit_sync()
         broker.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +317,7 @@ def test_a_topic_that_is_deleted_ends_the_wait(member: NewMember, bootstrap: str
 # -- offsets
 
 
-def offsets(client: RawClient, group: str, topics: dict[str, tuple[int, ...]] | None, version: int = 1) -> Any:
+def offsets(client: RawClient, group: str, topics: Mapping[str, tuple[int, ...]] | None, version: int = 1) -> Any:
     schema = request_schema(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, version)
     wanted = None
     if topics is not None:

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from moldau.broker.server import Server
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from tests.integration.clients import present
 from tests.integration.servers import server_of
 from tests.integration.waiting import until
 
@@ -54,7 +55,7 @@ def copy_once(servers: str) -> int | None:
         producer.init_transactions(20)
         producer.begin_transaction()
         producer.produce("out", message.value())
-        position = TopicPartition("in", 0, message.offset() + 1)
+        position = TopicPartition("in", 0, present(message.offset()) + 1)
         producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
         producer.commit_transaction(20)
         return committed(consumer)

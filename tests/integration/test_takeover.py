@@ -101,7 +101,8 @@ async def test_a_silent_machine_does_not_keep_a_new_controller_from_fencing_its_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_answer(*_: object) -> bool:
-        return await asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        return await answer
 
     monkeypatch.setattr(membership, "refuses", no_answer)  # neither does it refuse, nor accept
     first, second = (server_of(tmp_path, node_id, _quick(NEVER_MS)) for node_id in (1, 2))

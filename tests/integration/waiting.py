@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
+Condition = Callable[..., object]  # called without arguments; a lambda may keep a loop's variable as a default
 DEADLINE_S = 30.0
 _POLL_S = 0.02
 
 
-def eventually(is_so: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
+def eventually(is_so: Condition, what: str, within_s: float = DEADLINE_S) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -18,7 +19,7 @@ def eventually(is_so: Callable[[], object], what: str, within_s: float = DEADLIN
         time.sleep(_POLL_S)
 
 
-async def until(is_so: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
+async def until(is_so: Condition, what: str, within_s: float = DEADLINE_S) -> None:
     """As `eventually`, where the event loop has to go on meanwhile."""
     try:
         async with asyncio.timeout(within_s):

@@ -15,6 +15,7 @@ from moldau.spark.sink.exactly_once import Job, TaskMessage, commit_tasks, write
 from moldau.spark.sink.row_sink import send_in_transaction
 from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.apis import ApiKey
+from tests.integration.clients import present
 from tests.integration.conftest import cluster_at
 
 READ_S = 30.0
@@ -46,10 +47,11 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
             message = consumer.poll(READ_S)
             assert message is not None, "the broker sends nothing"
             if message.error():
-                ended.add(message.partition())
+                ended.add(present(message.partition()))
                 continue
-            headers = tuple(message.headers() or ())
-            found.append(Read(message.partition(), message.key(), message.value(), headers, message.timestamp()[1]))
+            partition, timestamp_ms = present(message.partition()), message.timestamp()[1]
+            headers: Any = message.headers() or ()
+            found.append(Read(partition, message.key(), message.value(), tuple(headers), timestamp_ms))
         return sorted(found, key=lambda record: record.partition)
     finally:
         consumer.close()

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from moldau import Broker
+from tests.integration.clients import present
 from tests.integration.conftest import make_topic
 from tests.integration.waiting import eventually
 
@@ -41,8 +42,8 @@ class Counts:
     def by_page(self) -> Counter[str]:
         for message in self._consumer.consume(100, timeout=0.5):
             if message.error() is None:
-                row = json.loads(message.value())
-                assert message.key().decode() == row["page"]
+                row = json.loads(present(message.value()))
+                assert present(message.key()).decode() == row["page"]
                 self._latest[row["window"], row["page"]] = row["count"]
         totals: Counter[str] = Counter()
         for (_, page), count in self._latest.items():

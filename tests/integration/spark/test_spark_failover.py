@@ -12,6 +12,7 @@ from moldau import Cluster
 from moldau.client.admin import create_topic
 from moldau.errors import DataLossError
 from moldau.spark.connections import close_idle
+from tests.integration.clients import present
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.spark.test_spark_stream import ALL, ranges, reader_of, through_json
 from tests.integration.spark.topics import numbered
@@ -38,10 +39,11 @@ def read_committed(cluster: Cluster, topic: str) -> list[int]:
     at_end: set[int] = set()
     while len(at_end) < 2:
         for message in consumer.consume(1000, 0.2):
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 found.append(int(message.value() or b""))
-            elif message.error().code() == KafkaError._PARTITION_EOF:
-                at_end.add(message.partition())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                at_end.add(present(message.partition()))
     consumer.close()
     return found
 

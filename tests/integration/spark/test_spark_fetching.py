@@ -152,7 +152,7 @@ def test_rows_of_apache_kafka_are_what_confluent_kafka_consumes(tmp_path: Path) 
 
 
 def test_log_append_time_is_the_brokers(bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic(**{"message.timestamp.type": "LogAppendTime"})
+    topic = new_topic(configs={"message.timestamp.type": "LogAppendTime"})
     produce(bootstrap, topic, [batch_of(b"a", b"b", timestamp_ms=5)])
     rows = read(plan(bootstrap), topic, 0, 2)
     assert [row["timestampType"] for row in rows] == [1, 1]
@@ -283,7 +283,7 @@ def test_an_open_transaction_is_waited_for_and_named(bootstrap: str, new_topic: 
 def test_a_compacted_topic_has_gaps_and_its_ranges_end(tmp_path: Path) -> None:
     with Broker(EAGER, data_dir=tmp_path) as broker:
         bootstrap = broker.bootstrap_servers
-        topic = make_topic(bootstrap, **COMPACTED)
+        topic = make_topic(bootstrap, configs=COMPACTED)
         stale = [encode_batch([(b"key", b"%d" % n, n, ()), (b"gone", None, n, ())]) for n in range(20)]
         end = [encode_batch([(b"end", bytes(40_000), 0, ())])] * 3  # the active segment is never cleaned
         produce(bootstrap, topic, [*stale, *end])

@@ -42,7 +42,8 @@ def load(spark: SparkSession, bootstrap: str) -> Load:
         reader: Any = spark.readStream if stream else spark.read
         given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
         typed = reader.format("moldau").options(**given | {k.replace("__", "."): v for k, v in options.items()})
-        return (typed.schema(schema) if schema else typed).load()
+        loaded: DataFrame = (typed.schema(schema) if schema else typed).load()
+        return loaded
 
     return load_topic
 
@@ -94,12 +95,12 @@ def test_json_is_read_as_by_sparks_own_from_json(bootstrap: str, new_topic: NewT
     topic = new_topic()
     produce(bootstrap, topic, [text.encode() for text in texts])
     zone = {"timeZone": "UTC"}
-    texts = load(topic, "offset bigint, value binary").withColumn("text", f.col("value").cast("string"))
+    values = load(topic, "offset bigint, value binary").withColumn("text", f.col("value").cast("string"))
     ours = [load(topic, value__format="json", value__schema=ddl) for ddl in (in_bulk, one_by_one)]
     frames = [frame.select("offset", f.to_json("value", zone), "_corrupt_record.reason") for frame in ours]
     for ddl in (in_bulk, one_by_one):
         theirs = f.to_json(f.from_json("text", ddl, zone), zone)
-        frames.append(texts.select("offset", theirs, f.lit(None).cast("string")))
+        frames.append(values.select("offset", theirs, f.lit(None).cast("string")))
     numbered = [frame.withColumn("frame", f.lit(number)) for number, frame in enumerate(frames)]
     rows = reduce(DataFrame.union, numbered).collect()
     by_frame = [sorted((row[0], row[1]) for row in rows if row.frame == number) for number in range(4)]

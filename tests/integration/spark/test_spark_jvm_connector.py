@@ -10,6 +10,7 @@ import confluent_kafka
 import pytest
 
 from bench.jvm_connector import JARS, jar_paths
+from tests.integration.clients import present
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.scripts import next_line, run_script, start_script
 from tests.integration.spark.topics import numbered, produce
@@ -93,7 +94,7 @@ def consume(bootstrap: str, topic: str, records: int, within_s: float = 60) -> s
     deadline = time.monotonic() + within_s
     try:
         while len(found) < records and time.monotonic() < deadline:
-            found |= {message.value() for message in consumer.consume(records, 0.2) if message.error() is None}
+            found |= {present(message.value()) for message in consumer.consume(records, 0.2) if message.error() is None}
     finally:
         consumer.close()
     return found

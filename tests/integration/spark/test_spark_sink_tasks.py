@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -230,7 +231,7 @@ def test_no_tool_sees_a_lag_of_the_sink(bootstrap: str, topic: str, sink: Sink) 
 
 
 def test_a_topic_that_takes_only_small_batches_gets_small_batches(bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic(2, **{"max.message.bytes": 5000})
+    topic = new_topic(2, configs={"max.message.bytes": 5000})
     sink = Sink(bootstrap, topic)
     sink.commit(0, [sink.write(0, 0, range(20_000))])
     assert values(bootstrap, topic) == list(range(20_000))
@@ -274,12 +275,14 @@ def test_rows_survive_a_restart_of_the_broker_once_each_and_in_order(tmp_path: P
         if guarantee == "exactly_once":
             sink.commit(0, [sink.write(0, 0, range(10_000), before=restart)])
         else:
-            batches = (
-                pa.record_batch([pa.array([b"%d" % n for n in range(start, start + 500)], pa.binary())], ["value"])
-                for start in range(0, 10_000, 500)
-                if restart(start) is None
-            )
-            assert send_idempotently(sink.options, batches) == 10_000
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                for start in range(0, 10_000, 500):
+                    restart(start)
+                    values = pa.array([b"%d" % number for number in range(start, start + 500)], pa.binary())
+                    yield pa.record_batch([values], ["value"])
+
+            assert send_idempotently(sink.options, batches()) == 10_000
         found = [int(record.value or b"") for record in read(bootstrap, topic)]
         restarted[0].stop()
     close_idle()

@@ -206,7 +206,7 @@ def eager_broker() -> Iterator[Broker]:
 def test_what_compaction_took_is_no_loss(registered: SparkSession, eager_broker: Broker) -> None:
     bootstrap = eager_broker.bootstrap_servers
     configs = {"cleanup.policy": "compact", "internal.segment.bytes": 20_000, "min.cleanable.dirty.ratio": 0.01}
-    topic = make_topic(bootstrap, **configs)
+    topic = make_topic(bootstrap, configs=configs)
     records = [{"key": b"%d" % (number % 10), "value": b"%d" % number * 20} for number in range(3000)]
     produce(bootstrap, topic, records, **{"batch.num.messages": 100})
     wanted = source(bootstrap, subscribe=topic)

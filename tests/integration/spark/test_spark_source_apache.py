@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import confluent_kafka
 import pytest
 
@@ -21,7 +23,7 @@ AT_MS = 1_700_000_000_000
 def read(bootstrap: str, **options: object) -> list[bytes]:
     wanted = source(bootstrap, **options)
     reader = wanted.reader(wanted.schema())
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
     return sorted(value for batch in batches for value in batch.column("value").to_pylist())
 
 

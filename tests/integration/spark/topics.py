@@ -21,9 +21,14 @@ def produce(bootstrap: str, topic: str, values: Iterable[Any], **config: Any) ->
     """`values` are bytes, or what Producer.produce takes."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **config})
     errors: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            errors.append(error)
+
     for value in values:
         fields = value if isinstance(value, dict) else {"value": value, "partition": 0}
-        producer.produce(topic, **fields, on_delivery=lambda error, _: error and errors.append(error))
+        producer.produce(topic, **fields, on_delivery=delivered)
     assert (producer.flush(FLUSH_S), errors) == (0, [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ from moldau.wire.topic_partition import TopicPartition
 HERE = ["--bootstrap-server", "127.0.0.1:1"]
 
 
-def _refused(main: object, argv: str, capsys: pytest.CaptureFixture[str]) -> str:
+def _refused(main: Callable[[list[str]], int], argv: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as exit_:
-        main([*HERE, *argv.split()])  # type: ignore[operator]
+        main([*HERE, *argv.split()])
     assert exit_.value.code == 2
     return capsys.readouterr().err
 

@@ -21,7 +21,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_looking_while_a_broker_registers_does_not_remove_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, looked = fcntl.flock, []
+    real = fcntl.flock
+    looked: list[bool] = []
 
     def flock(file: Any, operation: int) -> None:
         if not looked and operation == fcntl.LOCK_EX:  # the file is there and not locked yet
@@ -39,7 +40,8 @@ def test_looking_while_a_broker_registers_does_not_remove_its_file(monkeypatch: 
 def test_two_commands_that_look_do_not_take_each_other_for_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """`moldau stop` would send a signal to whichever process has the dead one's number now."""
     (running.folder() / "12345.json").write_text('{"pid": 12345, "node.id": 1}')
-    real, seen = fcntl.flock, []
+    real = fcntl.flock
+    seen: list[list[Any]] = []
 
     def flock(file: Any, operation: int) -> None:
         real(file, operation)

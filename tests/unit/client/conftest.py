@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ def fake_broker() -> Iterator[Callable[..., FakeBroker]]:
     """Makes fake brokers that are gone after the test."""
     brokers: list[FakeBroker] = []
 
-    def make(*args: object, **kwargs: object) -> FakeBroker:
-        brokers.append(FakeBroker(*args, **kwargs))  # type: ignore[arg-type]
+    def make(*args: Any, **kwargs: Any) -> FakeBroker:
+        brokers.append(FakeBroker(*args, **kwargs))
         return brokers[-1]
 
     yield make

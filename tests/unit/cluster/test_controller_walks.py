@@ -12,6 +12,7 @@ from moldau.cluster.elections import ElectionType
 from moldau.errors import KafkaError
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from moldau.metadata.image import PartitionImage
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.cluster.controlled import SESSION_MS, TOPIC, Controlled
 
 BROKERS = range(1, 6)
@@ -77,7 +78,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(index=some_partition, replicas=st.none() | some_replicas)
     def operator_reassigns(self, index: int, replicas: list[int] | None) -> None:
-        records, _ = self.cluster.controller.reassign(self.cluster.image, {(TOPIC, index): replicas})
+        records, _ = self.cluster.controller.reassign(self.cluster.image, {TopicPartition(TOPIC, index): replicas})
         self.cluster.do(records)
 
     @rule(election=st.sampled_from(ElectionType))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from moldau.cluster.elections import ElectionType
@@ -9,14 +11,16 @@ from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from moldau.metadata.records import ConfigRecord
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.cluster.controlled import TOPIC, Controlled
 
-MIN_TWO = {"min_insync_replicas": "2"}
-UNCLEAN = {"unclean_leader_election_enable": "true"}
+MIN_TWO: dict[str, Any] = {"min_insync_replicas": "2"}
+UNCLEAN: dict[str, Any] = {"unclean_leader_election_enable": "true"}
 
 
 def elect(cluster: Controlled, election: ElectionType, *indexes: int) -> list[ErrorCode]:
-    records, outcomes = cluster.controller.elect_leaders(cluster.image, election, [(TOPIC, one) for one in indexes])
+    partitions = [TopicPartition(TOPIC, index) for index in indexes]
+    records, outcomes = cluster.controller.elect_leaders(cluster.image, election, partitions)
     cluster.do(records)
     return [outcome.code if outcome is not None else ErrorCode.NONE for outcome in outcomes.values()]
 

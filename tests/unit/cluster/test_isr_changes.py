@@ -62,8 +62,8 @@ def test_a_report_that_does_not_fit_is_refused_with_kafkas_code(values: dict[str
     cluster = Controlled(brokers=4)
     cluster.add(1, 2, 3, isr=(1,), leader_epoch=5, partition_epoch=5)
     part = cluster.part()
-    asked = {"leader_epoch": 5, "partition_epoch": 5, "topic_id": TOPIC_ID, "index": 0, "new_isr": ((1, -1), (2, -1))}
-    asked |= values
+    asked: dict[str, Any] = {"leader_epoch": 5, "partition_epoch": 5, "topic_id": TOPIC_ID, "index": 0}
+    asked |= {"new_isr": ((1, -1), (2, -1))} | values
     sender = asked.pop("sender", 1)
     records, outcomes = cluster.controller.alter_partition(
         cluster.image, sender, cluster.epoch(sender), [IsrChange(**asked)]

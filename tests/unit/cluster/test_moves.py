@@ -73,7 +73,7 @@ def test_why_an_in_sync_set_changed() -> None:
 
 def test_new_partitions_deleted_ones_and_other_changes_are_no_moves() -> None:
     image = MetadataImage().apply([*BROKERS])
-    records = [TopicRecord("orders", TOPIC_ID), PARTITION]
+    records: list[Record] = [TopicRecord("orders", TOPIC_ID), PARTITION]
     assert list(moves(image, image.apply(records), records)) == []
     assert told(PARTITION, replace(PARTITION, partition_epoch=5)) == []
     assert told(PARTITION, replace(PARTITION, isr=(3, 2, 1))) == [], "their order means nothing"

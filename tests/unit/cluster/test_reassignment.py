@@ -10,12 +10,13 @@ from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.cluster.controlled import TOPIC, TOPIC_ID, Controlled
 
 
 def reassign(cluster: Controlled, replicas: Sequence[int] | None, index: int = 0, *, same_factor: bool = False) -> str:
     records, outcomes = cluster.controller.reassign(
-        cluster.image, {(TOPIC, index): replicas}, allow_replication_factor_change=not same_factor
+        cluster.image, {TopicPartition(TOPIC, index): replicas}, allow_replication_factor_change=not same_factor
     )
     cluster.do(records)
     (outcome,) = outcomes.values()

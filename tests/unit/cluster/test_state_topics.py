@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import PartitionImage
 from moldau.metadata.topics import plan_create_topic
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from moldau.wire.topic_partition import TopicPartition
 from tests.unit.cluster.controlled import Controlled
 
 COUNT = 6
@@ -35,7 +37,7 @@ def partitions(cluster: Controlled, name: str = GROUPS_TOPIC) -> tuple[Partition
     return cluster.image.topics[name].partitions
 
 
-def join(cluster: Controlled, broker_id: int, **values: object) -> None:
+def join(cluster: Controlled, broker_id: int, **values: Any) -> None:
     cluster.register(broker_id, **values)
     cluster.beat(broker_id)
     cluster.pass_ms(100)
@@ -98,12 +100,12 @@ def test_a_fenced_broker_gets_no_replica_before_it_is_back() -> None:
 def test_a_reassignment_by_hand_is_left_as_it_is() -> None:
     cluster = Controlled(brokers=1)
     create(cluster)
-    records, _ = cluster.controller.reassign(cluster.image, {(GROUPS_TOPIC, 0): [1]})
+    records, _ = cluster.controller.reassign(cluster.image, {TopicPartition(GROUPS_TOPIC, 0): [1]})
     cluster.do(records)
     join(cluster, 2)
     assert partitions(cluster)[0].replicas == (1,)
     assert set(partitions(cluster)[1].replicas) == {1, 2}
-    records, _ = cluster.controller.reassign(cluster.image, {(GROUPS_TOPIC, 1): None})  # cancelled
+    records, _ = cluster.controller.reassign(cluster.image, {TopicPartition(GROUPS_TOPIC, 1): None})  # cancelled
     cluster.do(records)
     join(cluster, 3)
     assert partitions(cluster)[1].replicas == (1,)

@@ -15,7 +15,7 @@ from moldau.config.keys import Kind
 from moldau.config.reference import render
 from moldau.config.topic import TOPIC_KEYS
 
-_, TOPIC, DYNAMIC, DYNAMIC_DEFAULT, STATIC, DEFAULT, *_ = ConfigSource
+_, TOPIC, DYNAMIC, DYNAMIC_DEFAULT, STATIC, DEFAULT, *_rest = ConfigSource
 
 
 def broker(props: dict[str, str] | None = None) -> BrokerConfig:

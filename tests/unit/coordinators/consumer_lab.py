@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import uuid
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from moldau.config.broker import BrokerConfig
@@ -49,7 +50,7 @@ class LabTopics:
     def names(self) -> Iterable[str]:
         return list(self._topics)
 
-    def partitions(self, *names: str) -> set[tuple[uuid.UUID, int]]:
+    def partitions(self, *names: str) -> AbstractSet[tuple[uuid.UUID, int]]:
         """All partitions of those among these that exist."""
         known = [self._topics[name] for name in names if name in self._topics]
         return {(topic_id, number) for topic_id, count in known for number in range(count)}

@@ -11,7 +11,6 @@ from moldau.coordinators.effects import Effects
 from moldau.coordinators.group_kinds import GROUP_RECORDS
 from moldau.coordinators.group_shard import GroupShard
 from moldau.coordinators.offsets.commits import Commit, Fetch, Fetched, Offset, commit, fetch
-from moldau.coordinators.offsets.records import OffsetCommitKey, OffsetCommitValue
 from moldau.errors import ErrorCode
 from moldau.wire.state_records import encode_key, encode_value
 
@@ -103,8 +102,8 @@ class OffsetLog:
             self.perform(self.shard.wake(due[1], self.now_ms))
         self.now_ms = until_ms
 
-    def last_record(self) -> tuple[OffsetCommitKey, OffsetCommitValue | None]:
-        key, value, _ = self.log[-1]  # type: ignore[misc]
+    def last_record(self) -> tuple[object, object]:
+        key, value, _ = self.log[-1]  # type: ignore[misc]  # it is no marker
         pair = GROUP_RECORDS.decode(key, value)
         assert pair is not None
         return pair

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from moldau.coordinators.classic import group as machine
@@ -535,8 +537,7 @@ def test_a_round_in_which_no_static_member_joins_goes_on_until_their_sessions_en
     lab.leave((lab.group.members.ids[-1], None))
     assert lab.replies[dynamic].error is E.UNKNOWN_MEMBER_ID
     lab.pass_ms(100_000)
-    assert lab.state is State.PREPARING
-    assert len(lab.group.members) == len(members)
+    assert (lab.state, len(lab.group.members)) == (State.PREPARING, len(members))
     lab.pass_ms(100_001)
     assert lab.state is State.EMPTY
 
@@ -564,7 +565,7 @@ def test_members_vote_for_the_protocol_that_most_like_best() -> None:
     "changes",
     [{"protocol_type": "connect"}, {"protocols": protocols("roundrobin")}, {"protocols": ()}, {"protocol_type": ""}],
 )
-def test_who_shares_no_protocol_is_not_let_in(state: State, changes: dict[str, object]) -> None:
+def test_who_shares_no_protocol_is_not_let_in(state: State, changes: dict[str, Any]) -> None:
     lab, members = in_state(state)
     assert lab.replies[lab.join(**changes)] is E.INCONSISTENT_GROUP_PROTOCOL
     assert lab.replies[lab.join_again(members[0], **changes)] is E.INCONSISTENT_GROUP_PROTOCOL
@@ -695,7 +696,7 @@ def test_the_group_knows_what_its_members_read() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"protocols": (("range", b"\0"),)}, {"protocol_type": "connect"}])
-def test_members_whose_topics_are_not_known_may_read_any(changes: dict[str, object]) -> None:
+def test_members_whose_topics_are_not_known_may_read_any(changes: dict[str, Any]) -> None:
     lab = Lab()
     lab.joined(lab.join(**changes))
     assert lab.group.is_subscribed_to("a")
@@ -720,8 +721,7 @@ def test_a_restart_keeps_generation_assignments_and_members() -> None:
 def test_a_round_cut_short_by_a_restart_begins_anew() -> None:
     lab, members = in_state(State.COMPLETING)
     lab.restart()
-    assert lab.state is State.STABLE
-    assert lab.heartbeat(members[0]) is E.ILLEGAL_GENERATION
+    assert (lab.state, lab.heartbeat(members[0])) == (State.STABLE, E.ILLEGAL_GENERATION)
     lab.join_again(members[0])
     assert lab.state is State.PREPARING
 

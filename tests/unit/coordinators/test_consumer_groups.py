@@ -156,7 +156,9 @@ def test_a_request_that_cannot_be_is_refused_and_changes_nothing(change: dict[st
 def test_epochs_the_coordinator_does_not_know_are_fenced() -> None:
     lab = Lab()
     lab.ask(heartbeat, JOIN)
-    owned = {lab.topics.topic_id("t"): frozenset([0])}
+    topic_id = lab.topics.topic_id("t")
+    assert topic_id is not None
+    owned = {topic_id: frozenset([0])}
     assert lab.refused(Heartbeat(GROUP, "m", 2)) is ErrorCode.FENCED_MEMBER_EPOCH
     assert lab.refused(Heartbeat(GROUP, "other", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
     assert lab.refused(Heartbeat(GROUP, "m", 0)) is ErrorCode.INVALID_REQUEST
@@ -165,7 +167,7 @@ def test_epochs_the_coordinator_does_not_know_are_fenced() -> None:
     lab.ask(heartbeat, Heartbeat(GROUP, "m", 2))
     assert lab.refused(JOIN) is ErrorCode.FENCED_MEMBER_EPOCH
     assert lab.refused(Heartbeat(GROUP, "m", 1)) is ErrorCode.FENCED_MEMBER_EPOCH, "it does not say what it owns"
-    assert lab.ask(heartbeat, Heartbeat(GROUP, "m", 1, owned=owned)).member_epoch == 2  # type: ignore[dict-item]
+    assert lab.ask(heartbeat, Heartbeat(GROUP, "m", 1, owned=owned)).member_epoch == 2
 
 
 def test_a_group_has_a_greatest_size() -> None:

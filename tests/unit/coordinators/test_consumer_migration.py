@@ -169,10 +169,10 @@ def turns(classic: Iterable[LabClassicMember], consumers: Iterable[LabMember] = 
         for two in consumers:
             two.beat()
             two.revoke()
-        owned = [partition for member in (*classic, *consumers) for partition in member.owned]
+        members: list[LabClassicMember | LabMember] = [*classic, *consumers]
+        owned = [partition for member in members for partition in member.owned]
         assert len(owned) == len(set(owned)), "a partition has two owners"
-        lab = (*classic, *consumers)[0].lab
-        lab.pass_ms(100)
+        members[0].lab.pass_ms(100)
 
 
 def everything(*members: LabClassicMember | LabMember) -> Owned:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -41,7 +42,7 @@ class World:
         self.joined = 0
 
     def run(self) -> None:
-        events = {
+        events: dict[Callable[..., None], int] = {
             self.beat: 30,
             self.lose: 6,
             self.revoke: 12,
@@ -58,7 +59,7 @@ class World:
             if event in (self.come, self.change_topics, self.wait, self.restart):
                 event()
             elif self.members:
-                event(self.random.choice(self.members))  # type: ignore[call-arg]
+                event(self.random.choice(self.members))
             self.check()
         self.check_settled()
 
@@ -194,7 +195,7 @@ def test_the_schedules_reach_every_state() -> None:
         world = World(seed)
         check = world.check
 
-        def watch(world: World = world, check=check) -> None:  # type: ignore[no-untyped-def]
+        def watch(world: World = world, check: Callable[[], None] = check) -> None:
             check()
             group = world.lab.shard.groups.get(GROUP)
             if isinstance(group, ConsumerGroup):

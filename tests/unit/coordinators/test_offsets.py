@@ -34,7 +34,13 @@ class MemberGroup:
         self.since_ms: int | None = None
 
     def validate_offset_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool, knows_epochs: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool,
+        knows_epochs: bool = True,
     ) -> None:
         if not knows_epochs:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)

@@ -147,7 +147,9 @@ def test_records_of_a_batch_can_be_treated_each_apart() -> None:
     acquire(queue, "a", (0, 4))
     kinds = [AckType.RELEASE, AckType.ACCEPT, AckType.RENEW, AckType.RELEASE, AckType.RELEASE]
     write = queue.acknowledge("a", [Ack(0, 4, kinds)], 7)
-    assert write == StateWrite(0, 1, [(0, 0, AVAILABLE, 1), (1, 1, ACKNOWLEDGED, 1), (3, 4, AVAILABLE, 1)])
+    assert write == StateWrite(
+        0, 1, [StateBatch(0, 0, AVAILABLE, 1), StateBatch(1, 1, ACKNOWLEDGED, 1), StateBatch(3, 4, AVAILABLE, 1)]
+    )
     assert states(queue) == [(0, 0, AVAILABLE, 1), (1, 1, ACKNOWLEDGED, 1), (2, 2, ACQUIRED, 1), (3, 4, AVAILABLE, 1)]
     assert queue.next_lock_ms == LIMITS.lock_duration_ms + 7
 

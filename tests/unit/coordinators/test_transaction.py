@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,9 +41,9 @@ def add(one: Transaction, *args: Any, at_ms: int = 200) -> bool:
     return one.add(*args, now_ms=0, timestamp_ms=at_ms)
 
 
-def refusal(step: object, *args: object) -> ErrorCode:
+def refusal(step: Callable[..., object], *args: object) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
-        step(*args)  # type: ignore[operator]
+        step(*args)
     return refused.value.code
 
 
@@ -215,7 +217,7 @@ def test_records_are_kafkas_byte_for_byte() -> None:
 
 def test_a_record_of_an_unknown_state_is_damage() -> None:
     value = transaction().to_value()
-    broken = type(value)(**{**{name: getattr(value, name) for name in value.__slots__}, "transaction_status": 6})
+    broken = dataclasses.replace(value, transaction_status=6)
     assert refusal(Transaction.of, "t", broken) is ErrorCode.CORRUPT_MESSAGE
 
 

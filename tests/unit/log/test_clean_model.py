@@ -194,7 +194,8 @@ class History:
                 assert present.isdisjoint(other.offset for other in older), f"{one.key!r} is back from the dead"
         for one in alive:
             if one.first_cleaned_ms is None:
-                assert one.offset in present or one.offset < log.first_dirty_offset or one is not latest[one.key]
+                is_latest = one.key is None or one is latest[one.key]
+                assert one.offset in present or one.offset < log.first_dirty_offset or not is_latest
 
     def check_clean(self, end_offset: int) -> None:
         """All below `end_offset` has been judged with all keys in the map."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.unit.log.log_helpers import NOW_MS, Clock, crashed, log_of, new_log, 
 COMPACT = frozenset({"compact"})
 
 
-def compacted(directory: Path, clock: Clock | None = None, **config: object) -> PartitionLog:
+def compacted(directory: Path, clock: Clock | None = None, **config: Any) -> PartitionLog:
     return new_log(directory, clock or Clock(), **{"cleanup_policy": COMPACT, **config})
 
 

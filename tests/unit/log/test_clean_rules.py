@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -17,10 +18,10 @@ from tests.unit.log.clean_helpers import clean_log, keyed, pairs_of, put, rows, 
 from tests.unit.log.log_helpers import NOW_MS, Clock, append, end_transaction, new_log, offsets_of, read_all, restart
 
 HOUR_MS = 3_600_000
-TRANSACTIONAL = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+TRANSACTIONAL: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
 
 
-def compacted(directory: Path, clock: Clock | None = None, **config: object) -> PartitionLog:
+def compacted(directory: Path, clock: Clock | None = None, **config: Any) -> PartitionLog:
     return new_log(directory, clock or Clock(), **{"cleanup_policy": frozenset({"compact"}), **config})
 
 
@@ -239,7 +240,7 @@ def test_a_map_that_is_full_ends_a_cleaning_and_the_next_one_goes_on(tmp_path: P
         for number in range(6):
             put(log, (b"%d" % number, b"v"))
     limits = CleaningLimits(dedupe_buffer_bytes=4 * BYTES_PER_KEY)
-    ends = []
+    ends: list[int] = []
     while not ends or ends[-1] < 12:
         assert clean_log(log, limits) <= 4
         ends.append(log.first_dirty_offset)

@@ -64,7 +64,7 @@ def story(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
 def filled(directory: Path) -> PartitionLog:
     """Three groups of segments with values, tombstones, a committed and an aborted transaction."""
     log = new_log(directory, Clock(), cleanup_policy=COMPACT, segment_bytes=700)
-    transactional = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+    transactional: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
     for number in range(12):
         key = b"k%d" % (number % 3)
         put(log, (key, b"v%d" % number), (b"once-%d" % number, b"v"), roll=number % 2 == 0)
@@ -89,7 +89,7 @@ def test_a_swap_killed_at_any_step_is_finished_or_undone(tmp_path: Path, monkeyp
     before, told = rows(log), story(log)
     log.close_files()
     shutil.copytree(log.directory, tmp_path / "saved")
-    sizes = []
+    sizes: list[int] = []
     was_killed = True
     while was_killed:
         log = copied(log, tmp_path / "saved")

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ Stop = Callable[[PartitionLog], PartitionLog]
 def header_of(
     sequence: int, count: int, *, producer_id: int = 7, epoch: int = 0, transactional: bool = False
 ) -> BatchHeader:
-    fields = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    fields: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
     return read_header(batch(count, is_transactional=transactional, **fields))
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ def spans(data: bytes | memoryview) -> list[tuple[int, int]]:
     return [(header.base_offset, header.last_offset) for _, header in iter_headers(data)]
 
 
-def fill(directory: Path, shapes: list[tuple[int, int, int]], **config: int) -> tuple[PartitionLog, list[BatchHeader]]:
+def fill(directory: Path, shapes: list[tuple[int, int, int]], **config: Any) -> tuple[PartitionLog, list[BatchHeader]]:
     """Batches of (records, bytes per record, gap before), as compaction leaves them, in several segments."""
     log = new_log(directory, **config)
     offset = 0
@@ -52,7 +53,7 @@ def test_any_read_gives_the_whole_batches_that_fit(
         min_one = rng.random() < 0.5
         data = log.read(offset, max_bytes, upto_offset=upto, min_one=min_one)
         following = [header for header in model if header.last_offset >= offset]
-        expected = []
+        expected: list[BatchHeader] = []
         room = max_bytes
         for header in following:
             fits = header.size <= room or (min_one and not expected)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.unit.log.log_helpers import NOW_MS, Clock, append, batch, crash, file
 HOUR_MS = 3_600_000
 
 
-def segmented(directory: Path, clock: Clock | None = None, **config: object) -> PartitionLog:
+def segmented(directory: Path, clock: Clock | None = None, **config: Any) -> PartitionLog:
     """Ten batches, one hour apart, two in a segment."""
     log = new_log(directory, clock, **{"segment_bytes": 400, "retention_ms": -1, **config})
     for number in range(10):

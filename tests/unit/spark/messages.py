@@ -54,4 +54,4 @@ def descriptor_set() -> bytes:
     order.field[-1].oneof_index = 0
     order.field[-1].proto3_optional = True
     known = [FileDescriptorProto.FromString(m.DESCRIPTOR.serialized_pb) for m in (timestamp_pb2, duration_pb2)]
-    return FileDescriptorSet(file=[*known, file]).SerializeToString()
+    return bytes(FileDescriptorSet(file=[*known, file]).SerializeToString())

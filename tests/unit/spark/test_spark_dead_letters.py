@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
 from moldau.spark.source.typed_fields import TypedFields, typed_fields
 
@@ -24,7 +23,8 @@ def fields_of(**options: str) -> TypedFields:
     given = JSON | {name.replace("_", "."): value for name, value in options.items()}
     typed = typed_fields(Options(given), lambda column, rows: [])
     assert typed is not None
-    return pickle.loads(pickle.dumps(typed))
+    shipped: TypedFields = pickle.loads(pickle.dumps(typed))
+    return shipped
 
 
 def raw(values: list[bytes | None], keys: list[bytes | None] | None = None) -> pa.RecordBatch:
@@ -42,7 +42,7 @@ def raw(values: list[bytes | None], keys: list[bytes | None] | None = None) -> p
 
 def decoded(typed: TypedFields, columns: tuple[str, ...], batch: pa.RecordBatch) -> list[dict[str, Any]]:
     decoder = typed.decoder(columns)
-    rows = decoder.apply(batch.select(list(typed.raw_columns(columns)))).to_pylist()
+    rows: list[dict[str, Any]] = decoder.apply(batch.select(list(typed.raw_columns(columns)))).to_pylist()
     decoder.finish()
     return rows
 
@@ -77,9 +77,13 @@ def test_without_tolerance_the_task_fails_with_the_place_and_the_reason() -> Non
 
 
 def test_a_column_that_nobody_reads_is_not_judged() -> None:
-    unread = typed_fields(Options(JSON), lambda column, rows: [], parse_type("key binary, offset bigint"))
+    unread = typed_fields(
+        Options(JSON), lambda column, rows: [], StructType().add("key", "binary").add("offset", "long")
+    )
     assert unread is None
-    asked = typed_fields(Options(JSON | {"key.format": "string"}), lambda column, rows: [], parse_type("key string"))
+    asked = typed_fields(
+        Options(JSON | {"key.format": "string"}), lambda column, rows: [], StructType().add("key", "string")
+    )
     assert asked is not None
     assert set(asked.readers) == {"key"}
 

@@ -322,7 +322,8 @@ def test_an_unknown_codec_is_corrupt() -> None:
 
 
 def test_counts_and_offsets_from_strangers_reserve_no_memory() -> None:
-    for header in ({"count": 0x7FFF_FFFF}, {"count": -1}, {"last_offset_delta": -5}, {"count": 0}):
+    strange: list[dict[str, Any]] = [{"count": 0x7FFF_FFFF}, {"count": -1}, {"last_offset_delta": -5}, {"count": 0}]
+    for header in strange:
         with pytest.raises(CorruptRecordError):
             read_rows(with_records(b"\x0c\x00\x00\x00\x01\x01\x00", **header))
 

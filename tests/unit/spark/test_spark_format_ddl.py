@@ -24,6 +24,7 @@ def test_what_spark_prints_is_read(typed: tuple[t.StructType, list[object]]) -> 
 
 def test_words_around_a_type_are_read_over() -> None:
     kind = parse_type("`odd ``name` INT NOT NULL COMMENT 'it''s', b: decimal(5), c struct<>\n, d timestamp_ntz")
+    assert isinstance(kind, t.StructType)
     assert kind.names == ["odd `name", "b", "c", "d"]
     assert kind["odd `name"].nullable
     assert kind["b"].dataType == t.DecimalType(5, 0)

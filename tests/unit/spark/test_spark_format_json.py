@@ -57,7 +57,7 @@ def test_what_is_written_is_read_again(typed: tuple[Any, list[Any]]) -> None:
 @given(st.lists(st.binary(max_size=30) | st.none(), max_size=60), st.integers(0, 60))
 @settings(deadline=None, max_examples=100)
 def test_any_bytes_are_a_value_or_a_reason(values: list[bytes | None], good: int) -> None:
-    values = [b'{"a":1}'] * good + values
+    values = [*[b'{"a":1}'] * good, *values]
     rows, reasons = read("a bigint, b string", *values)
     assert rows[:good] == [{"a": 1, "b": None}] * good
     for row, value in enumerate(values):
@@ -191,9 +191,13 @@ def test_an_empty_topic_asks_for_a_schema() -> None:
 
 
 def test_the_sample_is_as_large_as_asked_for() -> None:
-    asked = []
-    options = Options({"value.schema.sample": "7"})
-    reader(ColumnOptions(options, "value"), lambda column, rows: asked.append((column, rows)) or [b"1"], None)
+    asked: list[tuple[str, int]] = []
+
+    def sample(column: str, rows: int) -> list[bytes]:
+        asked.append((column, rows))
+        return [b"1"]
+
+    reader(ColumnOptions(Options({"value.schema.sample": "7"}), "value"), sample, None)
     assert asked == [("value", 7)]
 
 

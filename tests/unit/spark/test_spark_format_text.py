@@ -31,7 +31,7 @@ def test_utf8_is_text_and_all_else_has_a_reason(values: list[bytes | None]) -> N
 
 
 def test_numbers_are_written_as_text_where_the_format_is_string() -> None:
-    typed = encoder(Options({"key.format": "string"}), parse_type("key int, value binary"))
+    typed = encoder(Options({"key.format": "string"}), StructType().add("key", "integer").add("value", "binary"))
     assert typed is not None
     batch = typed.apply(pa.record_batch({"key": pa.array([7, None], pa.int32()), "value": [b"\xff", None]}))
     assert batch.to_pylist() == [{"key": b"7", "value": b"\xff"}, {"key": None, "value": None}]
@@ -51,7 +51,7 @@ def test_types_that_cannot_be_written_are_refused_on_the_driver(kind: str, value
 
 
 def test_bytes_that_are_no_text_are_an_error_not_a_loss() -> None:
-    typed = encoder(Options({"value.format": "string"}), parse_type("value binary"))
+    typed = encoder(Options({"value.format": "string"}), StructType().add("value", "binary"))
     assert typed is not None
     with pytest.raises(RecordFormatError, match="a row is no text"):
         typed.apply(pa.record_batch({"value": [b"\xff"]}))

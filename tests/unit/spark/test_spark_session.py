@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -72,7 +73,7 @@ def test_an_archive_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("MOLDAU_CLASS_DATA", raising=False)
     later: list[object] = []
-    monkeypatch.setattr(class_data.atexit, "register", later.append)
+    monkeypatch.setattr(atexit, "register", later.append)
     archive = class_data.archive_path(JAVA)
     assert (class_data.archive_options(JAVA), len(later)) == ([], 1)
     archive.parent.mkdir()

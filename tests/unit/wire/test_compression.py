@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+from typing import Any
 
 import cramjam
 import pytest
@@ -20,7 +21,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.compression import Codec, compress, decompress
 
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]
-by_name = {"ids": lambda codec: codec.name}
+by_name: dict[str, Any] = {"ids": lambda codec: codec.name}
 TEXT = b"".join(b"record %d of the river Vltava\n" % number for number in range(20_000))
 
 

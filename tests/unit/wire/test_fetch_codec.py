@@ -84,6 +84,11 @@ requests = st.builds(
     cluster_id=st.none() | names,
 )
 
+
+def view(chunk: bytes) -> memoryview:
+    return memoryview(chunk)
+
+
 chunks = st.binary(max_size=200)
 pairs = st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 results = st.builds(
@@ -95,7 +100,7 @@ results = st.builds(
     log_start_offset=int64,
     aborted=st.none() | st.lists(st.tuples(int64, int64), max_size=3).map(tuple),
     preferred_read_replica=int32,
-    records=st.none() | chunks | chunks.map(memoryview) | st.lists(chunks, max_size=3).map(tuple),
+    records=st.none() | chunks | chunks.map(view) | st.lists(chunks, max_size=3).map(tuple),
     diverging_epoch=st.none() | pairs,
     current_leader=st.none() | pairs,
     snapshot_id=st.none() | pairs,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import Record, check_batch, decode_records, encode_batch, iter_headers
@@ -17,7 +17,8 @@ from moldau.wire.messages import decode_response, encode_request, ms, request_sc
 
 FETCH_VERSION = 11
 PRODUCE_VERSION = 7
-RECORDS = [(b"key-%d" % number, b"value " * number, [("trace", b"id"), ("none", None)]) for number in range(1, 400)]
+HEADERS: list[tuple[str, bytes | None]] = [("trace", b"id"), ("none", None)]
+RECORDS = [(b"key-%d" % number, b"value " * number, HEADERS) for number in range(1, 400)]
 
 
 def call(address: tuple[str, int], key: int, version: int, entity: Any) -> Any:
@@ -59,7 +60,7 @@ def test_what_librdkafka_writes_is_read(mock: tuple[str, int], codec: Codec) -> 
     # compression goes without; the large rest never does.
     producer = Producer({"bootstrap.servers": servers, "compression.type": codec.name.lower(), "linger.ms": 10_000})
     for key, value, headers in RECORDS:
-        producer.produce(topic, key=key, value=value, headers=headers, partition=0, timestamp=1_700_000_000_000)
+        producer.produce(topic, key=key, value=value, headers=dict(headers), partition=0, timestamp=1_700_000_000_000)
     assert producer.flush(10) == 0
     read: list[Record] = []
     codecs = set()
@@ -90,7 +91,7 @@ def test_librdkafka_reads_what_is_written_here(mock: tuple[str, int], codec: Cod
     consumer = Consumer(settings)
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        messages = []
+        messages: list[Message] = []
         while len(messages) < len(RECORDS):
             message = consumer.poll(10)
             assert message is not None

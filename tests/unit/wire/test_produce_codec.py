@@ -225,7 +225,7 @@ def test_unknown_tagged_fields_are_skipped_at_every_level(version: int) -> None:
     body = b"\x00" + b"\xff\xff" + b"\x00\x00\x00\x01" + b"\x02" + topic + b"\x02" + partition + tag + tag
     parsed = parse_produce_request(version, memoryview(body))
     assert parsed.acks == -1
-    assert parsed.topics[0].partitions == [(3, b"batch")]
+    assert parsed.topics[0].partitions == [ProducePartition(3, memoryview(b"batch"))]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

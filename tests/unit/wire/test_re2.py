@@ -40,7 +40,8 @@ def patterns(draw: st.DrawFn, repeats: tuple[str, ...] = ("", "*", "+", "{1,2}")
     """A repeated group holds no other repeated group: Python's matcher takes minutes for some of those."""
     pieces = draw(st.lists(st.tuples(st.sampled_from(_ATOMS), st.sampled_from(_REPEATS)), max_size=5))
     text = "".join(atom + ("" if atom in "^$" else repeat) for atom, repeat in pieces)
-    if repeats and draw(st.booleans()):
+    has_alternative: bool = draw(st.booleans())
+    if repeats and has_alternative:
         text += "|" + draw(patterns(repeats=()))
     return f"({text}){draw(st.sampled_from(repeats or ('',)))}" if draw(st.booleans()) else text
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.wire import uuids
 from moldau.wire.uuids import ONE_UUID, ZERO_ID, ZERO_UUID, random_uuid, uuid_from_text, uuid_to_text
 
 
@@ -47,6 +46,6 @@ def test_random_ids_are_never_reserved_and_never_look_like_an_option(monkeypatch
     dash = uuid.UUID(bytes=b"\xf8" + bytes(15))
     good = uuid.UUID(int=2**100)
     draws = iter([ZERO_UUID, ONE_UUID, dash, good])
-    monkeypatch.setattr(uuids.uuid, "uuid4", lambda: next(draws))
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(draws))
     assert uuid_to_text(dash).startswith("-")
     assert random_uuid() == good

@@ -147,7 +147,7 @@ def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGa
 
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
     try:
-        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        gateway = launch_gateway()
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
