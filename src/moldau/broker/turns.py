@@ -40,7 +40,7 @@ class Turns:
     ) -> None:
         self._in_thread = in_thread
         self._timer = timer
-        self._lane = asyncio.Lock()
+        self._pausing = asyncio.Lock()
 
     def run(self, work: Work[T]) -> T | Coroutine[Any, Any, T]:
         """What the work comes to; an awaitable of it where one turn is not enough."""
@@ -87,7 +87,7 @@ class Turns:
                 ends_s = self._timer() + TURN_S
 
     async def pause(self) -> None:
-        async with self._lane:
+        async with self._pausing:
             await asyncio.sleep(0)
 
     def _turn(self, work: Work[Any], resume: Callable[[], Wanted]) -> StopIteration | Wanted:

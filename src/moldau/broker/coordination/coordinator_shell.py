@@ -339,7 +339,9 @@ class CoordinatorShell(Generic[S]):
             led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._host.local.node_id}
         # With another leader epoch than it was loaded in, somebody else may have led in between.
         for partition in [one for one, epoch in self._epochs.items() if led.get(one) != epoch]:
-            self._unload(partition, KafkaError(ErrorCode.NOT_COORDINATOR, "the coordinator moved"))
+            self._unload(
+                partition, KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this partition now")
+            )
         for partition in led.keys() - self._epochs.keys():
             self._epochs[partition] = led[partition]
             if self._is_empty(partition):

@@ -67,9 +67,14 @@ class ProducerIds:
                 ),
             )
         except KafkaError as error:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {error.message}") from error
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"cannot get producer ids from the controller: {error.message}"
+            ) from error
         if answer.error_code:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller gave no producer ids")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"the controller refused to allocate producer ids: {ErrorCode(answer.error_code).name}",
+            )
         self._next_block = range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
 
     async def _reserve(self) -> range:

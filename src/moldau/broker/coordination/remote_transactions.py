@@ -125,4 +125,4 @@ def _refusal(result: Any) -> KafkaError | None:
     if not codes:
         return None
     code = ErrorCode(min(codes))
-    return KafkaError(code, f"the coordinator of {result.transactional_id} says {code.name}")
+    return KafkaError(code, f"the coordinator of {result.transactional_id} refused the append: {code.name}")

@@ -193,7 +193,7 @@ class SharePartitions:
         live = self._live.get(key)
         if live is None:
             self._partition(key)
-            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing of this partition is acquired")
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "no records of this partition are acquired")
         return self._write(live, live.machine.acknowledge(member, acks, self._host.monotonic()))
 
     def release(self, session: ShareSession) -> None:

@@ -46,7 +46,7 @@ class ShareSession:
             return
         if epoch != self.epoch:
             raise KafkaError(
-                ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the session is at epoch {self.epoch}, the request at {epoch}"
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the request has epoch {epoch}, its share session {self.epoch}"
             )
         self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
 
@@ -70,7 +70,9 @@ class ShareSessions:
     ) -> ShareSession:
         self.close(owner)
         if len(self._sessions) >= sessions_max:
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {sessions_max} share sessions already")
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"the limit of {sessions_max} share sessions is reached"
+            )
         session = ShareSession(owner, connection)
         self.change(session, partitions, ())
         self._sessions[owner] = session
@@ -84,15 +86,17 @@ class ShareSessions:
         for key in gone:
             session.partitions.pop(key, None)
         if len(session.partitions) + len(new) > PARTITIONS_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a share session has {PARTITIONS_MAX} partitions at most")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a share session can have at most {PARTITIONS_MAX} partitions")
         if new and sum(len(one.partitions) for one in self._sessions.values()) + len(new) > REMEMBERED_MAX:
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "share sessions remember too many partitions")
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, "all share sessions together have too many partitions"
+            )
         session.partitions.update(new)
 
     def find(self, owner: Owner, epoch: int) -> ShareSession:
         session = self._sessions.get(owner)
         if session is None:
-            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "there is no such share session")
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "unknown share session")
         session.check_epoch(epoch)
         return session
 

@@ -112,7 +112,9 @@ class ShareStateClient:
                 results = [one for topic in answer.results for one in topic.partitions]
                 answers += [_unpacked(api, one) for one in results]
             except KafkaError as error:
-                answers += [KafkaError(error.code, f"state of {group_id}: {error.message}")] * len(alike)
+                answers += [
+                    KafkaError(error.code, f"cannot ask for the share state of group {group_id}: {error.message}")
+                ] * len(alike)
         return answers
 
 

@@ -266,7 +266,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                     break
                 (size,) = _SIZE.unpack_from(self._buffer, start)
                 if not 0 < size <= self._request_max_bytes:
-                    raise ProtocolError(f"request of {size} bytes, allowed are 1 to {self._request_max_bytes}")
+                    raise ProtocolError(f"request of {size} bytes; allowed are 1 to {self._request_max_bytes}")
                 if available < size + 4:
                     missing = size + 4
                     break
@@ -326,8 +326,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The client went away, or the loop is closing: nobody waits for this answer.
             return
         except Exception as error:
-            logger.exception("a request failed inside the broker", extra={"peer": self.peer})
-            self.close(f"failed inside the broker: {error!r}")
+            logger.exception("internal error while handling a request (please report it)", extra={"peer": self.peer})
+            self.close(f"internal error: {error!r}")
             return
         finally:
             self._held = None

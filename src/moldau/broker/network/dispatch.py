@@ -72,7 +72,9 @@ class Dispatcher:
                 raise self._old_clients.refuse(context, None if served is None else served.api)
             return cast(Answer, served.handler(self._node, context, frame[header.body_offset :]))
         if len(frame) > served.bytes_max:
-            raise ProtocolError(f"request of {len(frame)} bytes for {served.api.name}")
+            raise ProtocolError(
+                f"{served.api.name} request of {len(frame)} bytes exceeds the limit of {served.bytes_max}"
+            )
         if not self._node.is_serving.is_set() and key != ApiKey.API_VERSIONS and not context.is_from_broker:
             return self._handle_later(connection, bytearray(frame))
         metrics = self._node.metrics
@@ -165,8 +167,14 @@ class Dispatcher:
     def _unexpected(self, served: Served, context: RequestContext, error: Exception) -> ProtocolError:
         name = served.api.name
         self._node.metrics.unexpected_errors += 1
-        logger.error("%s v%d failed", name, context.version, exc_info=error, extra={"client": context.client_id})
-        return ProtocolError(f"{name} v{context.version} failed inside the broker: {error!r}")
+        logger.error(
+            "internal error in %s v%d (please report it)",
+            name,
+            context.version,
+            exc_info=error,
+            extra={"client": context.client_id},
+        )
+        return ProtocolError(f"{name} v{context.version} failed with an internal error: {error!r}")
 
 
 def _framed(context: RequestContext, response: Any) -> Buffers:

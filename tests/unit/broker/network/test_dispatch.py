@@ -16,14 +16,14 @@ from tests.unit.broker.offline import OfflineBroker
 
 async def test_a_fetch_of_a_million_partitions_is_refused_before_it_is_read(offline_broker: OfflineBroker) -> None:
     frame = struct.pack(">hhih", ApiKey.FETCH, 11, 1, -1) + bytes(FETCH_BYTES_MAX)
-    with pytest.raises(ProtocolError, match="bytes for Fetch"):
+    with pytest.raises(ProtocolError, match="Fetch request of"):
         await offline_broker.send(frame)
 
 
 @pytest.mark.parametrize("key", [ApiKey.CREATE_ACLS, ApiKey.UPDATE_FEATURES, ApiKey.ALTER_CLIENT_QUOTAS])
 async def test_what_is_refused_anyway_may_not_be_long(offline_broker: OfflineBroker, key: ApiKey) -> None:
     frame = struct.pack(">hhih", key, 1, 1, -1) + bytes(REFUSED_BYTES_MAX)
-    with pytest.raises(ProtocolError, match="bytes for"):
+    with pytest.raises(ProtocolError, match="exceeds the limit"):
         await offline_broker.send(frame)
 
 

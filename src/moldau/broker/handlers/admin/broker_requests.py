@@ -34,8 +34,8 @@ Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
 
 LISTENERS_MAX = 100
 """Of one broker: every broker keeps them, and every client is told of some."""
-_BROKER_EPOCHS_FROM = 3
-_NODES_FROM = 2
+_BROKER_EPOCHS_SINCE = 3
+_NODES_SINCE = 2
 
 
 async def run(node: BrokerNode, step: Step[T]) -> T:
@@ -68,7 +68,7 @@ def machine_of(node: BrokerNode) -> Controller:
 
 def _check_broker(context: RequestContext) -> None:
     if not context.is_from_broker:
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers may ask this")
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers may send this request")
 
 
 # -- BrokerRegistration, BrokerHeartbeat
@@ -87,9 +87,12 @@ async def handle_broker_registration(node: BrokerNode, context: RequestContext, 
 
 def _registration(request: Any) -> Registration:
     if request.broker_id < 0 or request.incarnation_id is None or not 0 < len(request.listeners) <= LISTENERS_MAX:
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "a broker has an id, an incarnation id, and a few listeners")
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"a registration needs a broker id, an incarnation id, and 1 to {LISTENERS_MAX} listeners",
+        )
     if not all(0 <= listener.security_protocol < len(SECURITY_PROTOCOLS) for listener in request.listeners):
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "unknown security protocol")
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "a listener has an unknown security protocol")
     return Registration(
         request.broker_id,
         request.cluster_id,
@@ -181,7 +184,7 @@ def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
 async def handle_alter_partition(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     asked = [(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
-    with_epochs = context.version >= _BROKER_EPOCHS_FROM
+    with_epochs = context.version >= _BROKER_EPOCHS_SINCE
     changes = [_isr_change(topic_id, part, with_epochs) for topic_id, part in asked]
     code, outcomes = ErrorCode.NONE, list[IsrOutcome]()
     try:
@@ -313,7 +316,7 @@ def handle_describe_quorum(node: BrokerNode, context: RequestContext, request: A
         error_code=error(code),
         error_message=None,
         topics=tuple(topics),
-        nodes=_quorum_nodes(node, schema) if context.version >= _NODES_FROM else (),
+        nodes=_quorum_nodes(node, schema) if context.version >= _NODES_SINCE else (),
     )
 
 

@@ -37,7 +37,10 @@ async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, valida
                 # On top of those before it: two topics of one request must not collide either.
                 records = planner(draft.image())
                 if len(planned) + len(records) > RECORDS_MAX:
-                    raise KafkaError(ErrorCode.POLICY_VIOLATION, "The request changes too much at once; split it.")
+                    raise KafkaError(
+                        ErrorCode.POLICY_VIOLATION,
+                        f"The request needs more than {RECORDS_MAX} metadata records; split it.",
+                    )
             except KafkaError as refusal:
                 outcomes[key] = refusal
             else:

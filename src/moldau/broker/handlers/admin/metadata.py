@@ -46,7 +46,7 @@ SORTED_AT_ONCE = 5000
 """Names: a millisecond or two."""
 
 _BROKERS, _CONTROLLERS = 1, 2
-_TOPIC_IDS_FROM = 12
+_TOPIC_IDS_SINCE = 12
 
 
 # -- Metadata
@@ -103,7 +103,7 @@ def _answer_by_id(node: BrokerNode, context: RequestContext, request: Any, ids: 
 def _names_one(topic: Any, version: int) -> bool:
     """Whether a topic is asked for in a way its version allows: the field for ids came two versions early."""
     topic_id = getattr(topic, "topic_id", None)
-    if version < _TOPIC_IDS_FROM:
+    if version < _TOPIC_IDS_SINCE:
         return topic.name is not None and topic_id is None
     return topic.name is not None or topic_id is not None
 
@@ -140,9 +140,9 @@ async def _create(node: BrokerNode, missing: Sequence[str]) -> None:
         refused = await _ask_for_topics(node, missing)
     absent = [name for name in refused if name not in node.image.topics]
     for name in absent[:REFUSALS_LOGGED_MAX]:
-        logger.warning("topic was not created on first use", extra={"topic": name, "why": refused[name]})
+        logger.warning("cannot create a topic on first use", extra={"topic": name, "why": refused[name]})
     if len(absent) > REFUSALS_LOGGED_MAX:
-        logger.warning("topics were not created on first use", extra={"more": len(absent) - REFUSALS_LOGGED_MAX})
+        logger.warning("cannot create further topics on first use", extra={"more": len(absent) - REFUSALS_LOGGED_MAX})
 
 
 async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moldau.metadata.records import Record
 
 ELECTED_PER_STEP = 1000
-_WHOLE_ERROR_FROM = 1
+_TOP_LEVEL_ERROR_SINCE = 1
 
 
 # -- ElectLeaders
@@ -46,7 +46,7 @@ async def handle_elect_leaders(node: BrokerNode, context: RequestContext, reques
             outcomes |= await run_everywhere(node, partial(_elect, election, some))
     except KafkaError as refusal:
         code = refusal.code
-        if context.version < _WHOLE_ERROR_FROM:  # no place for it but with each partition
+        if context.version < _TOP_LEVEL_ERROR_SINCE:  # no place for it but with each partition
             outcomes = dict.fromkeys(asked or (), refusal)
     by_topic = _by_topic(
         outcomes,

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CONFIGS_FROM = 5
-_DELETION_DISABLED_FROM = 3
-_DELETE_BY_ID_FROM = 6
+_CONFIGS_SINCE = 5
+_DELETION_DISABLED_SINCE = 3
+_DELETE_BY_ID_SINCE = 6
 
 
 class NewTopic(NamedTuple):
@@ -140,7 +140,7 @@ def _created(node: BrokerNode, schema: Schema, version: int, name: str, outcome:
         error_message=None,
         num_partitions=len(partitions),
         replication_factor=len(partitions[0].replicas),
-        configs=_topic_configs(node, schema, overrides) if version >= _CONFIGS_FROM else (),
+        configs=_topic_configs(node, schema, overrides) if version >= _CONFIGS_SINCE else (),
     )
 
 
@@ -169,14 +169,14 @@ class _Target(NamedTuple):
 
 async def handle_delete_topics(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     version = context.version
-    if version >= _DELETE_BY_ID_FROM:
+    if version >= _DELETE_BY_ID_SINCE:
         targets = [_Target(topic.name, topic.topic_id) for topic in request.topics]
     else:
         targets = [_Target(name, None) for name in request.topic_names]
     if node.config.delete_topic_enable:
         refusals = await _delete(node, targets)
     else:
-        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= _DELETION_DISABLED_FROM else ErrorCode.INVALID_REQUEST
+        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= _DELETION_DISABLED_SINCE else ErrorCode.INVALID_REQUEST
         refusals = dict.fromkeys(targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false."))
     schema = context.schema
     responses = [

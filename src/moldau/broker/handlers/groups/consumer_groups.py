@@ -99,7 +99,9 @@ def _topic_partitions(schema: Schema, partitions: Partitions) -> tuple[Any, ...]
 
 def _check_enabled(node: BrokerNode) -> None:
     if "consumer" not in node.config.group_coordinator_rebalance_protocols:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "group.coordinator.rebalance.protocols has no consumer")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "the consumer protocol is disabled (group.coordinator.rebalance.protocols)"
+        )
 
 
 # -- describing

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _GROUP = 0
 _TRANSACTION = 1
 _SHARE = 2
-_MANY_SINCE = 4
+_MANY_KEYS_SINCE = 4
 
 
 async def handle_find_coordinator(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     key_type = getattr(request, "key_type", _GROUP)
-    if context.version < _MANY_SINCE:
+    if context.version < _MANY_KEYS_SINCE:
         found = await _find(node, context, key_type, request.key)
         return schema.FindCoordinatorResponse(throttle_time=ms(0), **found)
     found_all = [
@@ -71,4 +71,4 @@ def _coordinator(node: BrokerNode, key_type: int) -> CoordinatorShell[Any]:
         return node.transactions
     if key_type == _SHARE:
         return node.share_state
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")

@@ -101,7 +101,9 @@ def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSe
     ]
     if request.share_session_epoch == INITIAL_EPOCH:
         if any(partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a share session cannot begin with acknowledgements")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "the first request of a share session cannot have acknowledgements"
+            )
         return sessions.open(owner, context.connection, named, node.config.group_share_max_share_sessions)
     session = sessions.find(owner, request.share_session_epoch)
     if request.share_session_epoch != FINAL_EPOCH:
@@ -237,7 +239,9 @@ async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, re
     try:
         group_id, member_id = _check_member(request)
         if request.share_session_epoch == INITIAL_EPOCH:
-            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "an acknowledgement cannot begin a share session")
+            raise KafkaError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session cannot be opened by ShareAcknowledge"
+            )
         session = node.share_partitions.sessions.find((group_id, member_id), request.share_session_epoch)
         lock_ms = node.share_partitions.group_config(group_id).share_record_lock_duration_ms
         acknowledged = await _acknowledge_all(node, context, request, group_id, member_id)
@@ -305,7 +309,7 @@ def _node_endpoints(node: BrokerNode, context: RequestContext, elsewhere: Sequen
 
 def _check_member(request: Any) -> tuple[str, str]:
     if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a group id is needed")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty")
     if not request.member_id or len(request.member_id) > MEMBER_ID_LENGTH_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
     return request.group_id, request.member_id
@@ -354,7 +358,7 @@ def _ack(batch: Any, may_renew: bool) -> Ack:
     largest = AckType.RENEW if may_renew else AckType.REJECT
     types = batch.acknowledge_types
     if types and not 0 <= min(types) <= max(types) <= largest:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "an acknowledgement of a type that this request cannot have")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "invalid acknowledgement type")
     return Ack(batch.first_offset, batch.last_offset, types)
 
 

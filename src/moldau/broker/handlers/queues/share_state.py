@@ -110,7 +110,7 @@ def _ask(node: BrokerNode, step: _Step, key: ShareKey, wanted: Any) -> Any:
     """The reply, an awaitable of it, or the refusal."""
     try:
         if not key.group_id or key.partition < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a group id and a partition are needed")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty or the partition is negative")
         topic = node.image.topic_by_id(key.topic_id)
         if step is not _delete and (topic is None or key.partition >= len(topic.partitions)):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

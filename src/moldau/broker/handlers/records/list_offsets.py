@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from moldau.broker.replicas.partition import Partition
 
 _READ_COMMITTED = 1
-_NOWHERE = (-1, -1, -1)
-_NOT_YET = ErrorCode.OFFSET_NOT_AVAILABLE
-_NOT_YET_SINCE = 5
+_NOT_FOUND = (-1, -1, -1)
+_OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
 class _Reader(NamedTuple):
@@ -42,7 +41,9 @@ def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any)
     reader = _Reader(
         is_replica=request.replica_id >= 0,
         committed=getattr(request, "isolation_level", 0) == _READ_COMMITTED,
-        not_yet=_NOT_YET if context.version >= _NOT_YET_SINCE else ErrorCode.LEADER_NOT_AVAILABLE,
+        not_yet=ErrorCode.OFFSET_NOT_AVAILABLE
+        if context.version >= _OFFSET_NOT_AVAILABLE_SINCE
+        else ErrorCode.LEADER_NOT_AVAILABLE,
     )
     topics = []
     for topic in request.topics:
@@ -56,7 +57,7 @@ def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any)
 
 def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reader: _Reader) -> Work[Any]:
     code = ErrorCode.NONE
-    found = _NOWHERE
+    found = _NOT_FOUND
     try:
         partition = node.find_partition(topic, None, asked.partition_index)
         partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
@@ -90,22 +91,22 @@ def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> Work[t
     is_new = partition.leadership is not None and partition.leadership.epoch_start_offset > log.high_watermark
     if timestamp_ms == LATEST:
         if is_new and not reader.is_replica:
-            raise KafkaError(reader.not_yet, "a new leader does not know yet what is committed")
+            raise KafkaError(reader.not_yet, "the leader is new and does not know its high watermark yet")
         return (-1, readable_upto, partition.leader_epoch)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return (-1, log.log_start_offset, log.epoch_of(log.log_start_offset))
     if timestamp_ms == MAX_TIMESTAMP:
         found = yield from by_max_timestamp(log)
     elif timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOWHERE
+        return _NOT_FOUND
     elif timestamp_ms < 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown special timestamp {timestamp_ms}")
     else:
         found = yield from by_timestamp(log, timestamp_ms)
     if found is None or found[1] >= readable_upto:
         if is_new:
-            raise KafkaError(reader.not_yet, "a new leader does not know yet what is committed")
-        return _NOWHERE
+            raise KafkaError(reader.not_yet, "the leader is new and does not know its high watermark yet")
+        return _NOT_FOUND
     return found
 
 

@@ -98,7 +98,9 @@ def _write(
                 if partition.log.has_to_look_into(part.records):
                     part = part._replace(records=(yield partial(partition.log.prepare, part.records, now_ms)))  # noqa: PLW2901
                     is_prepared = True
-                result, end_offset = _append(node, partition, part, (now_ms, acks, is_prepared), gate)
+                result, end_offset = _append(
+                    node, partition, part, gate, now_ms=now_ms, acks=acks, is_prepared=is_prepared
+                )
                 results.append(result)
                 log = partition.log
                 if acks == -1 and log.high_watermark < end_offset:
@@ -120,7 +122,7 @@ def _write(
 def _answer(node: BrokerNode, context: RequestContext, written: _Written, acks: int, failed: bool) -> _WrittenAnswer:
     if acks == 0:
         if failed:  # nobody waits, and to close the connection is the only way to tell
-            raise ProtocolError("a record sent with acks=0 could not be written")
+            raise ProtocolError("cannot append records that were sent with acks=0")
         return None
     if written.unflushed:
         return Pipelined(node.spawn(_flush_then_answer(node, context, written)))
@@ -131,18 +133,21 @@ def _append(
     node: BrokerNode,
     partition: Partition,
     part: ProducePartition,
-    how: tuple[int, int, bool],
     gate: Gate | None,
+    *,
+    now_ms: int,
+    acks: int,
+    is_prepared: bool,
 ) -> tuple[ProducePartitionResult, int]:
     """The result, and the offset behind the batch, be it a new one or a known one."""
-    now_ms, acks, is_prepared = how
     index, records = part
     if not records:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for this partition")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
     if is_transactional(records):
         if gate is None:
             raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id"
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "the request has a transactional batch, but no transactional id",
             )
         gate.check(partition, records)
     try:
@@ -212,7 +217,7 @@ def _count_failure(node: BrokerNode, error: KafkaError) -> None:
     count = node.metrics.produce_failed(error.code)
     # A full disk refuses thousands of batches a second: the log tells of the 1st, 2nd, 4th, 8th, …
     if error.code is ErrorCode.KAFKA_STORAGE_ERROR and count & (count - 1) == 0:
-        logger.error("batches refused by the disk", extra={"count": count, "why": error.message})
+        logger.error("cannot append to a log: the disk refuses writes", extra={"count": count, "why": error.message})
 
 
 async def _flush_then_answer(node: BrokerNode, context: RequestContext, written: _Written) -> Buffers:
@@ -222,7 +227,9 @@ async def _flush_then_answer(node: BrokerNode, context: RequestContext, written:
     )
     for (partition, results, place), error in zip(written.unflushed, done, strict=True):
         if error is not None:
-            logger.error("flush failed", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)})
+            logger.error(
+                "cannot flush a log", extra={"partition": f"{partition.topic}-{partition.index}", "why": str(error)}
+            )
             results[place] = ProducePartitionResult(
                 partition.index, int(ErrorCode.KAFKA_STORAGE_ERROR), error_message=str(error)
             )

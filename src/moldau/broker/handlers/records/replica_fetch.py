@@ -12,14 +12,14 @@ from moldau.wire.fetch import FetchRequest, encode_fetch_response
 if TYPE_CHECKING:
     from moldau.broker.node import BrokerNode
 
-_SINCE = 15
-"""Since then a follower tells which life of its broker asks."""
+_BROKER_EPOCH_SINCE = 15
+"""The first version in which a follower sends the epoch of its broker."""
 
 
 def handle_replica_fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> Answer:
     try:
-        if context.version < _SINCE:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "followers fetch in version 15 or a later one")
+        if context.version < _BROKER_EPOCH_SINCE:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "a follower needs version 15 of Fetch or a later one")
         return node.turns.run(node.replication.sessions.fetch(context, request))
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))

@@ -31,7 +31,7 @@ async def handle_init_producer_id(node: BrokerNode, context: RequestContext, req
 async def _init(node: BrokerNode, request: Any) -> Initialized:
     expected = Identity(getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
     if (expected.producer_id == -1) != (expected.epoch == -1):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id goes with an epoch")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and an epoch must be sent together")
     transactional_id = request.transactional_id
     if transactional_id is None:
         return Initialized(ErrorCode.NONE, Identity(await node.producer_ids.take(), 0))

@@ -117,7 +117,7 @@ def _find(node: BrokerNode, transactional_id: str) -> Transaction:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     transaction = node.transactions.shard(transactional_id).transactions.get(transactional_id)
     if transaction is None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"nobody knows {transactional_id}")
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}")
     return transaction
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TOGETHER_MAX = 100
 """Transactions of one request that are looked at, and waited for, at once."""
 _FENCED_SINCE = 2
-_MANY_SINCE = 4
+_MANY_TRANSACTIONS_SINCE = 4
 _END_BUMPS_SINCE = 5
 
 
@@ -42,7 +42,7 @@ def _code_for(context: RequestContext, code: ErrorCode) -> Any:
 
 async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    if context.version < _MANY_SINCE:
+    if context.version < _MANY_TRANSACTIONS_SINCE:
         producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
         codes = await _add_each(node, request.v3_and_below_transactional_id, producer, topics, version=0)
