@@ -143,7 +143,8 @@ async def test_what_all_brokers_have_to_agree_on_is_in_force_though_the_rest_doe
     assert node.config.log_retention_ms is None
     assert node.config.min_insync_replicas == node.topic_config("t").min_insync_replicas == 2
     await node.change_metadata(lambda _: [ConfigRecord("broker", "", "log.retention.ms", "5")])
-    assert (node.config.log_retention_ms, node.config.min_insync_replicas) == (5, 2)
+    config: BrokerConfig = node.config
+    assert (config.log_retention_ms, config.min_insync_replicas) == (5, 2)
     await node.close()
 
 

@@ -67,7 +67,7 @@ async def told(reply: Any) -> Any:
 
 async def test_a_reply_waits_until_the_followers_have_its_records(replicated: Replicated) -> None:
     first = replicated.coordinator.ask("a", add("a"))
-    second = replicated.coordinator.ask("a", add("a"))
+    second: Any = replicated.coordinator.ask("a", add("a"))
     replicated.follower_has(1)
     assert await told(first) == 1
     await asyncio.sleep(0.01)
@@ -158,7 +158,12 @@ async def test_a_marker_that_is_written_just_before_a_shard_begins_is_not_missed
     replicated = await Replicated(start_offline(), min_isr=2).start()
     node, partition = replicated.node, replicated.partition
     made: list[Counters] = []
-    monkeypatch.setattr(replicated.coordinator, "_make_shard", lambda _: made.append(Counters()) or made[-1])
+
+    def make_shard(_: int) -> Counters:
+        made.append(Counters())
+        return made[-1]
+
+    monkeypatch.setattr(replicated.coordinator, "_make_shard", make_shard)
     replicated.coordinator.ask("a", add("a"))
     replicated.follower_has(1)
     await replicated.change(leader=OTHER, leader_epoch=1, isr=(node.node_id, OTHER), partition_epoch=1)

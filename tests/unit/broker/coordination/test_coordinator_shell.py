@@ -15,6 +15,7 @@ from moldau.broker.coordination.state_topic import StateTopic, StateTopicSetting
 from moldau.broker.turns import Work
 from moldau.coordinators.effects import Effects, NothingChanged
 from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.topics import plan_delete_topic
 from moldau.wire.batch import ControlType, encode_end_txn_marker
 from moldau.wire.state_records import INT32, STRING, StateRecords, state_key, state_value, wire
@@ -158,7 +159,7 @@ async def test_transactional_records_and_their_markers_are_replayed_as_such(
     marker = encode_end_txn_marker(
         ControlType.COMMIT, coordinator_epoch=0, producer_id=77, producer_epoch=0, timestamp_ms=1
     )
-    leader.append(memoryview(bytearray(marker)), 1, shell.AppendOrigin.COORDINATOR)
+    leader.append(memoryview(bytearray(marker)), 1, AppendOrigin.COORDINATOR)
     again = counters(offline_broker)
     again.follow()
     await until(lambda: not again.is_loading)
@@ -178,7 +179,7 @@ async def test_a_wake_comes_at_its_time_and_its_replies_arrive(
 
 
 async def test_an_earlier_wake_does_not_wait_for_a_later_one(started: CoordinatorShell[Counters]) -> None:
-    later = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 60_000))
+    later: Any = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 60_000))
     sooner = started.ask("b", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1))
     assert await asyncio.wait_for(sooner, 10) == "woken"
     assert not later.done()
@@ -228,7 +229,7 @@ async def test_a_step_without_records_waits_for_the_records_it_may_tell_of(start
         written = coordinator.ask("a", add("a"))
         told = coordinator.ask("a", lambda shard, waiter, _: shard.tell(waiter, "a"))
         assert not isinstance(told, int)
-    assert await asyncio.wait_for(asyncio.gather(written, told), 10) == [1, 1]
+    assert list(await asyncio.wait_for(asyncio.gather(written, told), 10)) == [1, 1]
 
 
 async def test_a_state_topic_that_is_deleted_takes_its_shards_along(
@@ -278,9 +279,8 @@ async def test_a_slip_in_a_wake_begins_again_too_and_other_wakes_come(
     monkeypatch.setattr(shell, "RELOAD_DELAY_S", 0.01)
     before = started.shard("a")
     monkeypatch.setattr(before, "wake", lambda key, now_ms: slip(before, key, now_ms))
-    started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1)).add_done_callback(
-        lambda future: future.exception()
-    )
+    failing: Any = started.ask("a", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 1))
+    failing.add_done_callback(lambda future: future.exception())
     other = started.ask("b", lambda shard, waiter, now_ms: shard.wait(waiter, now_ms + 2))
     assert await asyncio.wait_for(other, 10) == "woken"
     await until(lambda: not started.is_loading)

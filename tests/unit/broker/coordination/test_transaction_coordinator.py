@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ class Producer:
         steps: list[tuple[str, Callable[[OfflineBroker], Any]]] = [("init", self._init)]
         for index in range(PARTITIONS):
             if self.version < 2:
-                steps.append((f"add {index}", lambda broker, index=index: self._add(broker, index)))
-            steps.append((f"send {index}", lambda broker, index=index: self._send(broker, index)))
+                steps.append((f"add {index}", partial(self._add, index=index)))
+            steps.append((f"send {index}", partial(self._send, index=index)))
         steps.append(("end", lambda broker: self._end(broker, commits)))
         for name, step in steps:
             if name in self.done:
@@ -296,7 +297,8 @@ async def test_markers_of_a_shard_that_was_loaded_again_say_nothing_of_the_next_
     await producer.run(broker, commits=True)
     while len(held) < PARTITIONS:
         await asyncio.sleep(0.001)
-    transactions._reload(transactions.partition_for(ID), transactions.shard(ID), "for a test")
+    why = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "for a test")
+    transactions._reload(transactions.partition_for(ID), transactions.shard(ID), why)
     await asyncio.wait_for(is_complete(broker), 10)
     refuses = True
     producer.next_transaction()

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ async def test_a_dead_member_goes_after_its_session_and_a_living_one_stays(
 async def open_transaction(broker: OfflineBroker, name: str, timeout_ms: int, producer_id: int) -> None:
     transactions = broker.node.transactions
     request = InitProducerId(name, timeout_ms, fresh_id=producer_id)
-    told = transactions.ask(name, lambda shard, reply, now_ms: shard.init_producer_id(reply, request, now_ms))
+    told: Any = transactions.ask(name, lambda shard, reply, now_ms: shard.init_producer_id(reply, request, now_ms))
     added = AddPartitions(name, told.producer, [TopicPartition("t", 0)], 2)
     transactions.ask(name, lambda shard, reply, now_ms: shard.add_partitions(reply, added, now_ms))
 

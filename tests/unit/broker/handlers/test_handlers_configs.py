@@ -40,9 +40,13 @@ async def describe(
     return list((await broker.ask(ApiKey.DESCRIBE_CONFIGS, version, build)).results)
 
 
+Changes = list[tuple[str, int, str | None]]
+"""Key, operation and value."""
+
+
 async def alter(
     broker: OfflineBroker,
-    *resources: tuple[int, str, list[tuple[str, int, str | None]]],
+    *resources: tuple[int, str, Changes],
     validate_only: bool = False,
     version: int = 1,
 ) -> list[Any]:
@@ -246,11 +250,12 @@ async def test_a_refused_resource_stays_whole_and_spares_the_rest(offline_broker
 
 async def test_a_change_that_makes_no_sense_is_refused(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
-    for changes in (
+    senseless: list[Changes] = [
         [("retention.ms", SET, None)],
         [("retention.ms", SET, "1"), ("retention.ms", SET, "2")],
         [("retention.ms", 9, "1")],
-    ):
+    ]
+    for changes in senseless:
         (result,) = await alter(offline_broker, (TOPIC, "t", changes))
         assert result.error_code == ErrorCode.INVALID_REQUEST, changes
     (result,) = await alter(offline_broker, (TOPIC, "t", [("no.such.key", SET, "1")]))
@@ -260,8 +265,8 @@ async def test_a_change_that_makes_no_sense_is_refused(offline_broker: OfflineBr
 async def test_validate_only_alters_nothing(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
     before = offline_broker.node.image
-    good = (TOPIC, "t", [("retention.ms", SET, "1")])
-    (result,) = await alter(offline_broker, good, validate_only=True)
+    good: Changes = [("retention.ms", SET, "1")]
+    (result,) = await alter(offline_broker, (TOPIC, "t", good), validate_only=True)
     assert result.error_code == 0
     assert offline_broker.node.image is before
 

@@ -142,7 +142,7 @@ async def broker(start_offline: StartOffline) -> OfflineBroker:
 @pytest.mark.parametrize("version", range(10))
 async def test_two_members_go_through_a_round_in_every_version(broker: OfflineBroker, version: int) -> None:
     newest = {"join": 9, "sync": 5, "heartbeat": 4, "leave": 5}
-    group = Group(broker, **{name: min(version, most) for name, most in newest.items()})
+    group = Group(broker, GROUP, **{name: min(version, most) for name, most in newest.items()})
     first = await group.join()
     assert (first.error_code, first.generation_id, first.protocol_name) == (0, 1, "range")
     assert first.leader == first.member_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from moldau.broker.cluster.packed_metadata import ANSWERS_MAX
 from moldau.broker.handlers.admin.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from moldau.errors import ErrorCode
-from moldau.metadata.records import BrokerRecord, PartitionRecord, TopicRecord
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.records import BrokerRecord, PartitionRecord, Record, TopicRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, decode_response, encode_request, request_schema
 from tests.unit.broker.offline import ADVERTISED, OfflineBroker, StartOffline
@@ -198,9 +200,13 @@ async def test_operations_are_told_when_asked_for(offline_broker: OfflineBroker)
     assert (TOPIC_OPERATIONS, CLUSTER_OPERATIONS) == (3576, 8096), "as Apache Kafka without an authorizer"
 
 
+def _only(record: Record, _: MetadataImage) -> list[Record]:
+    return [record]
+
+
 async def test_replicas_on_brokers_that_are_away_are_offline(offline_broker: OfflineBroker) -> None:
     me, topic_id = offline_broker.node.node_id, uuid.uuid4()
-    records = [
+    records: list[Record] = [
         TopicRecord("t", topic_id),
         PartitionRecord(topic_id, 0, (me, 98), (me, 98), me),
         PartitionRecord(topic_id, 1, (98, me), (98,), 98, leader_epoch=4),
@@ -355,7 +361,7 @@ async def test_a_lost_broker_is_listed_for_one_session_more_and_one_that_was_shu
     async def brokers_are(**states: bool) -> None:
         for broker_id in (8, 9):
             record = BrokerRecord(broker_id, 1, address, None, incarnation_id="", **{"fenced": False, **states})
-            await node.change_metadata(lambda _, record=record: [record])
+            await node.change_metadata(partial(_only, record))
 
     me = node.node_id
     await brokers_are()

@@ -83,7 +83,8 @@ async def test_old_leaders_and_topics_that_are_not_there_are_refused(
 
 
 async def test_a_broker_asks_itself_without_a_request(offline_broker: OfflineBroker, topic_id: uuid.UUID) -> None:
-    states, key = offline_broker.node.share_partitions.states, ShareKey(GROUP, topic_id, 1)
+    states: Any = offline_broker.node.share_partitions.states  # here they answer at once
+    key = ShareKey(GROUP, topic_id, 1)
     assert states.read(key, 0).start_offset == UNINITIALIZED
     assert states.write(key, Epochs(0, 0), StateWrite(3, 0, (StateBatch(4, 4, 2, 1),))) is None
     assert states.summary(key).start_offset == 3

@@ -19,6 +19,7 @@ from moldau.broker.monitoring.metrics import SECONDS, Histogram
 from moldau.broker.monitoring.metrics_endpoint import _buckets
 from moldau.broker.monitoring.metrics_reference import render
 from moldau.broker.monitoring.metrics_table import HISTOGRAMS, METRICS
+from moldau.coordinators.effects import Effects
 from moldau.coordinators.offsets.commits import Commit, Offset, commit
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, request_schema
@@ -75,9 +76,12 @@ async def test_the_lag_of_a_group_is_what_lies_between_its_offsets_and_the_ends(
         "far": [Offset("t", 0, 2), Offset("t", 1, 5), Offset("other", 0, 3), Offset("gone", 0, 7)],
         "near": [Offset("t", 0, 9)],
     }
+
+    def committing(request: Commit) -> Callable[..., Effects]:
+        return lambda shard, waiter, now: commit(shard, waiter, request, now)
+
     for group_id, offsets in asked.items():
-        request = Commit(group_id, "", None, -1, offsets)
-        node.groups.ask(group_id, lambda shard, waiter, now, request=request: commit(shard, waiter, request, now))
+        node.groups.ask(group_id, committing(Commit(group_id, "", None, -1, offsets)))
     lag = GroupLag(node)
     await lag.measure()
     assert lag.series == [

@@ -13,6 +13,7 @@ import pytest
 from moldau.broker.replicas import cleaning
 from moldau.broker.replicas.cleaning import Cleaner
 from moldau.log import checkpoints
+from moldau.log.cleaning.plan import filthiest
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import encode_batch
 from tests.unit.broker.offline import OfflineBroker, StartOffline, until
@@ -82,7 +83,6 @@ async def test_others_have_their_turn_while_the_cleaner_looks_at_many_logs(
 ) -> None:
     monkeypatch.setattr(cleaning, "LOGS_AT_A_TIME", 2)
     sizes: list[int] = []
-    filthiest = cleaning.filthiest
 
     def note(logs: list[PartitionLog], now_ms: int) -> object:
         sizes.append(len(logs))

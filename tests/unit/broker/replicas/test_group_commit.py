@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +33,7 @@ class SlowDisk:
         self.is_waiting = threading.Event()
         self._may_go = threading.Event()
         self._may_go.set()
-        real_flush, real_fsync = PartitionLog.flush, moldau.disk.fsync
+        real_flush, real_fsync = PartitionLog.flush, os.fsync
 
         def flush(log: PartitionLog, upto_offset: int | None = None) -> None:
             self.flushes += 1

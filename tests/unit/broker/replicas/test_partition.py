@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def image(
     return PartitionImage(0, leader, epoch, (1, 2), isr, partition_epoch)
 
 
-def new_partition(folder: Path, first: PartitionImage, **changes: int) -> Partition:
+def new_partition(folder: Path, first: PartitionImage, **changes: Any) -> Partition:
     context = LogContext(LogDir(folder), FilePool(10), lambda: NOW_MS, 86_400_000, single_replica=False)
     topic_config = TopicConfig(**changes)
     log: PartitionLog = create_log(folder / "t-0", "t", 0, uuid.UUID(int=1), topic_config, context=context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import uuid
 from collections.abc import Sequence
@@ -151,7 +152,7 @@ async def test_what_waits_for_the_disk_is_vouched_for_in_no_session_and_to_no_le
 ) -> None:
     """A session that begins anew and another leader ask for everything: that must not run ahead of a slow fsync."""
     may_sync = threading.Event()
-    real_fsync = moldau.disk.fsync
+    real_fsync = os.fsync
 
     def slow_fsync(fd: int) -> None:
         assert may_sync.wait(30)
