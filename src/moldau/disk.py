@@ -25,7 +25,7 @@ Data = bytes | bytearray | memoryview
 
 
 class LockedError(OSError):
-    """Another process, or another part of this one, holds the lock."""
+    """Another process, or another part of this one, holds the lock. An OSError, as all that a disk raises."""
 
     def __init__(self, holder: int | None) -> None:
         super().__init__(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -6,7 +6,9 @@
     │   └── UnservedRequestError     an API, or a version of it, that this broker does not have
     ├── DataLossError        records that a query was to read are gone (the Spark source)
     ├── InDoubtError         whether rows are in a topic already cannot be told (the Spark sink)
-    ├── RecordFormatError    a record that is not what its format and schema say (typed topics)
+    ├── RecordFormatError    a record that is not what its format and schema say (typed topics, console consumers)
+    ├── CorruptFileError     an index, a checkpoint or a snapshot in a log directory that is damaged; it is rebuilt
+    ├── CommandError         a command cannot do what it was asked for; it says why and exits with 1
     └── KafkaError           answered on the wire with its Kafka code; the connection lives on
         ├── CorruptRecordError       a batch that fails its CRC or its own header
         ├── RefusedRecordsError      a batch refused because of some of its records; carries which
@@ -15,9 +17,11 @@
         ├── OffsetMismatchError      records from a leader that do not continue the follower's log
         ├── DuplicateSequenceError   an idempotent batch already in the log; carries where it is
         └── StorageError             the disk said no; the log directory may go offline
+            └── FencedControllerError    a controller wanted to write metadata, but a later one has taken over
 
 A `KafkaError` without a class of its own is raised with its code: `KafkaError(ErrorCode.INVALID_CONFIG, "…")`.
-Messages are for people: they name what was given and what to do about it.
+Messages are for people: they name what was given and what to do about it. An exception that is caught where it is
+raised (in one module, or one package) is defined there.
 """
 
 from __future__ import annotations
@@ -214,6 +218,14 @@ class RecordFormatError(MoldauError):
     """A key or value that its format and schema cannot read, or cannot write."""
 
 
+class CorruptFileError(MoldauError):
+    """A file beside the records that is not as it was written. What it says can be found out from the records."""
+
+
+class CommandError(MoldauError):
+    """The message is what the command prints."""
+
+
 class KafkaError(MoldauError):
     """An error with a Kafka code: it goes back to the client in the response."""
 
@@ -274,3 +286,10 @@ class DuplicateSequenceError(KafkaError):
 class StorageError(KafkaError):
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
+class FencedControllerError(StorageError):
+    """There is a later controller, and nothing was acknowledged.
+
+    If the later one began in the middle of an append, it may have found the records: its image tells.
+    """

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from moldau.errors import FencedControllerError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, Record
 from moldau.metadata.stores.local_store import LocalStore
 from moldau.metadata.stores.shared_store import SharedStore
-from moldau.metadata.stores.store import Candidate, DeposedError, Leadership, MetadataStore
+from moldau.metadata.stores.store import Candidate, Leadership, MetadataStore
 from moldau.metadata.stores.zookeeper_store import ZooKeeperStore
 from tests.integration.waiting import eventually
 
@@ -177,7 +178,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             member.run(*json.loads(line))
-        except DeposedError as error:
+        except FencedControllerError as error:
             _say(deposed=error.message)
         except Exception as error:
             _say(error=repr(error))

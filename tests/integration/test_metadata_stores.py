@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from moldau.errors import ConfigError, StorageError
+from moldau.errors import ConfigError, FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.stores.store import DeposedError, Leadership
+from moldau.metadata.stores.store import Leadership
 from moldau.metadata.stores.zookeeper_store import ZooKeeperStore
 from tests.integration.store_process import SESSION_TIMEOUT_MS, Member, MemberProcess, facts, keys_of
 from tests.integration.waiting import eventually
@@ -129,7 +129,7 @@ class TestElection:
         leader.load()
         leader.store.resign()
         assert seconds_until(lambda: other.leads, "the other leads") < 0.5
-        with pytest.raises(DeposedError):
+        with pytest.raises(FencedControllerError):
             leader.append("too-late")
 
     def test_who_resigned_leads_no_more_until_it_stands_again(self, place: str, join: Join) -> None:
@@ -234,9 +234,9 @@ class TestFencing:
         leader.load()
         image = leader.image.apply(facts("x"))
         for epoch in (leader.epoch - 1, leader.epoch + 1):
-            with pytest.raises(DeposedError):
+            with pytest.raises(FencedControllerError):
                 leader.store.append(epoch, facts("x"), image)
-            with pytest.raises(DeposedError):
+            with pytest.raises(FencedControllerError):
                 leader.store.load(epoch)
 
 
@@ -393,7 +393,7 @@ class TestZooKeeper:
             session = client.get("/expiry/brokers/ids/1")[1].ephemeralOwner
             expire(zookeeper, member)
             eventually(lambda: member.leadership and member.leadership.epoch == 2, "a new epoch")
-            with pytest.raises(DeposedError):
+            with pytest.raises(FencedControllerError):
                 member.append("late")
             eventually(lambda: client.exists("/expiry/brokers/ids/1"), "the broker is announced again")
             assert client.get("/expiry/brokers/ids/1")[1].ephemeralOwner != session

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from moldau import errors
 from moldau.errors import (
     CorruptRecordError,
     DuplicateSequenceError,
@@ -38,6 +41,18 @@ def test_error_codes_and_what_is_retriable_equal_the_protocol_packages() -> None
 def test_every_answerable_error_carries_its_code(raised: KafkaError, code: ErrorCode) -> None:
     assert raised.code is code
     assert raised.message
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"    ((?:│   |    )*)(?:├── |└── )?(\w+Error)\b", line):
+            depth = line.index(found[2]) // 4 - 1
+            drawn[found[2]] = path[depth - 1] if depth else "Exception"
+            path[depth:] = [found[2]]
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert drawn == {one.__name__: one.__bases__[0].__name__ for one in classes}
 
 
 def test_an_error_without_words_says_its_name() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from moldau.disk import Disk, read_file, replace_file, write_file
+from moldau.errors import CorruptFileError
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 
@@ -25,10 +26,6 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _VERSION = "0"
 
 
-class CorruptCheckpointError(Exception):
-    """A checkpoint that is not as written; the message names the file and the line."""
-
-
 def format_checkpoint(lines: Iterable[str]) -> bytes:
     entries = list(lines)
     return "\n".join([_VERSION, str(len(entries)), *entries, ""]).encode()
@@ -41,17 +38,17 @@ def read_checkpoint(disk: Disk, path: Path, fields: int) -> list[list[str]]:
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:
-        raise CorruptCheckpointError(f"{path} is no text: {error}") from error
+        raise CorruptFileError(f"{path} is no text: {error}") from error
     if len(lines) < 2:
         return []
     if lines[0] != _VERSION:
-        raise CorruptCheckpointError(f"{path} has version {lines[0]!r}, expected {_VERSION}")
+        raise CorruptFileError(f"{path} has version {lines[0]!r}, expected {_VERSION}")
     entries = [line.split() for line in lines[2:]]
     for number, entry in enumerate(entries, start=3):
         if len(entry) != fields:
-            raise CorruptCheckpointError(f"{path}, line {number}: {' '.join(entry)!r} has not {fields} words")
+            raise CorruptFileError(f"{path}, line {number}: {' '.join(entry)!r} has not {fields} words")
     if lines[1] != str(len(entries)):
-        raise CorruptCheckpointError(f"{path} announces {lines[1]} entries and has {len(entries)}")
+        raise CorruptFileError(f"{path} announces {lines[1]} entries and has {len(entries)}")
     return entries
 
 
@@ -65,7 +62,7 @@ def read_offsets(disk: Disk, path: Path) -> dict[TopicPartition, int]:
     try:
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries}
     except ValueError as error:
-        raise CorruptCheckpointError(f"{path}: {error}") from error
+        raise CorruptFileError(f"{path}: {error}") from error
 
 
 def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
@@ -84,7 +81,7 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID:
     try:
         return uuid_from_text(fields["topic_id"].strip())
     except (KeyError, ValueError) as error:
-        raise CorruptCheckpointError(f"{path} names no topic id: {error}") from error
+        raise CorruptFileError(f"{path} names no topic id: {error}") from error
 
 
 def write_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None:

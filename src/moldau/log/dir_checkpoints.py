@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from moldau.disk import Disk
+from moldau.errors import CorruptFileError
 from moldau.log import checkpoints
 from moldau.log.files import LogDir
 from moldau.log.partition_log import PartitionLog
@@ -134,7 +135,7 @@ def _read(disk: Disk, path: Path) -> Offsets | None:
     """None for a file that is damaged."""
     try:
         return checkpoints.read_offsets(disk, path)
-    except checkpoints.CorruptCheckpointError as error:
+    except CorruptFileError as error:
         # Lower bounds all of them: starting from zero costs time, nothing else.
         logger.warning("%s; ignoring it", error)
         return None

@@ -13,7 +13,8 @@ from bisect import bisect_right
 from pathlib import Path
 
 from moldau.disk import Disk, replace_file
-from moldau.log.checkpoints import LEADER_EPOCH, CorruptCheckpointError, format_checkpoint, read_checkpoint
+from moldau.errors import CorruptFileError
+from moldau.log.checkpoints import LEADER_EPOCH, format_checkpoint, read_checkpoint
 
 UNDEFINED = (-1, -1)
 
@@ -34,13 +35,13 @@ class EpochCache:
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> EpochCache:
-        """CorruptCheckpointError when the file is not as written."""
+        """CorruptFileError when the file is not as written."""
         cache = cls(disk, directory)
         for entry in read_checkpoint(disk, cache._path, fields=2):
             try:
                 cache._set(cache._with(int(entry[0]), int(entry[1])))
             except ValueError as error:
-                raise CorruptCheckpointError(f"{cache._path}: {error}") from error
+                raise CorruptFileError(f"{cache._path}: {error}") from error
         return cache
 
     def entries(self) -> list[tuple[int, int]]:

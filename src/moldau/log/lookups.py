@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.errors import StorageError
-from moldau.log.offset_index import CorruptIndexError
+from moldau.errors import CorruptFileError, StorageError
 from moldau.log.segment import base_offset_of
 from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, iter_records
@@ -155,7 +154,7 @@ def aborted_transactions(log: PartitionLog, start_offset: int, upto_offset: int)
         try:
             if segment.txn_index.exists and segment.txn_index.collect(start_offset, upto_offset, found):
                 break
-        except CorruptIndexError as error:
+        except CorruptFileError as error:
             raise StorageError(f"{error}; restart the broker to build it again") from error
         except OSError as error:
             raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error

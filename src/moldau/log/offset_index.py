@@ -16,13 +16,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 
 from moldau.disk import Disk, read_file, write_file
+from moldau.errors import CorruptFileError
 
 ENTRY_SIZE = 8
 _POSITION = 0xFFFFFFFF
-
-
-class CorruptIndexError(Exception):
-    """An index file that cannot be right: the segment builds it again."""
 
 
 def trim_zeros(data: bytes, entry_size: int) -> bytes:
@@ -49,7 +46,7 @@ class OffsetIndex:
         return self._entries is not None
 
     def load(self, log_size: int) -> array[int]:
-        """The entries; CorruptIndexError when the file is missing, torn, or ends past the log.
+        """The entries; CorruptFileError when the file is missing, torn, or ends past the log.
 
         Only the last entry is looked at, as a large index would hold up the broker; a reader that lands on a
         position where no batch begins has the index built again.
@@ -58,14 +55,14 @@ class OffsetIndex:
             try:
                 data = trim_zeros(read_file(self._disk, self.path), ENTRY_SIZE)
             except FileNotFoundError as error:
-                raise CorruptIndexError(f"{self.path} is missing") from error
+                raise CorruptFileError(f"{self.path} is missing") from error
             if len(data) % ENTRY_SIZE:
-                raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+                raise CorruptFileError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
             entries = array("Q", data)
             if sys.byteorder == "little":
                 entries.byteswap()
             if entries and (entries[-1] & _POSITION >= log_size or entries[-1] < entries[0] or entries[-1] >> 63):
-                raise CorruptIndexError(f"{self.path} ends with an entry that cannot be right")
+                raise CorruptFileError(f"{self.path} ends with an entry that cannot be right")
             self._entries = entries
         return self._entries
 

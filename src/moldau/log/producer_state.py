@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
+from moldau.errors import CorruptFileError, DuplicateSequenceError, ErrorCode, KafkaError
 from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, ControlType, decode_control_record, decode_records
 
@@ -46,10 +46,6 @@ class AppendOrigin(IntEnum):
     CLIENT = 0
     COORDINATOR = 1
     REPLICATION = 2
-
-
-class CorruptSnapshotError(Exception):
-    """A snapshot file that fails its CRC or its format: an older one is used."""
 
 
 class BatchMetadata(NamedTuple):
@@ -299,16 +295,16 @@ class ProducerState:
 
 
 def _check_snapshot(data: bytes) -> None:
-    """CorruptSnapshotError unless version, CRC and length are right."""
+    """CorruptFileError unless version, CRC and length are right."""
     if len(data) < _SNAPSHOT_HEAD.size:
-        raise CorruptSnapshotError(f"{len(data)} bytes are too few for a snapshot")
+        raise CorruptFileError(f"{len(data)} bytes are too few for a snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"unknown snapshot version {version}")
+        raise CorruptFileError(f"unknown snapshot version {version}")
     if crc32c(memoryview(data)[_CRC_END:]) != crc:
-        raise CorruptSnapshotError(f"the CRC does not hold (stored crc = {crc})")
+        raise CorruptFileError(f"the CRC does not hold (stored crc = {crc})")
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshotError(f"{len(data)} bytes do not hold {count} entries")
+        raise CorruptFileError(f"{len(data)} bytes do not hold {count} entries")
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:

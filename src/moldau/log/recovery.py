@@ -23,12 +23,8 @@ from pathlib import Path
 
 from moldau.config.topic import TopicConfig
 from moldau.disk import TEMPORARY_SUFFIX, Disk
-from moldau.errors import CorruptRecordError, KafkaError
-from moldau.log.checkpoints import (
-    CorruptCheckpointError,
-    read_partition_metadata,
-    write_partition_metadata,
-)
+from moldau.errors import CorruptFileError, CorruptRecordError, KafkaError
+from moldau.log.checkpoints import read_partition_metadata, write_partition_metadata
 from moldau.log.cleaning.swap import finish_swaps
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.files import (
@@ -43,7 +39,6 @@ from moldau.log.files import (
     FilePool,
     file_name,
 )
-from moldau.log.offset_index import CorruptIndexError
 from moldau.log.partition_log import LogContext, LogParts, PartitionLog
 from moldau.log.producer_state import ProducerState
 from moldau.log.replay import rebuild_producer_state, replay_batch
@@ -109,7 +104,7 @@ def load_log(
     """The log in `directory`, recovered unless the last stop was `clean`; `has_gaps`: it may have been compacted."""
     try:
         topic_id = read_partition_metadata(context.log_dir.disk, directory)
-    except CorruptCheckpointError as error:
+    except CorruptFileError as error:
         logger.error("%s", error)
         topic_id = ZERO_UUID
     has_gaps = has_gaps or config.compact or first_dirty_offset > 0
@@ -193,7 +188,7 @@ class _Loader:
     def _load_epochs(self) -> EpochCache:
         try:
             return EpochCache.load(self.disk, self.directory)
-        except CorruptCheckpointError as error:
+        except CorruptFileError as error:
             logger.warning("%s; the epochs of recovered segments are found again, older ones are not", error)
             return EpochCache(self.disk, self.directory)
 
@@ -211,7 +206,7 @@ class _Loader:
         try:
             for segment in self.segments:
                 segment.txn_index.entries()
-        except CorruptIndexError as error:
+        except CorruptFileError as error:
             logger.warning("%s; recovering", error)
             return -1
         return end_offset
@@ -268,7 +263,7 @@ class _Loader:
         for number, segment in enumerate(self.segments):
             try:
                 segment.txn_index.entries()
-            except CorruptIndexError as error:
+            except CorruptFileError as error:
                 logger.warning("%s; recovering from there", error)
                 return number
         return len(self.segments)

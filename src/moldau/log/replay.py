@@ -6,13 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from moldau.disk import Disk, read_file
-from moldau.errors import ErrorCode, KafkaError
+from moldau.errors import CorruptFileError, ErrorCode, KafkaError
 from moldau.log.files import SNAPSHOT_SUFFIX, file_name
 from moldau.log.producer_state import (
     BATCHES_KEPT,
     AppendOrigin,
     BatchMetadata,
-    CorruptSnapshotError,
     ProducerEntry,
     ProducerState,
     decode_snapshot,
@@ -49,7 +48,7 @@ def rebuild_producer_state(
         try:
             state.load(decode_snapshot(read_file(disk, path)), offset, now_ms)
             break
-        except (CorruptSnapshotError, FileNotFoundError) as error:
+        except (CorruptFileError, FileNotFoundError) as error:
             logger.warning("cannot use producer snapshot %s: %s", path, error)
             disk.remove(path)
             snapshots.remove(offset)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from moldau.disk import Data, File
-from moldau.errors import CorruptRecordError
+from moldau.errors import CorruptFileError, CorruptRecordError
 from moldau.log.files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -24,7 +24,7 @@ from moldau.log.files import (
     file_name,
 )
 from moldau.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
-from moldau.log.offset_index import CorruptIndexError, OffsetIndex
+from moldau.log.offset_index import OffsetIndex
 from moldau.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from moldau.log.time_index import NO_TIMESTAMP, TimeIndex
 from moldau.log.txn_index import TxnIndex
@@ -417,7 +417,7 @@ class Segment:
         try:
             self.offset_index.load(self.size)
             self.time_index.load()
-        except CorruptIndexError as error:
+        except CorruptFileError as error:
             logger.warning("%s; building it again", error)
             self.rebuild_indexes()
         if self.max_timestamp == UNKNOWN:

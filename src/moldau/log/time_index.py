@@ -11,7 +11,8 @@ import struct
 from bisect import bisect_left, bisect_right
 
 from moldau.disk import Disk, read_file, write_file
-from moldau.log.offset_index import CorruptIndexError, trim_zeros
+from moldau.errors import CorruptFileError
+from moldau.log.offset_index import trim_zeros
 
 ENTRY_SIZE = 12
 NO_TIMESTAMP = -1
@@ -28,19 +29,19 @@ class TimeIndex:
         self._data: bytearray | None = bytearray() if new else None
 
     def load(self) -> None:
-        """CorruptIndexError when the file is missing, torn or out of order."""
+        """CorruptFileError when the file is missing, torn or out of order."""
         if self._data is not None:
             return
         try:
             data = trim_zeros(read_file(self._disk, self.path), ENTRY_SIZE)
         except FileNotFoundError as error:
-            raise CorruptIndexError(f"{self.path} is missing") from error
+            raise CorruptFileError(f"{self.path} is missing") from error
         if len(data) % ENTRY_SIZE:
-            raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+            raise CorruptFileError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
         if data:
             first, last = _ENTRY.unpack_from(data), _ENTRY.unpack_from(data, len(data) - ENTRY_SIZE)
             if last[0] < first[0] or last[1] < first[1] or first[0] < 0 or first[1] < 0:
-                raise CorruptIndexError(f"{self.path} is out of order: from {first} to {last}")
+                raise CorruptFileError(f"{self.path} is out of order: from {first} to {last}")
         self._data = bytearray(data)
 
     def peek_last(self) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from moldau.disk import Disk, read_file, replace_file
-from moldau.log.offset_index import CorruptIndexError
+from moldau.errors import CorruptFileError
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_SIZE = _ENTRY.size
@@ -50,7 +50,7 @@ class TxnIndex:
         self.size += ENTRY_SIZE
 
     def entries(self) -> list[AbortedTxn]:
-        """All entries; CorruptIndexError when the file is torn, of a newer version, or not this segment's."""
+        """All entries; CorruptFileError when the file is torn, of a newer version, or not this segment's."""
         data = self._read()
         return [self._entry(data, position) for position in range(0, len(data), ENTRY_SIZE)]
 
@@ -59,14 +59,14 @@ class TxnIndex:
             return b""
         data = read_file(self._disk, self.path)[: self.size]  # behind that lies at most a write that failed
         if len(data) % ENTRY_SIZE:
-            raise CorruptIndexError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+            raise CorruptFileError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
         return data
 
     def _entry(self, data: bytes, position: int) -> AbortedTxn:
         version, *fields = _ENTRY.unpack_from(data, position)
         txn = AbortedTxn(*fields)
         if version > VERSION or txn.last_offset < self.base_offset:
-            raise CorruptIndexError(f"{self.path} has an entry that cannot be right: version {version}, {txn}")
+            raise CorruptFileError(f"{self.path} has an entry that cannot be right: version {version}, {txn}")
         return txn
 
     def collect(self, start_offset: int, upto_offset: int, into: list[AbortedTxn]) -> bool:

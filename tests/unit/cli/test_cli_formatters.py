@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from moldau.cli.records.formatters import FormatError, JsonFormatter, build_formatter
-from moldau.errors import ConfigError
+from moldau.cli.records.formatters import JsonFormatter, build_formatter
+from moldau.errors import ConfigError, RecordFormatError
 
 
 class Message:
@@ -106,7 +106,7 @@ def test_kafkas_deserializers_are_known_by_name(name: str, data: bytes, text: by
 
 
 def test_a_record_that_does_not_fit_its_deserializer_is_an_error_of_its_own() -> None:
-    with pytest.raises(FormatError, match="cannot deserialize"):
+    with pytest.raises(RecordFormatError, match="cannot deserialize"):
         _format(Message(value=b"short"), value_deserializer="LongDeserializer")
 
 

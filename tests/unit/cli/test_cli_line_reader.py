@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.cli.records.line_reader import BadLineError, LineReader
-from moldau.errors import ConfigError
+from moldau.cli.records.line_reader import LineReader
+from moldau.errors import CommandError, ConfigError
 
 
 def _parse(line: bytes, **props: str) -> tuple[object, ...]:
@@ -56,7 +56,7 @@ def test_the_null_marker_is_null_wherever_it_stands() -> None:
 def test_a_missing_key_names_its_line() -> None:
     reader = LineReader({"parse.key": "true"})
     reader.parse(b"k\tv")
-    with pytest.raises(BadLineError, match="No key separator found on line number 2: 'nokey'"):
+    with pytest.raises(CommandError, match="No key separator found on line number 2: 'nokey'"):
         reader.parse(b"nokey")
 
 
@@ -69,7 +69,7 @@ def test_a_missing_key_names_its_line() -> None:
     ],
 )
 def test_bad_headers_name_their_line(line: bytes, words: str) -> None:
-    with pytest.raises(BadLineError, match=words):
+    with pytest.raises(CommandError, match=words):
         _parse(line, parse_headers="true", null_marker="N")
 
 

@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from moldau.cli.records import dump_log
-from moldau.cli.records.formatters import FormatError, build_formatter
+from moldau.cli.records.formatters import build_formatter
 from moldau.coordinators.classic.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from moldau.coordinators.offsets.records import OffsetCommitKey, OffsetCommitValue
 from moldau.coordinators.transactions.records import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, RecordFormatError
 from moldau.wire.batch import encode_batch
 from moldau.wire.state_records import encode_key, encode_value
 
@@ -106,7 +106,7 @@ def test_transactions_are_written_as_kafka_does() -> None:
 
 
 def test_what_is_no_record_of_the_topic_is_an_error_with_its_offset() -> None:
-    with pytest.raises(FormatError, match="Could not read record at offset 7"):
+    with pytest.raises(RecordFormatError, match="Could not read record at offset 7"):
         _formatted(OFFSETS, COMMIT_KEY[:5], COMMIT)
 
 

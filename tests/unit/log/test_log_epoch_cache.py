@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.disk import OS_DISK
-from moldau.log.checkpoints import CorruptCheckpointError
+from moldau.errors import CorruptFileError
 from moldau.log.epoch_cache import EpochCache
 from tests.unit.log.log_helpers import properties
 
@@ -89,5 +89,5 @@ def test_a_newer_leader_overrules_epochs_that_never_wrote(tmp_path: Path) -> Non
 @pytest.mark.parametrize("text", ["1\n0\n", "0\n2\n1 0\n", "0\n1\nx y\n", "0\n1\n1\n"])
 def test_a_damaged_file_is_told_apart(tmp_path: Path, text: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text(text)
-    with pytest.raises(CorruptCheckpointError, match="leader-epoch-checkpoint"):
+    with pytest.raises(CorruptFileError, match="leader-epoch-checkpoint"):
         EpochCache.load(OS_DISK, tmp_path)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.disk import OS_DISK
-from moldau.log.offset_index import CorruptIndexError, OffsetIndex
+from moldau.errors import CorruptFileError
+from moldau.log.offset_index import OffsetIndex
 from tests.unit.log.log_helpers import properties
 
 BASE = 1_000_000_000_000
@@ -100,13 +101,13 @@ def test_zeros_that_kafka_preallocates_are_no_entries(tmp_path: Path) -> None:
 def test_an_insane_index_is_told_apart(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(content)
-    with pytest.raises(CorruptIndexError):
+    with pytest.raises(CorruptFileError):
         OffsetIndex(OS_DISK, str(path), BASE).load(log_size=1000)
 
 
 def test_a_missing_index_is_told_apart(tmp_path: Path) -> None:
     index = OffsetIndex(OS_DISK, str(tmp_path / "none.index"), BASE)
-    with pytest.raises(CorruptIndexError, match="missing"):
+    with pytest.raises(CorruptFileError, match="missing"):
         index.load(log_size=1000)
     assert index.peek_last_position() == 0
 

@@ -10,14 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError
+from moldau.errors import CorruptFileError, DuplicateSequenceError, ErrorCode, KafkaError
 from moldau.log.partition_log import PartitionLog
-from moldau.log.producer_state import (
-    CorruptSnapshotError,
-    ProducerState,
-    decode_snapshot,
-    without_transactions,
-)
+from moldau.log.producer_state import ProducerState, decode_snapshot, without_transactions
 from moldau.wire.batch import BatchHeader, iter_headers, read_header
 from tests.unit.log.log_helpers import (
     NOW_MS,
@@ -152,9 +147,9 @@ def test_every_damaged_byte_of_a_snapshot_is_noticed() -> None:
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 0x10
-        with pytest.raises(CorruptSnapshotError):
+        with pytest.raises(CorruptFileError):
             decode_snapshot(bytes(damaged))
-        with pytest.raises(CorruptSnapshotError):
+        with pytest.raises(CorruptFileError):
             decode_snapshot(whole[:position])
 
 
@@ -396,5 +391,5 @@ def test_a_snapshot_without_its_transactions_tells_the_rest_unchanged() -> None:
     for one, other in zip(before, after, strict=True):
         assert (one.producer_id, one.epoch, one.batches) == (other.producer_id, other.epoch, other.batches)
     assert without_transactions(ProducerState(1000).encode()) == ProducerState(1000).encode()
-    with pytest.raises(CorruptSnapshotError):
+    with pytest.raises(CorruptFileError):
         without_transactions(state.encode()[:-1])

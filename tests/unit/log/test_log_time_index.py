@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.disk import OS_DISK
-from moldau.log.offset_index import CorruptIndexError
+from moldau.errors import CorruptFileError
 from moldau.log.time_index import TimeIndex
 from tests.unit.log.log_helpers import properties
 
@@ -77,10 +77,10 @@ def test_the_file_holds_kafkas_bytes_and_reads_back(
 def test_an_insane_index_is_told_apart(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "i.timeindex"
     path.write_bytes(content)
-    with pytest.raises(CorruptIndexError):
+    with pytest.raises(CorruptFileError):
         TimeIndex(OS_DISK, str(path), BASE).load()
 
 
 def test_a_missing_index_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(CorruptIndexError, match="missing"):
+    with pytest.raises(CorruptFileError, match="missing"):
         TimeIndex(OS_DISK, str(tmp_path / "none.timeindex"), BASE).load()

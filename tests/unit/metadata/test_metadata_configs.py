@@ -213,6 +213,6 @@ def test_a_brokers_own_values_and_the_defaults_are_checked_together(own_first: b
     first, second = (own, default) if own_first else (default, own)
     # The configuration in force is still the one from before the request: only the image knows of the first.
     image = IMAGE.apply(plan_incremental_alter_configs(IMAGE, *first[0], [first[1]], CONFIG))
-    with pytest.raises(KafkaError, match="must not be more than") as caught:
+    with pytest.raises(KafkaError, match="must not be greater than") as caught:
         plan_incremental_alter_configs(image, *second[0], [second[1]], CONFIG)
     assert caught.value.code is ErrorCode.INVALID_REQUEST

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from moldau.errors import StorageError
+from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
 from moldau.metadata.stores.local_store import LocalStore
-from moldau.metadata.stores.store import Candidate, DeposedError, Leadership
+from moldau.metadata.stores.store import Candidate, Leadership
 
 ME = Candidate(1, "localhost", 9092)
 
@@ -242,9 +242,9 @@ class TestEpochs:
         data = path.read_bytes()
         image = store.image.apply(topic(1))
         for epoch in (store.epoch - 1, store.epoch + 1):
-            with pytest.raises(DeposedError):
+            with pytest.raises(FencedControllerError):
                 store.store.append(epoch, topic(1), image)
-            with pytest.raises(DeposedError):
+            with pytest.raises(FencedControllerError):
                 store.store.load(epoch)
         assert path.read_bytes() == data
         store.close()
@@ -252,7 +252,7 @@ class TestEpochs:
     def test_who_resigned_can_write_no_more(self, path: Path) -> None:
         store = Controlled(path)
         store.store.resign()
-        with pytest.raises(DeposedError):
+        with pytest.raises(FencedControllerError):
             store.append(topic(1))
         store.close()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from moldau.errors import StorageError
+from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ProducerIdsRecord, Record
 from moldau.metadata.stores.claims import Claim, Claims
 from moldau.metadata.stores.shared_store import SharedStore
-from moldau.metadata.stores.store import Candidate, DeposedError, Leadership
+from moldau.metadata.stores.store import Candidate, Leadership
 
 
 class Controlled:
@@ -108,7 +108,7 @@ def test_who_is_deposed_between_writing_and_looking_acknowledges_nothing(
         depose(tmp_path, epoch + 1)
 
     monkeypatch.setattr(os, "fsync", fsync_and_be_deposed)
-    with pytest.raises(DeposedError):
+    with pytest.raises(FencedControllerError):
         controlled.append(2)
 
 

@@ -24,13 +24,13 @@ from moldau.broker.turns import Work
 from moldau.cluster.controller import Controller
 from moldau.cluster.moves import IsrMove, LeaderMove, moves
 from moldau.cluster.partition_changes import NO_LEADER
-from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.errors import ErrorCode, FencedControllerError, KafkaError, StorageError
 from moldau.log.meta_properties import read_cluster_id
 from moldau.log_limits import LogLimit
 from moldau.metadata.cluster_wide import settling_records
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
-from moldau.metadata.stores.store import Candidate, DeposedError, Leadership, MetadataStore
+from moldau.metadata.stores.store import Candidate, Leadership, MetadataStore
 from moldau.wire.uuids import uuid_to_text
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class ControllerShell:
                 return
             self._take_over(leadership, image)
             await self.run(self._settle)  # the first step: whatever is planned later goes by it
-        except DeposedError:
+        except FencedControllerError:
             return  # another one was quicker: we are told of it
         except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
             logger.error("elected, but cannot load the metadata", extra={"why": str(error)})
@@ -331,7 +331,7 @@ class ControllerShell:
         except KafkaError as error:
             if self.machine is machine:
                 self.deposed()
-                if not isinstance(error, DeposedError):
+                if not isinstance(error, FencedControllerError):
                     await self._give_way(self._store)  # to the store it would still be the controller
             return
         if self.machine is machine and image.version != before.version:

@@ -15,13 +15,9 @@ from typing import Any
 
 from moldau.cli.common import default_servers, did_you_mean, warn
 from moldau.client.property_names import CLIENT_PROPERTIES
-from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
+from moldau.errors import CommandError, ConfigError, ErrorCode, KafkaError
 
 _METADATA_TRY_S = 1.0  # how long one metadata request may hang before errors so far are shown
-
-
-class ClientError(MoldauError):
-    """What librdkafka could not do, in its words."""
 
 
 class ErrorLines:
@@ -119,7 +115,7 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise ClientError(error.args[0].str()) from error
+        raise CommandError(error.args[0].str()) from error
 
 
 def cluster_metadata(client: Any, topic: str | None, timeout_ms: int, interruption: Interruption) -> Any:
@@ -159,7 +155,7 @@ def _check_topic(topic: Any) -> None:
         Codes.UNKNOWN_TOPIC_OR_PART,
         Codes.LEADER_NOT_AVAILABLE,
     ):
-        raise ClientError(f"topic {topic.topic}: {topic.error.str()}")
+        raise CommandError(f"topic {topic.topic}: {topic.error.str()}")
 
 
 def milliseconds(props: Mapping[str, str], name: str, default: int) -> int:

@@ -23,8 +23,8 @@ from moldau.cli.common import (
     warn,
 )
 from moldau.cli.records.assignment import Assignment, Subscription
-from moldau.cli.records.formatters import FormatError, Formatter, JsonFormatter, build_formatter
-from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
+from moldau.cli.records.formatters import Formatter, JsonFormatter, build_formatter
+from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError, RecordFormatError
 
 if TYPE_CHECKING:
     from moldau.cli.records.confluent import Interruption
@@ -273,7 +273,7 @@ class Printer:
                 self.count += 1
                 try:
                     lines.append(self._formatter(message))
-                except FormatError as error:
+                except RecordFormatError as error:
                     if not self._skip_errors:
                         raise
                     warn(f"Error processing message, skipping this message: {error}")

@@ -22,7 +22,8 @@ from moldau.cli.records.console_consumer import (
     given_properties,
     report,
 )
-from moldau.cli.records.formatters import FormatError, Formatter
+from moldau.cli.records.formatters import Formatter
+from moldau.errors import RecordFormatError
 
 if TYPE_CHECKING:
     from moldau.cli.records.confluent import Interruption
@@ -143,7 +144,7 @@ class Taker:
             return None
         try:
             line = self._formatter(record)
-        except FormatError as error:
+        except RecordFormatError as error:
             if not self._rejects_errors:
                 raise
             warn(f"Error processing message, rejecting this message: {error}")

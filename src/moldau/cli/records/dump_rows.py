@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moldau.disk import OS_DISK
-from moldau.errors import KafkaError, MoldauError
+from moldau.errors import CommandError, CorruptFileError, KafkaError
 from moldau.wire.batch import (
     HEADER_SIZE,
     MAGIC,
@@ -33,10 +33,6 @@ _CONTROL_TYPES = {2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"
                   6: "KRAFT_VOTERS"}  # fmt: skip
 
 Decoder = Callable[[bytes], str]
-
-
-class DumpError(MoldauError):
-    """A file that cannot be dumped, and why."""
 
 
 class Row(NamedTuple):
@@ -70,7 +66,7 @@ def _contents(path: Path) -> bytes | mmap.mmap:
                 return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise DumpError(f"cannot read {path}: {error.strerror}") from error
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
 
 
 def log_rows(path: Path, options: Options) -> Iterator[Row]:
@@ -109,7 +105,7 @@ def _records(data: memoryview, position: int, header: BatchHeader) -> list[Recor
     try:
         return decode_records(data, position, header)
     except KafkaError as error:
-        raise DumpError(f"batch at position {position}: {error}") from error
+        raise CommandError(f"batch at position {position}: {error}") from error
 
 
 def _timestamp_type(header: BatchHeader) -> str:
@@ -169,7 +165,7 @@ def _state_fields(record: Record, topic: str) -> dict[str, Any]:
     from moldau.cli.records.state_json import compact, reader
 
     if record.key is None:
-        raise DumpError(f"message at offset {record.offset} has no key: it is not of {topic}")
+        raise CommandError(f"message at offset {record.offset} has no key: it is not of {topic}")
     try:
         state = reader(topic)(record.key, record.value)
     except KafkaError as error:
@@ -201,7 +197,7 @@ def _decode(data: bytes, decoder: Decoder | None) -> str:
     try:
         return decoder(data)
     except (struct.error, ValueError) as error:
-        raise DumpError(f"cannot decode {data[:40]!r}: {error}") from error
+        raise CommandError(f"cannot decode {data[:40]!r}: {error}") from error
 
 
 def offset_index_rows(path: Path) -> Iterator[Row]:
@@ -253,7 +249,7 @@ def time_index_rows(path: Path) -> Iterator[Row]:
 
 def index_sanity_rows(path: Path) -> Iterator[Row]:
     """The check a broker makes when it starts, to decide whether an index must be built again."""
-    from moldau.log.offset_index import CorruptIndexError, OffsetIndex
+    from moldau.log.offset_index import OffsetIndex
     from moldau.log.time_index import TimeIndex
 
     try:
@@ -261,14 +257,13 @@ def index_sanity_rows(path: Path) -> Iterator[Row]:
             OffsetIndex(OS_DISK, str(path), base_offset(path)).load(path.with_suffix(".log").stat().st_size)
         else:
             TimeIndex(OS_DISK, str(path), base_offset(path)).load()
-    except (CorruptIndexError, OSError) as error:
+    except (CorruptFileError, OSError) as error:
         yield problem(str(error))
     else:
         yield note(f"{path} passed sanity check.")
 
 
 def txn_index_rows(path: Path) -> Iterator[Row]:
-    from moldau.log.offset_index import CorruptIndexError
     from moldau.log.txn_index import VERSION, TxnIndex
 
     try:
@@ -281,16 +276,16 @@ def txn_index_rows(path: Path) -> Iterator[Row]:
                 "lastStableOffset": txn.last_stable_offset,
             }
             yield Row("entry", fields)
-    except (CorruptIndexError, OSError) as error:
+    except (CorruptFileError, OSError) as error:
         yield problem(str(error))
 
 
 def producer_snapshot_rows(path: Path) -> Iterator[Row]:
-    from moldau.log.producer_state import CorruptSnapshotError, decode_snapshot
+    from moldau.log.producer_state import decode_snapshot
 
     try:
         producers = decode_snapshot(bytes(_contents(path)))
-    except CorruptSnapshotError as error:
+    except CorruptFileError as error:
         yield problem(f"{path}: {error}")
         return
     for producer in producers:
@@ -315,15 +310,15 @@ def producer_snapshot_rows(path: Path) -> Iterator[Row]:
 
 def checkpoint_rows(path: Path) -> Iterator[Row]:
     """`leader-epoch-checkpoint` and the offset checkpoints; Kafka's own tool does not read these."""
-    from moldau.log.checkpoints import LEADER_EPOCH, CorruptCheckpointError, read_checkpoint
+    from moldau.log.checkpoints import LEADER_EPOCH, read_checkpoint
 
     names = ("epoch", "startOffset") if path.name == LEADER_EPOCH else ("topic", "partition", "offset")
     if not path.exists():
-        raise DumpError(f"cannot read {path}: No such file or directory")
+        raise CommandError(f"cannot read {path}: No such file or directory")
     try:
         for words in read_checkpoint(OS_DISK, path, fields=len(names)):
             yield Row("entry", dict(zip(names, words, strict=True)))
-    except CorruptCheckpointError as error:
+    except CorruptFileError as error:
         yield problem(str(error))
 
 
@@ -331,5 +326,5 @@ def base_offset(path: Path) -> int:
     """Segment files are named after the first offset they may hold."""
     name = path.name.partition(".")[0]
     if not name.isdigit():
-        raise DumpError(f"{path} is not named after an offset, like 00000000000000000000{path.suffix}")
+        raise CommandError(f"{path} is not named after an offset, like 00000000000000000000{path.suffix}")
     return int(name)

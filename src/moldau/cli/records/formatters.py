@@ -12,14 +12,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from moldau.errors import ConfigError, MoldauError
+from moldau.errors import ConfigError, MoldauError, RecordFormatError
 from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 _TIMESTAMP_TYPES = {1: "CreateTime", 2: "LogAppendTime"}
-
-
-class FormatError(MoldauError):
-    """A record that does not fit its deserializer."""
 
 
 class Formatter(Protocol):
@@ -126,7 +122,7 @@ class DefaultFormatter:
         try:
             return deserializer(data).encode()
         except (struct.error, ValueError) as error:
-            raise FormatError(f"cannot deserialize {data[:40]!r}: {error}") from error
+            raise RecordFormatError(f"cannot deserialize {data[:40]!r}: {error}") from error
 
 
 class LoggingFormatter:
@@ -178,7 +174,7 @@ class StateFormatter:
         try:
             state = self._read(record.key(), record.value())
         except MoldauError as error:
-            raise FormatError(f"Could not read record at offset {record.offset()} due to: {error}") from error
+            raise RecordFormatError(f"Could not read record at offset {record.offset()} due to: {error}") from error
         if state is None or (self._kinds is not None and state.kind not in self._kinds):
             return b""
         value = None if state.value is None else {"version": state.version, "data": state.value}

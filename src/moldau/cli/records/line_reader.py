@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from moldau.errors import ConfigError, MoldauError
+from moldau.errors import CommandError, ConfigError
 
 _KNOWN = frozenset(
     {
@@ -29,10 +29,6 @@ _DISTINCT = (
     ("null.marker", "headers.delimiter"),
     ("null.marker", "headers.key.separator"),
 )
-
-
-class BadLineError(MoldauError):
-    """A line that does not have the parts its properties promise."""
 
 
 class LineRecord(NamedTuple):
@@ -84,7 +80,7 @@ class LineReader:
         if self._ignore_error:
             return None, line
         text = line.decode(errors="replace")
-        raise BadLineError(f"No {what} found on line number {self._line_number}: '{text}'")
+        raise CommandError(f"No {what} found on line number {self._line_number}: '{text}'")
 
     def _split_headers(self, text: bytes) -> list[tuple[str, bytes | None]]:
         pairs = text.split(self._headers_separator)
@@ -98,9 +94,9 @@ class LineReader:
         if not found:
             if self._ignore_error:
                 return name, None
-            raise BadLineError(f"No header key separator found in pair '{name}' on line number {self._line_number}")
+            raise CommandError(f"No header key separator found in pair '{name}' on line number {self._line_number}")
         if key == self._null_marker:
-            raise BadLineError(f"Header keys should not be equal to the null marker '{name}'")
+            raise CommandError(f"Header keys should not be equal to the null marker '{name}'")
         return name, None if value == self._null_marker else value
 
 

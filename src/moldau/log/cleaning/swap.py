@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from moldau.disk import Disk, read_file, replace_file
-from moldau.errors import CorruptRecordError
+from moldau.errors import CorruptFileError, CorruptRecordError
 from moldau.log.cleaning.job import Cleaned
 from moldau.log.cleaning.plan import LogToClean
 from moldau.log.files import (
@@ -35,7 +35,7 @@ from moldau.log.files import (
     file_name,
 )
 from moldau.log.partition_log import PartitionLog
-from moldau.log.producer_state import CorruptSnapshotError, without_transactions
+from moldau.log.producer_state import without_transactions
 from moldau.log.segment import Segment, scan
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _end_transactions(log: PartitionLog, path: str) -> None:
     try:
         before = read_file(log.log_dir.disk, path)
         after = without_transactions(before)
-    except (CorruptSnapshotError, FileNotFoundError):
+    except (CorruptFileError, FileNotFoundError):
         return  # whoever needs it finds out
     if after != before:
         replace_file(log.log_dir.disk, path, after, sync=False)

@@ -15,7 +15,7 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from moldau.disk import OS_DISK, Disk
-from moldau.errors import KafkaError
+from moldau.errors import CorruptFileError, KafkaError
 from moldau.log.cleaning.cleaned_segment import CleanedSegment
 from moldau.log.cleaning.job import Cleaned, CleaningJob, Done, Failed, Report, decode_job, encode_report
 from moldau.log.cleaning.offset_map import OffsetMap
@@ -23,7 +23,6 @@ from moldau.log.cleaning.rewrite import BatchFilter
 from moldau.log.cleaning.throttle import Throttle
 from moldau.log.cleaning.transactions import CleanedTransactions
 from moldau.log.files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name
-from moldau.log.offset_index import CorruptIndexError
 from moldau.log.segment import MAX_RELATIVE_OFFSET, scan
 from moldau.log.txn_index import AbortedTxn, TxnIndex
 from moldau.wire.batch import BatchHeader
@@ -38,7 +37,7 @@ def clean(job: CleaningJob, report: Callable[[Report], None], disk: Disk = OS_DI
     """Does the job, reporting each cleaned segment as soon as it is on disk, and how it ended."""
     try:
         _Cleaning(job, report, disk).run()
-    except (KafkaError, CorruptIndexError) as error:
+    except (KafkaError, CorruptFileError) as error:
         report(Failed(str(error), is_corrupt=True))
     except OSError as error:
         report(Failed(str(error), is_corrupt=False))

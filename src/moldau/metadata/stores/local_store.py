@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from moldau.errors import FencedControllerError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.stores.journal import SNAPSHOT_MIN_BYTES, Journal
-from moldau.metadata.stores.store import Candidate, DeposedError, Endpoint, Leadership, OnChange
+from moldau.metadata.stores.store import Candidate, Endpoint, Leadership, OnChange
 
 
 class LocalStore:
@@ -61,4 +62,4 @@ class LocalStore:
 
     def _check(self, epoch: int) -> None:
         if epoch != self._epoch:
-            raise DeposedError(f"the controller of epoch {epoch} is not the one of epoch {self._epoch}")
+            raise FencedControllerError(f"the controller of epoch {epoch} is not the one of epoch {self._epoch}")

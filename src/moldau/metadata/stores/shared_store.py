@@ -16,12 +16,12 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from moldau.errors import StorageError
+from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.stores.journal import SNAPSHOT_MIN_BYTES, Journal
 from moldau.metadata.stores.shared_election import SharedElection
-from moldau.metadata.stores.store import Candidate, DeposedError, Endpoint, OnChange
+from moldau.metadata.stores.store import Candidate, Endpoint, OnChange
 
 
 class SharedStore:
@@ -91,7 +91,7 @@ class SharedStore:
 
     def _check(self, epoch: int) -> None:
         if not self._election.leads(epoch):
-            raise DeposedError(f"the controller of epoch {epoch} is deposed")
+            raise FencedControllerError(f"the controller of epoch {epoch} is deposed")
 
     def _read_newest(self) -> MetadataImage:
         while True:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from moldau.errors import StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 
@@ -33,13 +32,6 @@ class Leadership(NamedTuple):
     node_id: int
     host: str
     port: int
-
-
-class DeposedError(StorageError):
-    """There is a later controller, and nothing was acknowledged.
-
-    Where the later one began in the very middle of an append, it may have found the records: its image tells.
-    """
 
 
 Endpoint = tuple[str, str, int, str]
@@ -64,12 +56,12 @@ class MetadataStore(Protocol):
         """The controller of `epoch` is known to be dead: begin the next epoch without waiting for its time-out."""
 
     def load(self, epoch: int) -> MetadataImage:
-        """Everything kept so far, for the controller of `epoch`; DeposedError for any other."""
+        """Everything kept so far, for the controller of `epoch`; FencedControllerError for any other."""
 
     def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
         """Keeps `records`, all or none, durable when this returns; `image` is the state with them, for a snapshot.
 
-        After any other StorageError than a DeposedError the controller has to load again, or to wait for the next
+        After any StorageError but a FencedControllerError the controller has to load again, or to wait for the next
         epoch: whether the records are there may be in doubt.
         """
 

@@ -21,9 +21,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from moldau.errors import StorageError
+from moldau.errors import FencedControllerError, StorageError
 from moldau.log_limits import LogLimit
-from moldau.metadata.stores.store import Candidate, DeposedError, Endpoint, Leadership, OnChange
+from moldau.metadata.stores.store import Candidate, Endpoint, Leadership, OnChange
 from moldau.metadata.stores.zookeeper_client import (
     Check,
     Create,
@@ -94,7 +94,7 @@ class ZooKeeperElection:
         """What every write of the controller of `epoch` has to begin with."""
         fence = self._fence
         if fence is None or fence[0] != epoch:
-            raise DeposedError(f"the controller of epoch {epoch} is deposed")
+            raise FencedControllerError(f"the controller of epoch {epoch} is deposed")
         return Check(EPOCH, fence[1])
 
     def give_up(self, epoch: int) -> None:

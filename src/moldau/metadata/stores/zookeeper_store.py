@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from moldau.errors import StorageError
+from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.stores.entries import append_entry, read_append, read_snapshot, snapshot_entry
-from moldau.metadata.stores.store import Candidate, DeposedError, Endpoint, OnChange
+from moldau.metadata.stores.store import Candidate, Endpoint, OnChange
 from moldau.metadata.stores.zookeeper_client import Create, Delete, LostContactError, RefusedError, ZooKeeperClient
 from moldau.metadata.stores.zookeeper_election import ZooKeeperElection
 
@@ -144,7 +144,7 @@ class ZooKeeperStore:
     def _bodies(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for path, node in zip(paths, self._client.get_all(paths), strict=True):
             if node is None:
-                raise DeposedError(f"{path} was removed meanwhile: a later controller is at work")
+                raise FencedControllerError(f"{path} was removed meanwhile: a later controller is at work")
             if not node.data.startswith(_NAMES_PARTS):
                 yield path, node.data
                 continue
@@ -198,7 +198,7 @@ class ZooKeeperStore:
         except RefusedError as error:
             self._election.give_up(epoch)
             if error.position == 0:
-                raise DeposedError(f"the controller of epoch {epoch} is deposed") from error
+                raise FencedControllerError(f"the controller of epoch {epoch} is deposed") from error
             raise
 
     def _insist(self, epoch: int, work: Callable[[], T]) -> T:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from moldau.errors import StorageError
+from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
-from moldau.metadata.stores.store import Candidate, DeposedError, Endpoint, Leadership, OnChange
+from moldau.metadata.stores.store import Candidate, Endpoint, Leadership, OnChange
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import MS, SimulatedLoop, World
 from moldau.testing.simulation.network import Network
@@ -217,4 +217,4 @@ class StoreSession:
 
     def _check(self, epoch: int) -> None:
         if not self._store.leads(self, epoch):
-            raise DeposedError(f"the controller of epoch {epoch} is deposed")
+            raise FencedControllerError(f"the controller of epoch {epoch} is deposed")
