@@ -51,7 +51,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def add_daemon_flag(self) -> None:
         self.add_argument(
-            *DAEMON_FLAGS, action="store_true", help="run in the background, with a log in $LOG_DIR or ./logs"
+            *DAEMON_FLAGS, action="store_true", help="run in the background and log to a file in $LOG_DIR or ./logs"
         )
 
     def add_connection(self, *, old_name: str | None = None) -> None:
@@ -59,7 +59,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(
             "--bootstrap-server",
             metavar="HOST:PORT,…",
-            help=f"the broker or brokers to connect to first (default: {DEFAULT_SERVER})",
+            help=f"the brokers to connect to (default: {DEFAULT_SERVER})",
         )
         if old_name:
             self.add_argument(old_name, dest="bootstrap_server", help=argparse.SUPPRESS)
@@ -69,7 +69,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--command-config", metavar="FILE", help="properties file for the client")
 
     def add_json(self) -> None:
-        self.add_flag("--json", "answer in JSON, for machines")
+        self.add_flag("--json", "print JSON")
 
     def require(self, args: argparse.Namespace, *names: str) -> None:
         for name in names:
@@ -78,7 +78,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def require_connection(self, args: argparse.Namespace) -> None:
         if args.bootstrap_server is None and args.zookeeper is not None:
-            warn(f"{self.prog}: --zookeeper is the old way and may go; --bootstrap-server host:9092 names brokers")
+            warn(f"{self.prog}: --zookeeper is deprecated: use --bootstrap-server host:9092")
             try:
                 args.bootstrap_server = _brokers_at(args.zookeeper)
             except MoldauError as error:
@@ -142,9 +142,9 @@ def _where_brokers_are(error: Exception) -> str:
         return ""
     found = ", ".join(address for facts in _running() if facts["node.id"] is not None for address in _addresses(facts))
     return (
-        f". On this machine brokers listen on {found}"
+        f". Brokers on this machine listen on {found}"
         if found
-        else ". No broker of yours was found on this machine: `moldau start` starts one"
+        else ". No running broker was found on this machine; start one with `moldau start`"
     )
 
 

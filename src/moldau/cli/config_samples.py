@@ -13,8 +13,8 @@ from moldau.errors import ConfigError
 def main(argv: Sequence[str] | None = None, prog: str = "moldau config-samples") -> int:
     parser = CommandParser(
         prog,
-        "Write sample files into a folder: server.properties, zookeeper.properties, producer.properties,\n"
-        "consumer.properties and log.properties.",
+        "Write sample files to a directory: server.properties, zookeeper.properties, "
+        "producer.properties,\nconsumer.properties and log.properties.",
         "{prog} config",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="created if it does not exist")
@@ -28,7 +28,7 @@ def _write(folder: Path, *, force: bool) -> int:
     there = sorted(each.name for each in samples if (folder / each.name).exists())
     if there and not force:
         raise ConfigError(
-            f"{folder} already has {', '.join(there)}: choose another folder, or replace them with --force"
+            f"{folder} already contains {', '.join(there)}: choose another directory, or replace them with --force"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for sample in sorted(samples, key=lambda each: each.name):

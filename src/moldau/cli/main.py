@@ -42,7 +42,7 @@ def _unknown(given: str, name: str, prog: str) -> int:
         return missing.main(prog=kafkas)
     meant = _MEANT.get(name) or nearest(name, BY_NAME)
     hint = f"did you mean {prog} {meant}?" if meant else f"see {prog} --help"
-    print(f"{prog}: no command '{given}' ({hint})", file=sys.stderr)
+    print(f"{prog}: unknown command '{given}' ({hint})", file=sys.stderr)
     return 2
 
 
@@ -53,13 +53,13 @@ def _help(prog: str) -> str:
         [
             f"usage: {prog} <command> [options]",
             "",
-            "Kafka's commands with Kafka's flags; each also has its own name (kafka-topics, …).",
+            "Kafka's commands with Kafka's flags. Each is also installed under Kafka's name (kafka-topics, …).",
             "",
             *lines,
             "",
             "example:",
             f"  {prog} topics --bootstrap-server localhost:9092 --create --topic orders --partitions 3",
             "",
-            f"{prog} <command> --help tells more.",
+            f"Run {prog} <command> --help for the options of a command.",
         ]
     )

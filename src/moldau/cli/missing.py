@@ -12,5 +12,5 @@ from moldau.cli.registry import MISSING
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Under each of their names; their arguments do not matter."""
     name = Path(sys.argv[0]).name if prog is None else prog
-    print(f"{name}: Moldau does not have this command: {MISSING[name.removesuffix('.sh')].use}", file=sys.stderr)
+    print(f"{name}: Moldau does not have this command; {MISSING[name.removesuffix('.sh')].use}", file=sys.stderr)
     return 2

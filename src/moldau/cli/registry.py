@@ -30,9 +30,9 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("start", f"{_SERVER}:start_main", "start a broker", "Kafka", script=None),
     Command("stop", f"{_SERVER}:stop_main", "stop a broker", script="kafka-server-stop"),
-    Command("topics", "admin.topics:main", "create, list, describe, alter, delete topics", "TopicCommand"),
+    Command("topics", "admin.topics:main", "create, list, describe, alter and delete topics", "TopicCommand"),
     Command("configs", "admin.configs:main", "describe and alter configurations", "ConfigCommand"),
-    Command("console-producer", "records.console_producer:main", "send lines of standard input", "ConsoleProducer"),
+    Command("console-producer", "records.console_producer:main", "send lines from standard input", "ConsoleProducer"),
     Command("console-consumer", "records.console_consumer:main", "print records", "ConsoleConsumer"),
     Command(
         "console-share-consumer",
@@ -44,19 +44,21 @@ COMMANDS = (
     Command(
         "consumer-groups",
         "coordination.consumer_groups:main",
-        "lag, members and offsets of consumer groups",
+        "show and change consumer groups, their lag and offsets",
         "ConsumerGroupCommand",
     ),
     Command(
         "share-groups",
         "coordination.share_groups:main",
-        "lag, members and offsets of share groups",
+        "show and change share groups, their lag and offsets",
         "ShareGroupCommand",
     ),
-    Command("transactions", "coordination.transactions:main", "look into and end transactions", "TransactionsCommand"),
+    Command(
+        "transactions", "coordination.transactions:main", "list, describe and abort transactions", "TransactionsCommand"
+    ),
     Command("get-offsets", "admin.get_offsets:main", "print offsets of partitions", "GetOffsetShell"),
-    Command("delete-records", "admin.delete_records:main", "forget old records", "DeleteRecordsCommand"),
-    Command("log-dirs", "admin.log_dirs:main", "sizes of log directories", "LogDirsCommand"),
+    Command("delete-records", "admin.delete_records:main", "delete old records", "DeleteRecordsCommand"),
+    Command("log-dirs", "admin.log_dirs:main", "show log directories and their sizes", "LogDirsCommand"),
     Command("dump-log", "records.dump_log:main", "print log segments and indexes", "DumpLogSegments"),
     Command("producer-perf-test", "records.producer_perf:main", "measure producing", "ProducerPerformance"),
     Command("consumer-perf-test", "records.consumer_perf:main", "measure consuming", "ConsumerPerformance"),
@@ -67,19 +69,24 @@ COMMANDS = (
         "ReassignPartitionsCommand",
     ),
     Command("leader-election", "admin.leader_election:main", "elect leaders", "LeaderElectionCommand"),
-    Command("cluster", "admin.cluster:main", "status, id and members of the cluster", "ClusterTool"),
+    Command("cluster", "admin.cluster:main", "show the status, id and brokers of a cluster", "ClusterTool"),
     Command(
         "metadata-quorum",
         "admin.metadata_quorum:main",
-        "who keeps the metadata, and how far others have read it",
+        "show the controller and how far brokers have read the metadata",
         "MetadataQuorumCommand",
     ),
-    Command("broker-api-versions", "admin.api_versions:main", "what brokers serve", "BrokerApiVersionsCommand"),
+    Command(
+        "broker-api-versions",
+        "admin.api_versions:main",
+        "show the APIs that brokers support",
+        "BrokerApiVersionsCommand",
+    ),
     Command("run-class", "run_class:main", "run a command by its Java class name"),
     Command(
         "config-samples",
         "config_samples:main",
-        "write sample files: server, zookeeper, producer, consumer, log",
+        "write sample configuration files",
         script=None,
     ),
     Command(
@@ -92,7 +99,7 @@ COMMANDS = (
     Command(
         "zookeeper-server-stop",
         f"{_ZOOKEEPER}:stop_main",
-        "stop the ZooKeeper servers that were started here",
+        "stop the ZooKeeper servers on this machine",
         script="zookeeper-server-stop",
     ),
     Command(
@@ -102,7 +109,7 @@ COMMANDS = (
         "ZooKeeperMain",
         script="zookeeper-shell",
     ),
-    Command("zkServer", f"{_ZOOKEEPER}:zk_server_main", "start, stop, status of a ZooKeeper server", script="zkServer"),
+    Command("zkServer", f"{_ZOOKEEPER}:zk_server_main", "start, stop or check a ZooKeeper server", script="zkServer"),
 )
 
 BY_NAME = {command.name: command for command in COMMANDS}
@@ -116,8 +123,8 @@ class Missing(NamedTuple):
     java_classes: tuple[str, ...] = ()
 
 
-_CONNECT = "run Kafka Connect of Apache Kafka against this broker, or read and write topics from Spark (docs/spark.md)"
-_STREAMS = "Kafka Streams keeps its state on the client's side: use the tool of its own release against this broker"
+_CONNECT = "run Kafka Connect of Apache Kafka against this broker, or use Spark (docs/spark.md)"
+_STREAMS = "Kafka Streams keeps its state in the client: use the tool of its own release with this broker"
 _METRICS = "brokers export Prometheus metrics: set moldau.metrics.port (docs/monitoring.md)"
 _MIRROR_MAKER = "run MirrorMaker 2 of Apache Kafka against this broker"
 _PERF = "use kafka-producer-perf-test and kafka-consumer-perf-test"
@@ -134,7 +141,7 @@ MISSING = {
     "kafka-delegation-tokens": Missing("the broker has no authentication", ("DelegationTokenCommand",)),
     "kafka-e2e-latency": Missing(_PERF, ("EndToEndLatency",)),
     "kafka-features": Missing(
-        "a cluster has the features of its release; kafka-broker-api-versions lists the APIs", ("FeatureCommand",)
+        "features are fixed by the release; kafka-broker-api-versions lists the APIs", ("FeatureCommand",)
     ),
     "kafka-jmx": Missing(_METRICS, ("JmxTool",)),
     "kafka-metadata-shell": Missing(
@@ -152,14 +159,14 @@ MISSING = {
         "use kafka-topics --describe --under-replicated-partitions", ("ReplicaVerificationTool",)
     ),
     "kafka-simple-consumer-shell": Missing(_AT_OFFSET, ("SimpleConsumerShell",)),
-    "kafka-storage": Missing("folders need no formatting: start the broker", ("StorageTool",)),
+    "kafka-storage": Missing("log directories need no formatting: start the broker", ("StorageTool",)),
     "kafka-streams-application-reset": Missing(_STREAMS, ("StreamsResetter",)),
-    "kafka-streams-groups": Missing("there are no streams groups (KIP-1071)", ("StreamsGroupCommand",)),
+    "kafka-streams-groups": Missing("streams groups (KIP-1071) are not supported", ("StreamsGroupCommand",)),
     "kafka-verifiable-consumer": Missing(_PERF, ("VerifiableConsumer",)),
     "kafka-verifiable-producer": Missing(_PERF, ("VerifiableProducer",)),
     "kafka-verifiable-share-consumer": Missing(_PERF, ("VerifiableShareConsumer",)),
     "trogdor": Missing(_PERF, ("Trogdor",)),
-    "zookeeper-security-migration": Missing("nodes in ZooKeeper have no ACLs here", ("ZkSecurityMigrator",)),
+    "zookeeper-security-migration": Missing("ACLs in ZooKeeper are not supported", ("ZkSecurityMigrator",)),
     "zkCli": Missing("use zookeeper-shell localhost:2181"),
 }
 _MISSING_CLASSES = {
@@ -168,8 +175,8 @@ _MISSING_CLASSES = {
     "ImportZkOffsets": _ZK_OFFSETS,
     "UpdateOffsetsInZK": _ZK_OFFSETS,
     "VerifyConsumerRebalance": "use kafka-consumer-groups --describe --group G --members",
-    "StateChangeLogMerger": "brokers log changes of leaders and in-sync sets themselves",
-    "KafkaMigrationTool": "start the broker on a copy of the data folder: a folder of Apache Kafka can move in",
+    "StateChangeLogMerger": "the controller logs changes of leaders and in-sync replicas",
+    "KafkaMigrationTool": "start the broker on a copy of the data directory of Apache Kafka",
     "SimpleConsumerPerformance": _PERF,
     "TestEndToEndLatency": _PERF,
 }

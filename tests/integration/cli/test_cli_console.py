@@ -186,7 +186,7 @@ def test_a_record_without_the_key_its_topic_needs_is_told_so(commands: Commands,
     topic = new_topic("--config", "cleanup.policy=compact")
     result = commands("console-producer", "--topic", topic, stdin="nokey\n")
     assert result.code == 1
-    assert "cleanup.policy=compact takes only records with a key" in result.err
+    assert "cleanup.policy=compact requires records with a key" in result.err
 
 
 def test_a_bad_topic_name_is_refused_before_anything_is_sent(commands: Commands) -> None:

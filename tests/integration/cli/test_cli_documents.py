@@ -85,7 +85,7 @@ def test_a_zookeeper_in_the_foreground_is_found_and_stopped(tmp_path: Path, envi
         assert "Mode: standalone" in zk_server("status", str(file)).stdout
         second = zk_server("start", str(file))
         assert second.returncode == 2
-        assert "a ZooKeeper already answers at clientPort=" in second.stderr
+        assert "a ZooKeeper is already running on clientPort=" in second.stderr
         assert f"(process {server.pid})" in zk_server("stop").stdout
         assert server.wait(20) in (128 + signal.SIGTERM, -signal.SIGTERM)
         assert zk_server("stop").returncode == 1

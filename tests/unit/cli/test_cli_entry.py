@@ -145,7 +145,7 @@ def test_a_command_that_is_not_here_is_answered_with_what_to_use(
 ) -> None:
     assert call([given, "--list"]) == 2
     error = capsys.readouterr().err
-    assert "Moldau does not have this command: " in error
+    assert "Moldau does not have this command; " in error
     assert error.count("\n") == 1
 
 

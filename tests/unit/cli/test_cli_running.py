@@ -90,4 +90,4 @@ def test_a_failed_command_names_brokers_that_run_not_those_that_should() -> None
         fcntl.flock(file, fcntl.LOCK_EX)
         with running.registered({"node.id": 2, "listeners": ["PLAINTEXT://127.0.0.1:19093"]}):
             hint = _where_brokers_are(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker"))
-    assert hint == ". On this machine brokers listen on 127.0.0.1:19093"
+    assert hint == ". Brokers on this machine listen on 127.0.0.1:19093"

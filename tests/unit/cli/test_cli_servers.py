@@ -107,7 +107,7 @@ def test_a_log_folder_that_cannot_be_made_is_one_line(
     assert broker.start_main(["-daemon"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"moldau: cannot write the log {tmp_path}/file/server.log: ")
-    assert error.endswith("set LOG_DIR to a folder for it\n")
+    assert error.endswith("set LOG_DIR to another directory\n")
     assert error.count("\n") == 1
 
 

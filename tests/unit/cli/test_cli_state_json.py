@@ -111,7 +111,7 @@ def test_what_is_no_record_of_the_topic_is_an_error_with_its_offset() -> None:
 
 
 def test_unknown_formatters_are_refused_with_a_list_of_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="there are default, logging, noop, offsets"):
+    with pytest.raises(ConfigError, match="use one of default, logging, noop, offsets"):
         build_formatter("com.example.MyFormatter", {})
 
 

@@ -16,7 +16,7 @@ _EXAMPLE = "{prog} --bootstrap-server localhost:9092"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-broker-api-versions") -> int:
-    parser = CommandParser(prog, "Show which requests and versions each broker serves.", _EXAMPLE)
+    parser = CommandParser(prog, "Show the requests and versions that each broker supports.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
     parser.add_json()

@@ -30,8 +30,8 @@ _EXAMPLE = """\
 {prog} cluster-id --bootstrap-server localhost:9092
 {prog} unregister --bootstrap-server localhost:9092 --id 3
 
-Exit codes of status: 0 healthy, 1 nobody answers, 2 wrong usage, 3 degraded: a broker is fenced or missing, or a
-partition has no leader, replicas out of sync, or fewer in sync than min.insync.replicas."""
+Exit codes of status: 0 healthy, 1 no broker responds, 2 wrong usage, 3 degraded: a broker is fenced or missing, or a
+partition is offline, under-replicated or below min.insync.replicas."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-cluster") -> int:
@@ -51,13 +51,15 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-cluster") -> int:
 
 
 def _parser(prog: str) -> CommandParser:
-    parser = CommandParser(prog, "Look after the cluster as a whole.", _EXAMPLE)
+    parser = CommandParser(
+        prog, "Show the status of a cluster, its id and its brokers, or unregister a broker.", _EXAMPLE
+    )
     parser.add_argument("command", nargs="?", choices=list(_COMMANDS), help="what to do")
     parser.add_connection(old_name="-b")
     parser.add_command_config()
     parser.add_argument("-c", "--config", dest="command_config", help=argparse.SUPPRESS)
     parser.add_argument("-i", "--id", type=int, metavar="N", help="the broker to unregister")
-    parser.add_flag("--include-fenced-brokers", "list the endpoints of brokers too that are registered but not alive")
+    parser.add_flag("--include-fenced-brokers", "also list brokers that are registered but fenced")
     parser.add_json()
     return parser
 
@@ -238,7 +240,7 @@ def _print_status(status: Status) -> None:
     _print_partitions("Offline partitions", status.offline, "31")
     _print_partitions("Under-min-ISR partitions", status.under_min_isr, "31")
     _print_partitions("Under-replicated partitions", status.under_replicated, "33")
-    _print_partitions("Reassignments under way", sorted(status.reassignments), "33")
+    _print_partitions("Reassignments in progress", sorted(status.reassignments), "33")
 
 
 def _broker_cells(status: Status, member: Member) -> tuple[object, ...]:

@@ -57,13 +57,13 @@ def _parser(prog: str) -> CommandParser:
     parser.add_command_config()
     parser.add_flag("--describe", "show the configuration")
     parser.add_flag("--alter", "change the configuration")
-    parser.add_flag("--all", "describe every key, not only those set on the entity")
+    parser.add_flag("--all", "describe all keys, not only those set on the entity")
     parser.add_argument(
         "--entity-type",
         metavar="TYPE",
         action="append",
         default=[],
-        help=f"what to look at: {', '.join(_TYPES)}",
+        help=f"the entity type: {', '.join(_TYPES)}",
     )
     parser.add_argument(
         "--entity-name", metavar="NAME", dest="entity_names", action="append", help="topic name, broker id or group id"
@@ -73,14 +73,14 @@ def _parser(prog: str) -> CommandParser:
         dest="entity_names",
         action="append_const",
         const="",
-        help="the default of all brokers, in place of a name",
+        help="the default for all brokers, instead of a name",
     )
     parser.add_argument("--topic", metavar="NAME", help="short for --entity-type topics --entity-name NAME")
     parser.add_argument("--broker", metavar="ID", help="short for --entity-type brokers --entity-name ID")
     parser.add_argument("--group", metavar="ID", help="short for --entity-type groups --entity-name ID")
     parser.add_flag("--broker-defaults", "short for --entity-type brokers --entity-default")
     parser.add_argument(
-        "--add-config", metavar="K1=V1,K2=[V1,V2]", help="keys to set; [] around values that hold commas"
+        "--add-config", metavar="K1=V1,K2=[V1,V2]", help="keys to set; put [] around values that contain commas"
     )
     parser.add_argument("--add-config-file", metavar="FILE", help="properties file with the keys to set")
     parser.add_argument("--delete-config", metavar="K1,K2", action="append", default=[], help="keys to unset")
@@ -107,7 +107,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> tuple[str, str | 
         if args.add_config and args.add_config_file:
             parser.error("Only one of --add-config or --add-config-file must be specified")
         if not changes:
-            parser.error("At least one of --add-config, --add-config-file, or --delete-config is needed")
+            parser.error("At least one of --add-config, --add-config-file, or --delete-config is required")
     return entity_type, name
 
 
@@ -126,7 +126,7 @@ def _entity(parser: CommandParser, args: argparse.Namespace) -> tuple[str, str |
         parser.error("Exactly one entity type and at most one entity name must be specified")
     kind, name = given[0] if given else (args.entity_type[0], names[0] if names else None)
     if kind in _LATER_TYPES:
-        parser.error(f"Entity type {kind} is not supported yet; {', '.join(_TYPES)} are")
+        parser.error(f"Entity type {kind} is not supported yet; use one of {', '.join(_TYPES)}")
     if kind not in _TYPES:
         parser.error(f"Invalid entity type {kind}, the entity type must be one of {', '.join(_TYPES)}")
     return kind, name

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-delete-records") 
     parser = CommandParser(prog, "Delete the records before an offset; -1 deletes all of them.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
-    parser.add_argument("--offset-json-file", metavar="FILE", help="the offset of each partition, in JSON")
+    parser.add_argument("--offset-json-file", metavar="FILE", help="JSON file with the offset of each partition")
     parser.add_json()
     args = parser.parse_args(argv)
     parser.require_connection(args)
@@ -57,7 +57,7 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
     version = document.get("version", 1) if isinstance(document, dict) else 1
     if version != 1:
-        raise ConfigError(f"{path}: version {version} is not supported; 1 is")
+        raise ConfigError(f"{path}: version {version} is not supported; use 1")
     offsets: dict[TopicPartition, int] = {}
     try:
         for entry in document["partitions"]:

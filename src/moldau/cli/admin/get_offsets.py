@@ -50,15 +50,15 @@ PartitionFilter = Callable[[str, int], bool]
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-get-offsets") -> int:
-    parser = CommandParser(prog, "Print offsets of partitions, as topic:partition:offset.", _EXAMPLE)
+    parser = CommandParser(prog, "Print the offsets of partitions as topic:partition:offset.", _EXAMPLE)
     parser.add_connection(old_name="--broker-list")
     parser.add_command_config()
-    parser.add_argument("--topic", metavar="REGEX", help="topics to look at (default: all)")
-    parser.add_argument("--partitions", metavar="0,1,…", help="partitions to look at (default: all)")
+    parser.add_argument("--topic", metavar="REGEX", help="topics to show (default: all)")
+    parser.add_argument("--partitions", metavar="0,1,…", help="partitions to show (default: all)")
     parser.add_argument(
         "--topic-partitions",
         metavar="RULES",
-        help="topic:partition rules in one list: topic1:1,topic2:0-3,topic3,topic4:5-,topic5:-3",
+        help="list of topics and partitions, for example topic1:1,topic2:0-3,topic3,topic4:5-,topic5:-3",
     )
     parser.add_argument(
         "--time",
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-get-offsets") -> 
         default="latest",
         help="milliseconds since 1970, or latest (-1), earliest (-2), max-timestamp (-3); default: latest",
     )
-    parser.add_flag("--exclude-internal-topics", "leave out Kafka's own topics")
+    parser.add_flag("--exclude-internal-topics", "exclude internal topics")
     parser.add_json()
     args = parser.parse_args(argv)
     parser.require_connection(args)
@@ -121,7 +121,7 @@ def parse_time(text: str) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(
-            f"Malformed time argument {text}: give -1 or latest, -2 or earliest, -3 or max-timestamp, "
+            f"Malformed time argument {text}: use -1 or latest, -2 or earliest, -3 or max-timestamp, "
             "or milliseconds since 1970"
         ) from None
 

@@ -22,17 +22,19 @@ _EXAMPLE = """\
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-leader-election") -> int:
     parser = CommandParser(
         prog,
-        "Elect the preferred leaders of partitions; or, where no replica in sync is left, any that is alive\n"
-        "(unclean), which loses what only the others had.",
+        "Elect the preferred leaders of partitions. With --election-type unclean, elect any replica that is alive "
+        "if\nno in-sync replica is left; records that only the other replicas have are lost.",
         _EXAMPLE,
     )
     parser.add_connection()
     parser.add_command_config()
     parser.add_argument("--admin.config", dest="command_config", help=argparse.SUPPRESS)
-    parser.add_argument("--election-type", type=str.lower, choices=["preferred", "unclean"], help="which to elect")
+    parser.add_argument(
+        "--election-type", type=str.lower, choices=["preferred", "unclean"], help="the type of election"
+    )
     parser.add_argument("--topic", metavar="NAME", help="the topic of one partition")
     parser.add_argument("--partition", metavar="N", type=int, help="that partition")
-    parser.add_flag("--all-topic-partitions", "every partition that needs it")
+    parser.add_flag("--all-topic-partitions", "all partitions that need an election")
     parser.add_argument(
         "--path-to-json-file", metavar="FILE", help='{"partitions": [{"topic": "orders", "partition": 0}]}'
     )

@@ -18,13 +18,13 @@ _EXAMPLE = "{prog} --bootstrap-server localhost:9092 --describe --topic-list ord
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-log-dirs") -> int:
-    parser = CommandParser(prog, "Show the log directories of brokers, in JSON.", _EXAMPLE)
+    parser = CommandParser(prog, "Show the log directories of brokers as JSON.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
     parser.add_flag("--describe", "describe the log directories")
     parser.add_argument("--topic-list", metavar="T1,T2", default="", help="only these topics (default: all)")
     parser.add_argument("--broker-list", metavar="0,1", default="", help="only these brokers (default: all)")
-    parser.add_flag("--json", "the JSON alone, without Kafka's two lines before it")
+    parser.add_flag("--json", "print only the JSON, without the two lines before it")
     args = parser.parse_args(argv)
     parser.require_connection(args)
     if not args.describe:
@@ -61,7 +61,7 @@ def _brokers(cluster: Cluster, text: str) -> list[int]:
     try:
         wanted = sorted({int(number) for number in text.split(",") if number})
     except ValueError:
-        raise ConfigError(f"--broker-list {text}: expected broker ids, like 0,1,2") from None
+        raise ConfigError(f"--broker-list {text}: expected broker ids, for example 0,1,2") from None
     missing = [broker for broker in wanted if broker not in existing]
     if missing:
         raise KafkaError(

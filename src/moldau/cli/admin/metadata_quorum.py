@@ -24,13 +24,13 @@ _HEADERS = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-metadata-quorum") -> int:
-    parser = CommandParser(prog, "Describe who keeps the metadata.", _EXAMPLE)
+    parser = CommandParser(prog, "Describe the controller and how far each broker has read the metadata.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
-    parser.add_argument("command", nargs="?", metavar="describe", choices=["describe"], help="the only sub-command")
+    parser.add_argument("command", nargs="?", metavar="describe", choices=["describe"], help="the only subcommand")
     parser.add_flag("--status", "a summary")
-    parser.add_flag("--replication", "every replica, and how far it is")
-    parser.add_flag("--human-readable", "with --replication: times as milliseconds ago")
+    parser.add_flag("--replication", "show each replica and its lag")
+    parser.add_flag("--human-readable", "with --replication: show times as milliseconds ago")
     args = parser.parse_args(argv)
     parser.require_connection(args)
     if args.command is None:

@@ -88,23 +88,37 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Move replicas of partitions between brokers.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
-    parser.add_flag("--generate", "propose where the partitions of topics could go; nothing is moved")
+    parser.add_flag("--generate", "propose a reassignment for the partitions of topics, without executing it")
     parser.add_flag("--execute", "start moving")
-    parser.add_flag("--verify", "tell how far it is; when it is done, take off the throttle")
-    parser.add_flag("--cancel", "stop moving, and go back to the replicas there were")
-    parser.add_flag("--list", "list what is being moved")
-    parser.add_argument("--reassignment-json-file", metavar="FILE", help="partitions and the replicas they shall have")
-    parser.add_argument("--topics-to-move-json-file", metavar="FILE", help="topics to propose for")
-    parser.add_argument("--broker-list", metavar="1,2,3", help="brokers to propose")
-    parser.add_flag("--disable-rack-aware", "propose without looking at racks")
-    parser.add_argument("--throttle", metavar="BYTES/S", type=int, help="limit of what moves between brokers")
+    parser.add_flag("--verify", "show the progress; when it is complete, remove the throttle")
+    parser.add_flag("--cancel", "cancel the reassignment and restore the original replicas")
+    parser.add_flag("--list", "list the reassignments in progress")
     parser.add_argument(
-        "--replica-alter-log-dirs-throttle", metavar="BYTES/S", type=int, help="the same between log directories"
+        "--reassignment-json-file", metavar="FILE", help="JSON file with the partitions and their new replicas"
     )
-    parser.add_argument("--timeout", metavar="MS", type=int, help="how long to try log directories (default: 10000)")
-    parser.add_flag("--additional", "though something is being moved already; also changes its throttle")
-    parser.add_flag("--preserve-throttles", "leave the throttles as they are")
-    parser.add_flag("--disallow-replication-factor-change", "refuse another number of replicas than there is")
+    parser.add_argument(
+        "--topics-to-move-json-file", metavar="FILE", help="JSON file with the topics to propose a reassignment for"
+    )
+    parser.add_argument("--broker-list", metavar="1,2,3", help="brokers that may get replicas")
+    parser.add_flag("--disable-rack-aware", "ignore racks in the proposal")
+    parser.add_argument(
+        "--throttle", metavar="BYTES/S", type=int, help="limit on the bytes per second that move between brokers"
+    )
+    parser.add_argument(
+        "--replica-alter-log-dirs-throttle",
+        metavar="BYTES/S",
+        type=int,
+        help="limit on the bytes per second that move between log directories",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="MS",
+        type=int,
+        help="how long to wait for moves between log directories to start (default: 10000)",
+    )
+    parser.add_flag("--additional", "add to a reassignment in progress, or change its throttle")
+    parser.add_flag("--preserve-throttles", "do not change the throttles")
+    parser.add_flag("--disallow-replication-factor-change", "reject changes of the replication factor")
     return parser
 
 

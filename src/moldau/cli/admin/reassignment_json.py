@@ -89,7 +89,7 @@ def parse_broker_list(text: str) -> list[int]:
     try:
         brokers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--broker-list {text}: expected broker ids, like 0,1,2") from None
+        raise ConfigError(f"--broker-list {text}: expected broker ids, for example 0,1,2") from None
     if _duplicates(brokers):
         raise ConfigError(f"Broker list contains duplicate entries: {_duplicates(brokers)}")
     return brokers

@@ -68,31 +68,37 @@ def _parser(prog: str) -> CommandParser:
     parser.add_flag("--create", "create a topic")
     parser.add_flag("--list", "list topics")
     parser.add_flag("--describe", "show partitions, replicas and configuration")
-    parser.add_flag("--alter", "raise the number of partitions")
+    parser.add_flag("--alter", "increase the number of partitions")
     parser.add_flag("--delete", "delete topics")
-    parser.add_argument("--topic", metavar="NAME", help="the topic; with --create a name, else a regex")
+    parser.add_argument(
+        "--topic", metavar="NAME", help="the topic; with --create a name, otherwise a regular expression"
+    )
     parser.add_argument("--topic-id", metavar="ID", help="the topic's id, with --describe")
     parser.add_argument(
         "--config", metavar="KEY=VALUE", action="append", default=[], help="configuration of the new topic"
     )
     parser.add_argument("--delete-config", metavar="KEY", action="append", help=argparse.SUPPRESS)
-    parser.add_argument("--partitions", metavar="N", type=int, help="partitions (default: broker's)")
+    parser.add_argument("--partitions", metavar="N", type=int, help="number of partitions (default: the broker's)")
     parser.add_argument(
-        "--replication-factor", metavar="N", type=int, help="replicas of each partition (default: broker's)"
+        "--replication-factor", metavar="N", type=int, help="replication factor (default: the broker's)"
     )
     parser.add_argument(
         "--replica-assignment",
         metavar="ID:ID,ID:ID",
-        help="brokers of each partition, in place of a number of partitions and replicas",
+        help="the brokers of each partition, instead of --partitions and --replication-factor",
     )
-    parser.add_flag("--under-replicated-partitions", "describe only partitions with replicas out of sync")
-    parser.add_flag("--unavailable-partitions", "describe only partitions without a live leader")
-    parser.add_flag("--under-min-isr-partitions", "describe only partitions below min.insync.replicas")
-    parser.add_flag("--at-min-isr-partitions", "describe only partitions at min.insync.replicas exactly")
-    parser.add_flag("--topics-with-overrides", "describe only topics with a configuration of their own")
-    parser.add_flag("--if-exists", "no error when the topic does not exist")
-    parser.add_flag("--if-not-exists", "no error when the topic exists already")
-    parser.add_flag("--exclude-internal", "leave out Kafka's own topics")
+    parser.add_flag("--under-replicated-partitions", "describe only under-replicated partitions")
+    parser.add_flag("--unavailable-partitions", "describe only partitions without a leader")
+    parser.add_flag(
+        "--under-min-isr-partitions", "describe only partitions with fewer in-sync replicas than min.insync.replicas"
+    )
+    parser.add_flag(
+        "--at-min-isr-partitions", "describe only partitions with exactly min.insync.replicas in-sync replicas"
+    )
+    parser.add_flag("--topics-with-overrides", "describe only topics with configuration overrides")
+    parser.add_flag("--if-exists", "do nothing if the topic does not exist")
+    parser.add_flag("--if-not-exists", "do nothing if the topic already exists")
+    parser.add_flag("--exclude-internal", "exclude internal topics")
     parser.add_argument(
         "--partition-size-limit-per-response", metavar="N", type=int, default=2000, help=argparse.SUPPRESS
     )
@@ -111,7 +117,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
             parser.error("Option --config cannot be used with --alter: use kafka-configs")
         parser.require(args, "--partitions")
     if args.delete_config:
-        parser.error("Option --delete-config is gone since Kafka 4.0: use kafka-configs")
+        parser.error("Option --delete-config was removed in Kafka 4.0: use kafka-configs")
     if args.describe and args.if_exists and args.topic is None and args.topic_id is None:
         parser.error("--topic or --topic-id is required to describe a topic with --if-exists")
     parser.allow_with(args, "--config", "--create")
@@ -172,7 +178,7 @@ def parse_replica_assignment(text: str) -> dict[int, list[int]]:
         try:
             brokers = [int(broker) for broker in part.split(":")]
         except ValueError:
-            raise ConfigError(f"--replica-assignment {text}: '{part}' is no list of broker ids") from None
+            raise ConfigError(f"--replica-assignment {text}: '{part}' is not a list of broker ids") from None
         if len(set(brokers)) != len(brokers):
             raise ConfigError(f"Partition replica lists may not contain duplicate entries: {part}")
         if assignment and len(brokers) != len(assignment[0]):

@@ -74,19 +74,32 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "List, describe and delete consumer groups, reset and delete offsets.", _EXAMPLE)
     parser.add_flag("--list", "list consumer groups")
     parser.add_flag("--describe", "show offsets and lag, members, or the state")
-    parser.add_flag("--delete", "delete groups without members")
-    parser.add_flag("--reset-offsets", "set the offsets of groups without members; shows them without --execute")
-    parser.add_flag("--delete-offsets", "forget offsets of one group")
-    parser.add_argument("--validate-regex", metavar="REGEX", help="whether a subscription could have this regex")
+    parser.add_flag("--delete", "delete groups that have no members")
+    parser.add_flag(
+        "--reset-offsets",
+        "reset the offsets of groups that have no members; without --execute, only show the new offsets",
+    )
+    parser.add_flag("--delete-offsets", "delete offsets of a group")
+    parser.add_argument(
+        "--validate-regex", metavar="REGEX", help="check whether a regular expression is valid for a subscription"
+    )
     add_group_options(parser, "consumer")
     parser.add_argument(
-        "--type", metavar="TYPE,…", nargs="?", const="", help="with --list: show the types, or list only these"
+        "--type",
+        metavar="TYPE,…",
+        nargs="?",
+        const="",
+        help="with --list: show the types, or list only groups of these types",
     )
-    parser.add_flag("--to-current", "reset to the committed offset, or the latest where there is none")
+    parser.add_flag("--to-current", "reset to the committed offset, or to the latest if there is none")
     parser.add_argument("--to-offset", metavar="N", type=int, help="reset to this offset")
-    parser.add_argument("--by-duration", metavar="PnDTnHnMnS", help="reset to the first offset since so long ago")
-    parser.add_argument("--shift-by", metavar="N", type=int, help="reset to so many offsets on (or back: -N)")
-    parser.add_argument("--from-file", metavar="FILE", help="reset to the offsets in a CSV file, as --export writes it")
+    parser.add_argument(
+        "--by-duration", metavar="PnDTnHnMnS", help="reset to the first offset within this duration from now"
+    )
+    parser.add_argument(
+        "--shift-by", metavar="N", type=int, help="shift the current offset by N, which may be negative"
+    )
+    parser.add_argument("--from-file", metavar="FILE", help="reset to the offsets in a CSV file written by --export")
     parser.add_flag("--export", "with --reset-offsets: print the new offsets as CSV")
     return parser
 
@@ -349,7 +362,9 @@ def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     if not args.dry_run and not args.execute:
-        warn("WARN: No action will be performed as the --execute option is missing (--dry-run says that it is meant).")
+        warn(
+            "WARN: No action will be performed as the --execute option is missing. Use --dry-run to hide this warning."
+        )
     plan: dict[str, Offsets] = {}
     failed = False
     names = _selected(cluster, args)

@@ -22,38 +22,34 @@ _TIMEOUT_MS = 30_000
 def add_group_options(parser: CommandParser, kind: str) -> None:
     parser.add_connection()
     parser.add_command_config()
-    parser.add_argument(
-        "--group", metavar="ID", action="append", default=[], help=f"the {kind} group; may be given several times"
-    )
+    parser.add_argument("--group", metavar="ID", action="append", default=[], help=f"the {kind} group; repeatable")
     parser.add_flag("--all-groups", f"all {kind} groups")
     parser.add_argument(
         "--topic",
         metavar="TOPIC[:0,1,…]",
         action="append",
         default=[],
-        help="the topic, or some partitions of it; may be given several times",
+        help="the topic, or some of its partitions; repeatable",
     )
-    parser.add_flag("--all-topics", "with --reset-offsets: all topics the group has offsets of")
-    parser.add_flag("--members", "with --describe: the members")
-    parser.add_flag("--offsets", "with --describe: the offsets (the default)")
+    parser.add_flag("--all-topics", "with --reset-offsets: all topics for which the group has offsets")
+    parser.add_flag("--members", "with --describe: show the members")
+    parser.add_flag("--offsets", "with --describe: show the offsets (default)")
     parser.add_argument(
         "--state",
         metavar="STATE,…",
         nargs="?",
         const="",
-        help="with --describe: the state; with --list: show the states, or list only groups in these",
+        help="with --describe: show the state; with --list: show the states, or list only groups in these states",
     )
-    parser.add_flag("--verbose", "with --describe: more columns")
-    parser.add_flag("--dry-run", "with --reset-offsets: only show the new offsets")
-    parser.add_flag("--execute", "with --reset-offsets: set them")
+    parser.add_flag("--verbose", "with --describe: show more columns")
+    parser.add_flag("--dry-run", "with --reset-offsets: show the new offsets without setting them")
+    parser.add_flag("--execute", "with --reset-offsets: set the new offsets")
     parser.add_flag("--to-earliest", "reset to the earliest offset")
     parser.add_flag("--to-latest", "reset to the latest offset")
     parser.add_argument(
         "--to-datetime", metavar="TIME", help="reset to the first offset since YYYY-MM-DDThh:mm:ss.sss (UTC)"
     )
-    parser.add_argument(
-        "--timeout", metavar="MS", type=int, default=_TIMEOUT_MS, help="how long to wait for a coordinator"
-    )
+    parser.add_argument("--timeout", metavar="MS", type=int, default=_TIMEOUT_MS, help="timeout in milliseconds")
     parser.add_json()
 
 

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-groups") -> int:
     parser.add_flag("--list", "list the groups")
     parser.add_argument("--group-type", metavar="TYPE", help=f"only groups of this type: {', '.join(_TYPES)}")
     parser.add_argument("--protocol", metavar="NAME", help="only groups of this protocol")
-    parser.add_flag("--consumer", "only consumer groups, classic and simple ones too")
+    parser.add_flag("--consumer", "only consumer groups, including classic and simple ones")
     parser.add_flag("--share", "only share groups")
     parser.add_flag("--streams", "only streams groups")
     parser.add_json()

@@ -36,7 +36,7 @@ def parse_datetime(text: str) -> int:
     """`2026-01-31T12:00:00.000` in milliseconds since 1970; UTC unless it names its own zone."""
     try:
         if "T" not in text:
-            raise ValueError("there is no 'T' between date and time")
+            raise ValueError("'T' is missing between date and time")
         moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(f"--to-datetime {text}: expected YYYY-MM-DDThh:mm:ss.sss ({error})") from None
@@ -47,7 +47,7 @@ def parse_duration(text: str) -> int:
     """`P1DT2H3M4.5S` in milliseconds, as Java's Duration reads it."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or not any(match.groups()[1:]):
-        raise ConfigError(f"--by-duration {text}: expected PnDTnHnMnS, like PT1H for an hour")
+        raise ConfigError(f"--by-duration {text}: expected PnDTnHnMnS, for example PT1H for an hour")
     sign, *parts = match.groups()
     seconds = sum(
         float(part.replace(",", ".")) * unit for part, unit in zip(parts, _UNITS_S, strict=True) if part is not None
@@ -92,7 +92,9 @@ def named_partitions(cluster: Cluster, arguments: Iterable[str]) -> list[TopicPa
         try:
             partitions += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
         except ValueError:
-            raise ConfigError(f"--topic {argument}: expected a topic and partitions, like orders:0,1,2") from None
+            raise ConfigError(
+                f"--topic {argument}: expected a topic and partitions, for example orders:0,1,2"
+            ) from None
     return partitions
 
 

@@ -51,9 +51,9 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "List, describe and delete share groups, reset and delete offsets.", _EXAMPLE)
     parser.add_flag("--list", "list share groups")
     parser.add_flag("--describe", "show start offsets and lag, members, or the state")
-    parser.add_flag("--delete", "delete groups without members")
-    parser.add_flag("--reset-offsets", "set the start offsets of a group without members")
-    parser.add_flag("--delete-offsets", "forget the offsets of a group in topics")
+    parser.add_flag("--delete", "delete groups that have no members")
+    parser.add_flag("--reset-offsets", "reset the start offsets of a group that has no members")
+    parser.add_flag("--delete-offsets", "delete the offsets of a group for topics")
     add_group_options(parser, "share")
     return parser
 

@@ -39,39 +39,49 @@ class _Subcommand(argparse.ArgumentParser):
 
 
 def _parser(prog: str) -> CommandParser:
-    parser = CommandParser(prog, "Look into transactions, and end those that hang.", _EXAMPLE)
+    parser = CommandParser(prog, "List and describe transactions, and abort hanging ones.", _EXAMPLE)
     parser.add_connection()
     parser.add_command_config()
     parser.add_json()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Subcommand)
     listing = commands.add_parser("list", help="list transactional ids and the state of their transactions")
-    listing.add_argument("--duration-filter", metavar="MS", type=int, default=-1, help="only those that run longer")
+    listing.add_argument(
+        "--duration-filter",
+        metavar="MS",
+        type=int,
+        default=-1,
+        help="only transactions that have been running longer than this",
+    )
     listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only these transactional ids")
 
-    describe = commands.add_parser("describe", help="the transaction of one transactional id")
+    describe = commands.add_parser("describe", help="describe the transaction of a transactional id")
     describe.add_argument("--transactional-id", metavar="ID", required=True, help="the transactional id")
 
-    producers = commands.add_parser("describe-producers", help="the producers that a partition remembers")
+    producers = commands.add_parser("describe-producers", help="describe the active producers of a partition")
     _add_partition(producers)
-    producers.add_argument("--broker-id", metavar="ID", type=int, help="ask this replica, not the leader")
+    producers.add_argument("--broker-id", metavar="ID", type=int, help="query this replica instead of the leader")
 
     abort = commands.add_parser("abort", help="abort a hanging transaction in a partition")
     _add_partition(abort)
-    abort.add_argument("--start-offset", metavar="OFFSET", type=int, help="where the transaction starts")
-    abort.add_argument("--producer-id", metavar="ID", type=int, help="for brokers before Kafka 3.0, with …")
-    abort.add_argument("--producer-epoch", metavar="EPOCH", type=int, help="… the producer's epoch …")
-    abort.add_argument("--coordinator-epoch", metavar="EPOCH", type=int, help="… and the coordinator's")
+    abort.add_argument("--start-offset", metavar="OFFSET", type=int, help="the offset at which the transaction starts")
+    abort.add_argument(
+        "--producer-id", metavar="ID", type=int, help="for brokers older than Kafka 3.0: the producer id"
+    )
+    abort.add_argument("--producer-epoch", metavar="EPOCH", type=int, help="with --producer-id: the producer epoch")
+    abort.add_argument(
+        "--coordinator-epoch", metavar="EPOCH", type=int, help="with --producer-id: the coordinator epoch"
+    )
 
-    hanging = commands.add_parser("find-hanging", help="find transactions of which no coordinator knows")
-    hanging.add_argument("--broker-id", metavar="ID", type=int, help="look at this broker's partitions")
-    hanging.add_argument("--topic", metavar="NAME", help="look at this topic only")
-    hanging.add_argument("--partition", metavar="N", type=int, help="look at this partition of the topic only")
+    hanging = commands.add_parser("find-hanging", help="find transactions that no coordinator knows")
+    hanging.add_argument("--broker-id", metavar="ID", type=int, help="search the partitions of this broker")
+    hanging.add_argument("--topic", metavar="NAME", help="search only this topic")
+    hanging.add_argument("--partition", metavar="N", type=int, help="search only this partition of the topic")
     hanging.add_argument(
         "--max-transaction-timeout",
         metavar="MIN",
         type=int,
         default=15,
-        help="leave out what is younger than so many minutes (default: 15)",
+        help="ignore transactions younger than this many minutes (default: 15)",
     )
 
     force = commands.add_parser("forceTerminateTransaction", help="abort the open transaction of a transactional id")
@@ -166,7 +176,7 @@ def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
             "or with --producer-id, --producer-epoch, and --coordinator-epoch (for older brokers)"
         )
     elif args.producer_epoch is None or args.coordinator_epoch is None:
-        raise ConfigError("--producer-id needs --producer-epoch and --coordinator-epoch beside it")
+        raise ConfigError("--producer-id requires --producer-epoch and --coordinator-epoch")
     else:
         ids = args.producer_id, args.producer_epoch, args.coordinator_epoch
     producer_id, producer_epoch, coordinator_epoch = ids

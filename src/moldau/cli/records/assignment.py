@@ -59,7 +59,7 @@ class Subscription:
             if known:
                 consumer.commit(offsets=known, asynchronous=False)
         except KafkaException as error:
-            warn(f"WARN where the group starts could not be committed: {error.args[0].str()}")
+            warn(f"WARN cannot commit the start offsets of the group: {error.args[0].str()}")
 
     def refresh(self, interruption: Interruption) -> None:
         """Call before every poll."""
@@ -69,8 +69,7 @@ class Subscription:
         # A member's id comes from its coordinator. Where no broker answers at all, that has been said already.
         if not self._consumer.memberid() and self._is_connected():
             warn(
-                "WARN no group coordinator was found: this broker has none, or none yet. Still looking; "
-                "without --group the topic can be read at once."
+                "WARN no group coordinator was found, still trying; without --group the topic can be read immediately."
             )
 
     def _is_connected(self) -> bool:

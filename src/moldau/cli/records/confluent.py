@@ -42,7 +42,7 @@ def client_config(props: Mapping[str, str], bootstrap_servers: str | None, clien
     config: dict[str, Any]
     config, ignored = to_librdkafka(props)
     for name in ignored:
-        warn(f"WARN property {name} has no effect here")
+        warn(f"WARN property {name} has no effect")
     if bootstrap_servers is not None:
         config["bootstrap.servers"] = bootstrap_servers
     config.setdefault("bootstrap.servers", default_servers())
@@ -136,7 +136,7 @@ def cluster_metadata(client: Any, topic: str | None, timeout_ms: int, interrupti
             if remaining <= 0:
                 raise KafkaError(
                     ErrorCode.BROKER_NOT_AVAILABLE,
-                    f"no broker answered within {timeout_ms} ms ({error.args[0].str()})",
+                    f"no broker responded within {timeout_ms} ms ({error.args[0].str()})",
                 ) from error
 
 

@@ -50,27 +50,27 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Print the records of topics.", _EXAMPLE)
     parser.add_connection()
     parser.add_argument("--topic", metavar="NAME", help="the topic to read")
-    parser.add_argument("--include", "--whitelist", metavar="REGEX", help="topics to read, in place of --topic")
-    parser.add_argument("--partition", metavar="N", type=int, help="read only this partition")
     parser.add_argument(
-        "--offset", metavar="WHERE", help="with --partition: earliest, latest (the default) or a number"
+        "--include", "--whitelist", metavar="REGEX", help="regular expression of the topics to read, instead of --topic"
     )
-    parser.add_flag("--from-beginning", "start with the earliest record, where the group has no offset yet")
-    parser.add_argument("--max-messages", metavar="N", type=int, help="stop after this many records")
-    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="stop when no record came for so long")
+    parser.add_argument("--partition", metavar="N", type=int, help="read only this partition")
+    parser.add_argument("--offset", metavar="WHERE", help="with --partition: earliest, latest (default) or an offset")
+    parser.add_flag("--from-beginning", "start at the earliest record if the group has no committed offset")
+    parser.add_argument("--max-messages", metavar="N", type=int, help="stop after this number of records")
+    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="stop if no record arrives within this time")
     parser.add_argument("--group", metavar="ID", help="read as a member of this consumer group")
     parser.add_argument(
         "--isolation-level",
         choices=("read_committed", "read_uncommitted"),
         default="read_uncommitted",
-        help="whether to leave out records of open and aborted transactions",
+        help="read_committed skips records of open and aborted transactions",
     )
     add_formatting(parser)
     add_properties(parser, "--consumer.config")
-    parser.add_flag("--skip-message-on-error", "go on after a record that cannot be printed")
+    parser.add_flag("--skip-message-on-error", "skip records that cannot be printed")
     for old in ("--enable-systest-events", "--new-consumer"):
         parser.add_argument(old, action="store_true", help=argparse.SUPPRESS)
-    parser.add_flag("--json", "print each record as one JSON object a line")
+    parser.add_flag("--json", "print each record as a JSON object on one line")
     return parser
 
 
@@ -82,15 +82,13 @@ def add_properties(parser: CommandParser, old_config: str) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="consumer property; wins over --command-config",
+        help="consumer property; takes precedence over --command-config",
     )
     parser.add_argument("--command-config", old_config, metavar="FILE", help="properties file for the consumer")
 
 
 def add_formatting(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--formatter", metavar="NAME", default="default", help="default, logging or noop (class names too)"
-    )
+    parser.add_argument("--formatter", metavar="NAME", default="default", help="default, logging, noop or a class name")
     parser.add_argument(
         "--formatter-property",
         "--property",
@@ -108,7 +106,7 @@ def add_formatting(parser: CommandParser) -> None:
 
 def _check(parser: CommandParser, args: argparse.Namespace) -> None:
     if (args.topic is None) == (args.include is None):
-        parser.error("Exactly one of --topic and --include is needed")
+        parser.error("Exactly one of --topic and --include is required")
     if args.partition is not None:
         if args.topic is None:
             parser.error("The topic is required when partition is specified")

@@ -44,23 +44,23 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-console-producer"
     parser.require(args, "--topic")
     parser.require_connection(args)
     if args.line_reader.rpartition(".")[2] != "LineMessageReader":
-        parser.error(f"no line reader {args.line_reader}: LineMessageReader is the one there is")
+        parser.error(f"unknown line reader {args.line_reader}: only LineMessageReader is supported")
     return run_client(prog, lambda: _produce(args))
 
 
 def _parser(prog: str) -> CommandParser:
-    parser = CommandParser(prog, "Send every line of standard input as a record.", _EXAMPLE)
+    parser = CommandParser(prog, "Send each line of standard input as a record.", _EXAMPLE)
     parser.add_connection(old_name="--broker-list")
-    parser.add_argument("--topic", metavar="NAME", help="where the records go")
-    parser.add_flag("--sync", "wait for each record's acknowledgement before reading on")
+    parser.add_argument("--topic", metavar="NAME", help="the topic to write to")
+    parser.add_flag("--sync", "wait for the acknowledgement of each record before sending the next")
     parser.add_argument(
         "--compression-codec",
         nargs="?",
         const="gzip",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
-        help="how to compress (default: none; gzip when the option stands alone)",
+        help="the compression codec (default: none; gzip if the option has no value)",
     )
-    parser.add_argument("--request-required-acks", "--acks", metavar="N", help="0, 1 or all (-1), the default")
+    parser.add_argument("--request-required-acks", "--acks", metavar="N", help="0, 1 or all (-1); default: all")
     parser.add_argument("--timeout", metavar="MS", type=int, help="linger.ms: how long a batch waits to fill")
     for name, text in (
         ("--batch-size", "batch.size in bytes"),
@@ -70,7 +70,7 @@ def _parser(prog: str) -> CommandParser:
         ("--retry-backoff-ms", "retry.backoff.ms"),
         ("--request-timeout-ms", "request.timeout.ms"),
         ("--metadata-expiry-ms", "metadata.max.age.ms"),
-        ("--max-block-ms", f"how long to wait for the topic's metadata (default: {_MAX_BLOCK_MS})"),
+        ("--max-block-ms", f"how long to wait for the topic's metadata, in milliseconds (default: {_MAX_BLOCK_MS})"),
         ("--socket-buffer-size", "send.buffer.bytes"),
     ):
         parser.add_argument(name, metavar="N", type=int, help=text)
@@ -91,12 +91,12 @@ def _parser(prog: str) -> CommandParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="producer property; wins over --command-config",
+        help="producer property; takes precedence over --command-config",
     )
     parser.add_argument(
         "--command-config", "--producer.config", metavar="FILE", help="properties file for the producer"
     )
-    parser.add_flag("--json", "print where each record went, one JSON object a line")
+    parser.add_flag("--json", "print the partition and offset of each record as a JSON object on one line")
     return parser
 
 
@@ -185,7 +185,7 @@ class Deliveries:
 
     def raise_if_failed(self) -> None:
         if self.failed:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "stopped after the first record that failed")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "stopped after the first failed record")
 
 
 def _hint(error: Any, key: bytes | None) -> str:
@@ -193,7 +193,7 @@ def _hint(error: Any, key: bytes | None) -> str:
     from confluent_kafka import KafkaError as Codes
 
     if error.code() == Codes.INVALID_RECORD and key is None:
-        return " (a topic with cleanup.policy=compact takes only records with a key: --reader-property parse.key=true)"
+        return " (cleanup.policy=compact requires records with a key: --reader-property parse.key=true)"
     return ""
 
 

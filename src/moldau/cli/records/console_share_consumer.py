@@ -50,15 +50,17 @@ def _parser(prog: str) -> CommandParser:
     parser.add_connection()
     parser.add_argument("--topic", metavar="NAME", help="the topic to read")
     parser.add_argument("--group", metavar="ID", help=f"the share group (default: {_GROUP})")
-    parser.add_argument("--max-messages", metavar="N", type=int, default=-1, help="stop after this many records")
-    parser.add_argument("--timeout-ms", metavar="MS", type=int, default=-1, help="stop when no record came for so long")
-    parser.add_flag("--reject", "reject the records: nobody gets them again")
-    parser.add_flag("--release", "release the records: somebody gets them again")
-    parser.add_flag("--reject-message-on-error", "reject a record that cannot be printed, and go on")
+    parser.add_argument("--max-messages", metavar="N", type=int, default=-1, help="stop after this number of records")
+    parser.add_argument(
+        "--timeout-ms", metavar="MS", type=int, default=-1, help="stop if no record arrives within this time"
+    )
+    parser.add_flag("--reject", "reject the records: they are not delivered again")
+    parser.add_flag("--release", "release the records: they are delivered again")
+    parser.add_flag("--reject-message-on-error", "reject records that cannot be printed")
     add_formatting(parser)
     add_properties(parser, "--consumer-config")
     parser.add_argument("--enable-systest-events", action="store_true", help=argparse.SUPPRESS)
-    parser.add_flag("--json", "print each record as one JSON object a line")
+    parser.add_flag("--json", "print each record as a JSON object on one line")
     return parser
 
 

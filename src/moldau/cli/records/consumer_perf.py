@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-consumer-perf-tes
     args = parser.parse_args(argv)
     parser.require_connection(args)
     if (args.topic is None) == (args.include is None):
-        parser.error("Exactly one of --topic and --include is needed")
+        parser.error("Exactly one of --topic and --include is required")
     parser.require(args, "--num-records")
     if args.reporting_interval <= 0:
         parser.error("--reporting-interval should be greater than zero")
@@ -56,12 +56,18 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Measure consuming.", _EXAMPLE)
     parser.add_connection(old_name="--broker-list")
     parser.add_argument("--topic", metavar="NAME", help="the topic to read")
-    parser.add_argument("--include", metavar="REGEX", help="topics to read, in place of --topic")
+    parser.add_argument(
+        "--include", metavar="REGEX", help="regular expression of the topics to read, instead of --topic"
+    )
     parser.add_argument("--num-records", "--messages", metavar="N", type=int, help="how many")
     parser.add_argument("--group", metavar="ID", help="read as a member of this consumer group")
-    parser.add_argument("--fetch-size", metavar="BYTES", type=int, default=_MB, help="most from one partition")
-    parser.add_argument("--socket-buffer-size", metavar="BYTES", type=int, default=2 * _MB, help="of the socket")
-    parser.add_flag("--from-latest", "start at the end where the group has no offset yet")
+    parser.add_argument(
+        "--fetch-size", metavar="BYTES", type=int, default=_MB, help="maximum bytes per partition and fetch"
+    )
+    parser.add_argument(
+        "--socket-buffer-size", metavar="BYTES", type=int, default=2 * _MB, help="socket receive buffer size in bytes"
+    )
+    parser.add_flag("--from-latest", "start at the end if the group has no committed offset")
     parser.add_argument(
         "--timeout",
         metavar="MS",
@@ -69,7 +75,7 @@ def _parser(prog: str) -> CommandParser:
         nargs="?",
         const=10_000,
         default=10_000,
-        help="between two records",
+        help="maximum time between two records",
     )
     parser.add_argument(
         "--command-property", metavar="KEY=VALUE", action="append", default=[], help="consumer property"
@@ -77,14 +83,18 @@ def _parser(prog: str) -> CommandParser:
     parser.add_argument(
         "--command-config", "--consumer.config", metavar="FILE", help="properties file for the consumer"
     )
-    parser.add_flag("--show-detailed-stats", "a line for every reporting interval, no summary")
-    parser.add_argument("--reporting-interval", metavar="MS", type=int, default=5000, help="between two lines")
-    parser.add_argument("--date-format", metavar="FORMAT", default="yyyy-MM-dd HH:mm:ss:SSS", help="of the times")
-    parser.add_flag("--hide-header", "leave out the line with the names of the columns")
+    parser.add_flag("--show-detailed-stats", "print a line for each reporting interval instead of a summary")
+    parser.add_argument(
+        "--reporting-interval", metavar="MS", type=int, default=5000, help="time between two lines of output"
+    )
+    parser.add_argument(
+        "--date-format", metavar="FORMAT", default="yyyy-MM-dd HH:mm:ss:SSS", help="date format of the output"
+    )
+    parser.add_flag("--hide-header", "omit the header line")
     for name in ("--threads", "--num-fetch-threads"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
-    parser.add_flag("--json", "only the summary, in JSON")
+    parser.add_flag("--json", "print only the summary, as JSON")
     return parser
 
 
@@ -114,7 +124,7 @@ def _measure(args: argparse.Namespace) -> int:
     }
     props.setdefault("isolation.level", "read_uncommitted")
     if args.print_metrics:
-        warn("WARN --print-metrics has no effect here")
+        warn("WARN --print-metrics is not supported and has no effect")
     if group is None:
         props["enable.auto.commit"] = "false"
     consumer = confluent.consumer(confluent.client_config(props, args.bootstrap_server, "perf-consumer-client"))

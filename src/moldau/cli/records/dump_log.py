@@ -48,13 +48,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-dump-log") -> int
 
 def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Print log segments, indexes, snapshots and checkpoints.", _EXAMPLE)
-    parser.add_argument("--files", metavar="FILE,…", help="what to print")
-    parser.add_flag("--print-data-log", "keys and values of the records too")
-    parser.add_flag("--deep-iteration", "each record, not only each batch")
+    parser.add_argument("--files", metavar="FILE,…", help="the files to print")
+    parser.add_flag("--print-data-log", "also print keys and values of the records")
+    parser.add_flag("--deep-iteration", "print each record, not only each batch")
     parser.add_flag("--verify-index-only", "check index entries against the log without printing them")
-    parser.add_flag("--index-sanity-check", "only the check that a broker makes on an index when it starts")
-    parser.add_flag("--skip-record-metadata", "only keys and values of the records")
-    parser.add_argument("--max-bytes", metavar="N", type=int, default=2**31 - 1, help="read only so far")
+    parser.add_flag("--index-sanity-check", "only run the check that a broker makes on its indexes at startup")
+    parser.add_flag("--skip-record-metadata", "print only keys and values of the records")
+    parser.add_argument("--max-bytes", metavar="N", type=int, default=2**31 - 1, help="read only this many bytes")
     parser.add_argument("--max-message-size", metavar="N", type=int, help=argparse.SUPPRESS)
     for name in ("--key-decoder-class", "--value-decoder-class"):
         parser.add_argument(
@@ -66,11 +66,11 @@ def _parser(prog: str) -> CommandParser:
         )
     for name, topic in _STATE_TOPICS.items():
         parser.add_argument(
-            name, dest="state_topic", action="store_const", const=topic, help=f"the records are those of {topic}"
+            name, dest="state_topic", action="store_const", const=topic, help=f"decode the records as those of {topic}"
         )
     for name in _LATER:
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
-    parser.add_flag("--json", "one JSON object a line")
+    parser.add_flag("--json", "print one JSON object per line")
     return parser
 
 
@@ -84,7 +84,7 @@ def _decoder(parser: CommandParser, name: str | None) -> Decoder | None:
     }
     short = "StringDecoder" if name is None else name.rpartition(".")[2]
     if short not in decoders:
-        parser.error(f"no decoder {name}; there are {', '.join(decoders)}")
+        parser.error(f"unknown decoder {name}; use one of {', '.join(decoders)}")
     return decoders[short]
 
 

@@ -76,7 +76,7 @@ def log_rows(path: Path, options: Options) -> Iterator[Row]:
     previous: int | None = None
     for position, header in iter_headers(data):
         if header.magic != MAGIC:
-            yield problem(f"magic {header.magic} at position {position}: the format before Kafka 0.11 is not read here")
+            yield problem(f"magic {header.magic} at position {position}: the format before Kafka 0.11 is not supported")
             return
         is_valid = _is_valid(data, position, header)
         yield Row("batch", _batch_fields(header, position, is_valid))
@@ -165,7 +165,7 @@ def _state_fields(record: Record, topic: str) -> dict[str, Any]:
     from moldau.cli.records.state_json import compact, reader
 
     if record.key is None:
-        raise CommandError(f"message at offset {record.offset} has no key: it is not of {topic}")
+        raise CommandError(f"message at offset {record.offset} has no key: it is not a record of {topic}")
     try:
         state = reader(topic)(record.key, record.value)
     except KafkaError as error:
@@ -326,5 +326,5 @@ def base_offset(path: Path) -> int:
     """Segment files are named after the first offset they may hold."""
     name = path.name.partition(".")[0]
     if not name.isdigit():
-        raise CommandError(f"{path} is not named after an offset, like 00000000000000000000{path.suffix}")
+        raise CommandError(f"{path} is not named after an offset, for example 00000000000000000000{path.suffix}")
     return int(name)

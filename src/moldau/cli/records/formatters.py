@@ -67,7 +67,7 @@ def build_formatter(class_name: str, props: Mapping[str, str]) -> Formatter:
     if short in _STATE_FORMATTERS:
         return StateFormatter(*_STATE_FORMATTERS[short])
     raise ConfigError(
-        f"no formatter {class_name}: there are {', '.join(('default', 'logging', 'noop', *_STATE_FORMATTERS))}"
+        f"unknown formatter {class_name}: use one of {', '.join(('default', 'logging', 'noop', *_STATE_FORMATTERS))}"
     )
 
 

@@ -37,16 +37,23 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-producer-perf-tes
 def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Measure producing.", _EXAMPLE)
     parser.add_connection(old_name="--broker-list")
-    parser.add_argument("--topic", metavar="NAME", help="where the records go")
+    parser.add_argument("--topic", metavar="NAME", help="the topic to write to")
     parser.add_argument("--num-records", metavar="N", type=int, help="how many")
     payload = parser.add_mutually_exclusive_group()
-    payload.add_argument("--record-size", metavar="BYTES", type=int, help="random letters of this length")
-    payload.add_argument("--payload-file", metavar="FILE", help="a random part of this file each time")
-    payload.add_argument("--payload-monotonic", action="store_true", help="the numbers 0, 1, 2, …")
-    parser.add_argument(
-        "--payload-delimiter", metavar="TEXT", default="\\n", help="between the parts of --payload-file"
+    payload.add_argument(
+        "--record-size", metavar="BYTES", type=int, help="size of the records in bytes; the content is random"
     )
-    parser.add_argument("--throughput", metavar="N", type=float, help="records a second, about; -1: no limit")
+    payload.add_argument("--payload-file", metavar="FILE", help="file with payloads, which are chosen at random")
+    payload.add_argument("--payload-monotonic", action="store_true", help="use the numbers 0, 1, 2, … as payloads")
+    parser.add_argument(
+        "--payload-delimiter",
+        metavar="TEXT",
+        default="\\n",
+        help="the delimiter between the payloads of --payload-file",
+    )
+    parser.add_argument(
+        "--throughput", metavar="N", type=float, help="target number of records per second; -1 means no limit"
+    )
     parser.add_argument(
         "--command-property",
         "--producer-props",
@@ -54,30 +61,32 @@ def _parser(prog: str) -> CommandParser:
         nargs="+",
         action="extend",
         default=[],
-        help="producer properties; win over --command-config",
+        help="producer properties; take precedence over --command-config",
     )
     parser.add_argument(
         "--command-config", "--producer.config", metavar="FILE", help="properties file for the producer"
     )
     parser.add_argument("--transactional-id", metavar="ID", help="produce in transactions under this id")
-    parser.add_argument("--transaction-duration-ms", metavar="MS", type=int, help="how long each may last")
+    parser.add_argument("--transaction-duration-ms", metavar="MS", type=int, help="maximum duration of a transaction")
     parser.add_argument(
         "--warmup-records",
         metavar="N",
         type=int,
         default=0,
-        help="leave the first ones out of a second summary",
+        help="number of first records to exclude from a second summary",
     )
-    parser.add_argument("--reporting-interval", metavar="MS", type=int, default=5000, help="between two lines")
+    parser.add_argument(
+        "--reporting-interval", metavar="MS", type=int, default=5000, help="time between two lines of output"
+    )
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
-    parser.add_flag("--json", "only the summary, in JSON")
+    parser.add_flag("--json", "print only the summary, as JSON")
     return parser
 
 
 def _check(parser: CommandParser, args: argparse.Namespace) -> None:
     parser.require(args, "--topic", "--num-records", "--throughput")
     if args.record_size is None and args.payload_file is None and not args.payload_monotonic:
-        parser.error("One of --record-size, --payload-file and --payload-monotonic is needed")
+        parser.error("One of --record-size, --payload-file and --payload-monotonic is required")
     for name in ("num_records", "record_size", "transaction_duration_ms", "reporting_interval"):
         value = getattr(args, name)
         if value is not None and value <= 0:
@@ -191,7 +200,7 @@ def _read_payloads(path: str, delimiter: str) -> list[bytes]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if not parts:
-        raise ConfigError(f"{path} holds no payloads")
+        raise ConfigError(f"{path} contains no payloads")
     return parts
 
 
@@ -202,7 +211,7 @@ def _measure(args: argparse.Namespace) -> int:
     if args.transactional_id or args.transaction_duration_ms:
         props["transactional.id"] = args.transactional_id or f"performance-producer-{random.getrandbits(64):x}"
     if args.print_metrics:
-        warn("WARN --print-metrics has no effect here")
+        warn("WARN --print-metrics is not supported and has no effect")
     config = confluent.client_config(props, args.bootstrap_server, "perf-producer-client")
     producer_id = ProducerIdWait()
     producer = confluent.producer(config | producer_id.config())

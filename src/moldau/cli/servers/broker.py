@@ -73,9 +73,9 @@ def start_main(argv: Sequence[str] | None = None) -> int:
 def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         "moldau start",
-        "Start a broker; without a file, on 127.0.0.1:9092 with its data in ./moldau-data.\n"
-        "With --brokers 3, three of them, on ports 9092 to 9094 with their data in ./moldau-cluster; one that\n"
-        "dies is started again, and all stop with this command, or by `moldau stop`.",
+        "Start a broker. Without a file it listens on 127.0.0.1:9092 and keeps its data in ./moldau-data.\nWith "
+        "--brokers 3, start a cluster of three on ports 9092 to 9094 with its data in ./moldau-cluster. A "
+        "broker\nthat dies is restarted; all of them stop with this command or with `moldau stop`.",
         _START_EXAMPLE,
     )
     parser.add_argument(
@@ -85,19 +85,19 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
         "--override", action="append", default=[], metavar="key=value", help="set a property; repeatable"
     )
     parser.add_argument("--port", type=int, help="short for --override listeners=PLAINTEXT://HOST:PORT")
-    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1); 0.0.0.0 is every network")
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1); 0.0.0.0 means all interfaces")
     parser.add_argument("--data-dir", type=Path, help="short for --override log.dirs=FOLDER")
     parser.add_argument(
-        "--brokers", type=int, metavar="N", help="a cluster of N brokers, with node ids and ports that count up"
+        "--brokers", type=int, metavar="N", help="start a cluster of N brokers with consecutive node ids and ports"
     )
     parser.add_argument(
-        "--node-id", type=int, metavar="N", help="start this broker of a running --brokers cluster again"
+        "--node-id", type=int, metavar="N", help="restart a stopped broker of a running --brokers cluster"
     )
     # How a supervisor starts its brokers: their lines name them, and they stop when their standard input ends.
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_daemon_flag()
     parser.add_argument(
-        "--log-config", type=Path, metavar="FILE", help="levels and format of the log, as in the sample log.properties"
+        "--log-config", type=Path, metavar="FILE", help="file with log levels and format, see the sample log.properties"
     )
     parser.add_argument("--log-format", choices=logs.FORMATS, help="default: text")
     parser.add_argument("--log-level", choices=logs.LEVELS, type=str.upper, help="default: INFO")
@@ -127,14 +127,17 @@ def _supervise(arguments: argparse.Namespace) -> int:
     }
     options = [part for option, value in logging_options.items() if value for part in (option, str(value))]
     if arguments.host is not None:
-        raise ConfigError("--host: the brokers of --brokers listen on 127.0.0.1; for a network use server.properties")
+        raise ConfigError(
+            "--host cannot be used with --brokers, which listens on 127.0.0.1; for other addresses "
+            "use server.properties"
+        )
     port = 9092 if arguments.port is None else arguments.port
     return supervise(arguments.brokers, port, arguments.data_dir, _load_properties(arguments, {}), options)
 
 
 def _start_again(arguments: argparse.Namespace) -> int:
     if arguments.brokers is not None:
-        raise ConfigError("--node-id starts one broker of a cluster that runs, --brokers a whole one: give either")
+        raise ConfigError("--node-id and --brokers cannot be used together")
     from moldau.cli.servers.supervisor import start_again
 
     return start_again(arguments.node_id, arguments.data_dir)
@@ -259,7 +262,7 @@ def _prepare_process() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError):
-            logger.warning("cannot raise the limit of open files", extra={"limit": soft})
+            logger.warning("cannot raise the limit on open files", extra={"limit": soft})
             wanted = soft
     # The kernel doubles a process's table of files as they are opened, and once there are threads each doubling waits
     # for all CPUs: 10 ms in which nothing is served. One file with a high number grows it now, while it costs nothing.
@@ -282,12 +285,11 @@ def _quiet_garbage_collector() -> None:
 def stop_main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         "moldau stop",
-        "Stop the brokers this user runs on this machine, as SIGTERM does: nothing acknowledged is lost.\n"
-        "One broker of `moldau start --brokers` that is stopped by --node-id stays stopped until\n"
-        "`moldau start --node-id N`.",
+        "Stop the brokers that you run on this machine, cleanly, as with SIGTERM.\nA broker of `moldau start "
+        "--brokers` that is stopped with --node-id stays stopped until\n`moldau start --node-id N`.",
         "kafka-server-stop --node-id 1",
     )
-    parser.add_argument("--node-id", type=int, help="only the broker of this id")
+    parser.add_argument("--node-id", type=int, help="stop only the broker with this id")
     arguments = parser.parse_args(argv)
     try:
         found = [facts for facts in running.find_running() if arguments.node_id in (None, facts["node.id"])]

@@ -37,7 +37,7 @@ def start_in_background(argv: Sequence[str], *, name: str, is_ready: Callable[[i
     while not is_ready(process.pid):
         if process.poll() is not None:
             said = path.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
-            print(said[-1] if said else f"moldau: {name} ended at once", file=sys.stderr)
+            print(said[-1] if said else f"moldau: {name} exited immediately", file=sys.stderr)
             print(f"moldau: {name} did not start; its log is {path}", file=sys.stderr)
             return process.returncode or 1
         if time.monotonic() > deadline_s:
@@ -54,5 +54,5 @@ def _open_log(path: Path) -> BinaryIO:
         return path.open("ab")
     except OSError as error:
         raise ConfigError(
-            f"cannot write the log {path}: {error.strerror} ({error.filename}); set LOG_DIR to a folder for it"
+            f"cannot write the log {path}: {error.strerror} ({error.filename}); set LOG_DIR to another directory"
         ) from None

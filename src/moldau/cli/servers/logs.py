@@ -84,6 +84,6 @@ def _read(file: Path) -> dict[str, str]:
         allowed = LEVELS if is_level else FORMATS if name == "format" else ()
         result[name] = value.upper() if is_level else value
         if result[name] not in allowed:
-            what = f"{name}={value}: one of {', '.join(allowed)}" if allowed else f"{name}: no such key"
-            raise ConfigError(f"{file}: {what}; keys are level, format and level.<logger>")
+            what = f"{name}={value}: expected one of {', '.join(allowed)}" if allowed else f"unknown key {name}"
+            raise ConfigError(f"{file}: {what}; the keys are level, format and level.<logger>")
     return result

