@@ -24,7 +24,7 @@ $(READY): requirements/dev.txt pyproject.toml src/moldau/cli/registry.py
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY) ## Page views into a broker, counted per window by Spark, exactly once, as a live table
+demo: $(READY) ## Page views counted per window by Spark, exactly once, as a live table
 	@$(BIN)/python examples/demo.py
 
 test: check integration ## All tests: check, then real clients against a real broker
@@ -43,10 +43,10 @@ integration: $(READY)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/integration --ignore tests/integration/spark
 	@$(BIN)/python -m pytest -q tests/integration/spark
 
-bench: $(READY) ## Compare with Apache Kafka, alone and as three brokers, and with Spark's connector (about an hour; needs Java and Maven for the comparison)
+bench: $(READY) ## Benchmarks against Apache Kafka (one and three brokers) and Spark's connector (about an hour; needs Java and Maven)
 	@$(BIN)/python -m bench
 
-bench-quick: $(READY) ## The same, smaller: one round
+bench-quick: $(READY) ## A smaller benchmark: one round
 	@$(BIN)/python -m bench --quick
 
 fuzz: $(READY) ## Mutated frames against a live broker (SECONDS=60), then the largest request of every API
@@ -67,11 +67,11 @@ soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20)
 	@$(BIN)/python -m soak --cluster $(or $(CLUSTER_SECONDS),300)
 	@$(BIN)/python -m soak --hosts
 
-docs: $(READY) ## Write docs/configuration.md from the typed keys, docs/monitoring.md from the table of metrics
+docs: $(READY) ## Generate docs/configuration.md and docs/monitoring.md
 	@$(BIN)/python -m moldau.config.reference > docs/configuration.md
 	@$(BIN)/python -m moldau.broker.monitoring.metrics_reference > docs/monitoring.md
 
-lock: $(READY) ## Pin every dependency with hashes
+lock: $(READY) ## Pin all dependencies with hashes
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra dev --extra spark --extra zookeeper --upgrade pyproject.toml requirements/build.in -o requirements/dev.txt
 

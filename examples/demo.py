@@ -1,9 +1,9 @@
 """`make demo`: page views into a broker in this process, counted per page and window by Spark, exactly once, live.
 
-The views come from a real Kafka client; Spark reads them through the source `moldau` and writes its counts back
-through the exactly-once sink (`page_views_spark.py` is the job); another client reads the counts, which are what the
-table shows. In a terminal it runs until Ctrl-C; without one it ends by itself. Where Spark cannot start, the views
-are counted here, so that at least the broker is seen at work.
+A Kafka client produces page views. Spark reads them with the `moldau` source and writes its counts with the
+exactly-once sink (`page_views_spark.py` is the job). Another client reads the counts and shows them in a table. In a
+terminal the demo runs until Ctrl-C; otherwise it ends by itself. If Spark cannot start, the views are counted without
+it.
 """
 
 # ruff: noqa: E402
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports is no traceback
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports
 
 import argparse
 import contextlib
@@ -40,21 +40,21 @@ import moldau
 VIEWS, COUNTS = "page-views", "page-counts"
 PARTITIONS = 3
 PAGES = ["/", "/search", "/products", "/products/42", "/cart", "/checkout", "/help", "/about"]
-# Some 5,000 a second: the cores are Spark's, too.
+# About 5,000 per second, which leaves CPU time for Spark.
 VIEWS_AT_ONCE = 100
 WINDOW_S = 5
 WINDOWS_SHOWN = 4
-# Without a terminal it ends so long after the first result, or without one after so long.
+# Without a terminal: time to run after the first result, and time to wait for it.
 SECONDS_OF_RESULTS = 12.0
 SECONDS_TO_FIRST_RESULT = 120.0
-# librdkafka says on standard error that connections end when the broker does; so errors only.
+# Errors only: librdkafka logs the end of connections when the broker stops.
 QUIET = {"log_level": 3}
-# For what is on its way when the demo ends.
+# Time to finish processing when the demo ends.
 SECONDS_TO_FINISH = 20.0
 
 
 class Demo:
-    """What the stages have done so far; each number has one thread that writes it."""
+    """The state of the demo; each number is written by one thread only."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
@@ -66,7 +66,7 @@ class Demo:
         # Views are sent until `enough`; counts are read until `done`.
         self.enough = threading.Event()
         self.done = threading.Event()
-        # There will be no more results: Spark failed, or the end came before the first one.
+        # No more results will come: Spark failed, or the demo was stopped before the first one.
         self.over = threading.Event()
         self.is_interrupted = False
 
@@ -79,7 +79,7 @@ class Demo:
         return sum(counts.total() for counts in list(self.by_window.values()))
 
     def count(self, window: int, page: str, views: int) -> None:
-        """A newer count of a window takes the place of the older one."""
+        """Replace the previous count of a page in a window."""
         self.by_window[window][page] = views
         if self.first_result_s is None:
             self.first_result_s = self.elapsed_s
@@ -92,7 +92,7 @@ def create_topics(servers: str) -> None:
 
 
 def produce(servers: str, demo: Demo) -> None:
-    """Page views as a web site sends them: JSON, keyed by visitor, some pages more than others."""
+    """Send page views as JSON, keyed by visitor; some pages are more popular than others."""
     producer = Producer({**QUIET, "bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
     weights = [1 / (rank + 1) for rank in range(len(PAGES))]
 
@@ -112,7 +112,7 @@ def produce(servers: str, demo: Demo) -> None:
 
 
 def consume(servers: str, topic: str, demo: Demo, take: Callable[[Any, int], None]) -> None:
-    """Hand over each value and its second, from the topic's beginning; of committed transactions only."""
+    """Pass each committed record to `take`, with its timestamp in seconds, from the beginning of the topic."""
     consumer = Consumer({**QUIET, "bootstrap.servers": servers, "group.id": "demo", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     while not demo.done.is_set():
@@ -128,7 +128,7 @@ def read_counts(servers: str, demo: Demo) -> None:
 
 
 def count_here(servers: str, demo: Demo) -> None:
-    """In place of Spark."""
+    """Count without Spark."""
 
     def take(view: Any, second: int) -> None:
         window = second - second % WINDOW_S
@@ -138,11 +138,11 @@ def count_here(servers: str, demo: Demo) -> None:
 
 
 def count_in_spark(servers: str, demo: Demo, checkpoint: str, writer: threading.Thread) -> None:
-    """Start Spark and run the job in it; without Spark, count here."""
+    """Run the job in Spark; if Spark cannot start, count without it."""
     try:
         spark = start_spark()
     except Exception as error:
-        demo.spark = f"no Spark here ({first_line(error)}): the views are counted without it"
+        demo.spark = f"Spark cannot start ({first_line(error)}): counting without it"
         count_here(servers, demo)
         return
     try:
@@ -158,24 +158,24 @@ def start_spark() -> Any:
     import moldau.spark
 
     spark = moldau.spark.session(short_job=True)
-    # Warnings would be written into the table.
+    # Warnings would disturb the table.
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 def run_query(spark: Any, servers: str, demo: Demo, checkpoint: str, writer: threading.Thread) -> None:
-    """Until there is enough; then what was sent is counted to the end."""
+    """Run until `enough` is set, then process everything that was sent."""
     from page_views_spark import count_page_views
 
     if demo.over.is_set():
         return
     name = f"Spark {spark.version}"
-    demo.spark = f"{name} ready after {demo.elapsed_s:.1f} s, its first micro-batch runs …"
+    demo.spark = f"{name} ready after {demo.elapsed_s:.1f} s, running its first micro-batch …"
     query = count_page_views(spark, servers, checkpoint)
     while not demo.enough.wait(0.25) and query.isActive:
         if (progress := query.lastProgress) and progress["numInputRows"]:
             batch, rows, rate = (progress[key] for key in ("batchId", "numInputRows", "processedRowsPerSecond"))
-            demo.spark = f"{name}: micro-batch {batch}, {rows:,} rows at {rate:,.0f} a second, exactly once"
+            demo.spark = f"{name}: micro-batch {batch}, {rows:,} rows at {rate:,.0f} rows/s, exactly once"
     writer.join()
     if not demo.over.is_set():
         query.processAllAvailable()
@@ -183,7 +183,7 @@ def run_query(spark: Any, servers: str, demo: Demo, checkpoint: str, writer: thr
 
 
 def stop_spark(spark: Any) -> None:
-    """And wait for its Java process to be gone."""
+    """Stop Spark and wait for its Java process to end."""
     gateway = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
@@ -192,13 +192,13 @@ def stop_spark(spark: Any) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Of an error that comes from Java the second: the first one says where it was caught."""
+    """The first line of an error; for a Java error the second, because the first says where it was caught."""
     lines = str(error).splitlines() or [repr(error)]
     return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
 
 
 def results(demo: Demo) -> Group:
-    """The counts of the last windows, and of all."""
+    """The counts of the last windows and the totals."""
     totals: Counter[str] = Counter()
     for counts in list(demo.by_window.values()):
         totals.update(dict(counts))
@@ -221,7 +221,7 @@ def sent(demo: Demo) -> str:
 
 
 def show(console: Console, demo: Demo, seconds: float | None) -> None:
-    """Until the time is over; without one, until Ctrl-C."""
+    """Show the results for `seconds`, or until Ctrl-C."""
     with contextlib.ExitStack() as stack:
         live = None
         if console.is_terminal:
@@ -258,7 +258,7 @@ def run(console: Console, seconds: float | None) -> int:
                 show(console, demo, seconds)
             except KeyboardInterrupt:
                 demo.is_interrupted = True
-            # A second Ctrl-C ends at once what would end by itself soon.
+            # A second Ctrl-C exits immediately.
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             if demo.first_result_s is None:
                 demo.over.set()
@@ -306,10 +306,12 @@ def verdict(console: Console, demo: Demo) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--seconds", type=float, help="end so long after the first result (default: never in a terminal, else 12)"
+        "--seconds",
+        type=float,
+        help="time to run after the first result (default: no limit in a terminal, else 12)",
     )
     seconds = parser.parse_args().seconds
-    # A pipe has no width; 80 columns would fold the table.
+    # A pipe has no width, and 80 columns would wrap the table.
     console = Console() if sys.stdout.isatty() else Console(width=110)
     if seconds is None and not console.is_terminal:
         seconds = SECONDS_OF_RESULTS
@@ -319,7 +321,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("stopped")
         return 0
-    except BrokenPipeError:  # as of `make demo | head`
+    except BrokenPipeError:  # as with `make demo | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

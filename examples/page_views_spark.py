@@ -1,7 +1,7 @@
 """Page views counted per page and window, exactly once: `python page_views_spark.py localhost:9092 ./checkpoint`.
 
-Reads JSON with a `page` from the topic `page-views`, writes the counts to `page-counts`, again and again as they grow;
-both topics exist before. `make demo` shows the same job at work.
+It reads JSON records with a `page` field from the topic `page-views` and writes the updated counts to `page-counts`.
+Both topics must exist. `make demo` runs this job.
 """
 
 import sys
@@ -22,7 +22,7 @@ def count_page_views(spark: SparkSession, servers: str, checkpoint: str) -> Stre
     result = F.struct(F.unix_timestamp("window.start").alias("window"), "page", "count")
     counts = windows.count().select(F.col("page").alias("key"), F.to_json(result).alias("value"))
 
-    # Spark gives no Python sink its update mode, but foreachBatch has it.
+    # Spark does not support update mode for Python sinks; foreachBatch does.
     sink = moldau.spark.batch_sink(topic="page-counts", **kafka)
     updates = counts.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
     return updates.foreachBatch(sink).start()

@@ -286,7 +286,10 @@ def test_a_rolling_restart_is_two_commands_for_each_broker(tmp_path: Path) -> No
         assert sorted(after) == [1, 2]
         assert not set(after.values()) & set(before.values())
         assert "are 1 to 2" in supervisor.moldau("start", "--node-id", "3").stderr
-    assert "no cluster is running; start one with moldau start --brokers 3" in supervisor.moldau("start", "--node-id", "1").stderr
+    assert (
+        "no cluster is running; start one with moldau start --brokers 3"
+        in supervisor.moldau("start", "--node-id", "1").stderr
+    )
 
 
 def test_a_broker_stopped_by_its_id_stays_stopped_and_ctrl_c_stops_the_rest(tmp_path: Path) -> None:

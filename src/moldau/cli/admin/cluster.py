@@ -54,7 +54,7 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(
         prog, "Show the status of a cluster, its id and its brokers, or unregister a broker.", _EXAMPLE
     )
-    parser.add_argument("command", nargs="?", choices=list(_COMMANDS), help="what to do")
+    parser.add_argument("command", nargs="?", choices=list(_COMMANDS), help="the action")
     parser.add_connection(old_name="-b")
     parser.add_command_config()
     parser.add_argument("-c", "--config", dest="command_config", help=argparse.SUPPRESS)

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-leader-election")
         "--election-type", type=str.lower, choices=["preferred", "unclean"], help="the type of election"
     )
     parser.add_argument("--topic", metavar="NAME", help="the topic of one partition")
-    parser.add_argument("--partition", metavar="N", type=int, help="that partition")
+    parser.add_argument("--partition", metavar="N", type=int, help="the partition of --topic")
     parser.add_flag("--all-topic-partitions", "all partitions that need an election")
     parser.add_argument(
         "--path-to-json-file", metavar="FILE", help='{"partitions": [{"topic": "orders", "partition": 0}]}'

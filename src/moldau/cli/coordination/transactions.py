@@ -85,7 +85,9 @@ def _parser(prog: str) -> CommandParser:
     )
 
     force = commands.add_parser("forceTerminateTransaction", help="abort the open transaction of a transactional id")
-    force.add_argument("--transactionalId", dest="transactional_id", metavar="ID", required=True, help="the id")
+    force.add_argument(
+        "--transactionalId", dest="transactional_id", metavar="ID", required=True, help="the transactional id"
+    )
     for command in commands.choices.values():  # people write it at the end
         command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser

@@ -59,7 +59,7 @@ def _parser(prog: str) -> CommandParser:
     parser.add_argument(
         "--include", metavar="REGEX", help="regular expression of the topics to read, instead of --topic"
     )
-    parser.add_argument("--num-records", "--messages", metavar="N", type=int, help="how many")
+    parser.add_argument("--num-records", "--messages", metavar="N", type=int, help="number of records")
     parser.add_argument("--group", metavar="ID", help="read as a member of this consumer group")
     parser.add_argument(
         "--fetch-size", metavar="BYTES", type=int, default=_MB, help="maximum bytes per partition and fetch"

@@ -38,7 +38,7 @@ def _parser(prog: str) -> CommandParser:
     parser = CommandParser(prog, "Measure producing.", _EXAMPLE)
     parser.add_connection(old_name="--broker-list")
     parser.add_argument("--topic", metavar="NAME", help="the topic to write to")
-    parser.add_argument("--num-records", metavar="N", type=int, help="how many")
+    parser.add_argument("--num-records", metavar="N", type=int, help="number of records")
     payload = parser.add_mutually_exclusive_group()
     payload.add_argument(
         "--record-size", metavar="BYTES", type=int, help="size of the records in bytes; the content is random"

@@ -79,7 +79,7 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
         _START_EXAMPLE,
     )
     parser.add_argument(
-        "properties", nargs="?", type=Path, metavar="server.properties", help="Kafka's server.properties"
+        "properties", nargs="?", type=Path, metavar="server.properties", help="a server.properties file"
     )
     parser.add_argument(
         "--override", action="append", default=[], metavar="key=value", help="set a property; repeatable"

