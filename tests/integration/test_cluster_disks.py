@@ -173,7 +173,7 @@ def test_a_full_disk_costs_its_broker_the_leaderships_until_there_is_space_again
     make_topic(cluster, "later")
     assert Writer(cluster, "later").write(30) < 10
     assert_nothing_is_lost(cluster, writer)
-    assert text_of(broker).count("A LOG DIRECTORY CANNOT BE WRITTEN") == 1
+    assert text_of(broker).count("log directory is not writable") == 1
     ballast.unlink()
     for topic in ("large", "idle", "later"):
         eventually(all_in_sync(cluster, topic), f"it is back in the ISRs of {topic}")
@@ -216,7 +216,7 @@ def test_the_only_replica_is_read_on_a_full_disk_and_written_again_when_there_is
         assert client.produce("single", batch_of(VALUE), partition).error_code == 0
         fill_up(ballast)
         assert client.produce("single", batch_of(VALUE), partition).error_code != 0
-        eventually(lambda: "A LOG DIRECTORY CANNOT BE WRITTEN" in text_of(broker), "the broker has noticed")
+        eventually(lambda: "log directory is not writable" in text_of(broker), "the broker has noticed")
         assert values(broker, "single", partition) == {VALUE}
         assert cluster.leader_of("single", partition) is broker
         ballast.unlink()

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.cluster.forwarding import PATIENCE_S
-from moldau.broker.cluster.membership import Membership
+from moldau.broker.cluster.controller_channel import FORWARD_TIMEOUT_S
+from moldau.broker.cluster.membership import ClusterMembership
+from moldau.broker.cluster.metadata_fetcher import MetadataFetcher
 from moldau.broker.cluster.peers import FORWARDING
 from moldau.broker.handlers.api_table import API_TABLE
 from moldau.broker.network.request import RequestContext
@@ -100,10 +101,10 @@ async def test_a_controller_that_is_deposed_while_it_starts_keeps_its_logs(
     )
     await before.stop()
 
-    async def depose(self: Membership) -> None:
-        self._node.controller.deposed()
+    async def depose(self: ClusterMembership) -> None:
+        self._controller.deposed()
 
-    monkeypatch.setattr(Membership, "_bury_the_dead", depose)  # the first thing that it does
+    monkeypatch.setattr(ClusterMembership, "_fence_dead_brokers", depose)  # the first thing that it does
     after = server_of(tmp_path, 1, QUICK)
     starting = asyncio.ensure_future(after.start())
     async with asyncio.timeout(10):
@@ -121,7 +122,7 @@ async def test_a_broker_that_never_was_the_controller_leaves_its_place_as_well(
     await two[1].stop()
     await asyncio.sleep(0)
     running = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
-    assert Membership._follow.__qualname__ not in running
+    assert MetadataFetcher._follow.__qualname__ not in running
     with (tmp_path / "metadata" / "broker-2.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -165,9 +166,9 @@ async def test_a_heartbeat_does_not_wait_for_what_takes_long(
 
     creating = asyncio.ensure_future(second.node.ask_controller(ApiKey.CREATE_TOPICS, topic, purpose=FORWARDING))
     await begun.wait()
-    assert second.node.membership is not None
+    assert isinstance(second.node.membership, ClusterMembership)
     async with asyncio.timeout(SESSION_MS / 1000):
-        await second.node.ask_controller(ApiKey.BROKER_HEARTBEAT, second.node.membership._heartbeat)
+        await second.node.ask_controller(ApiKey.BROKER_HEARTBEAT, second.node.membership._lifecycle.heartbeat)
     assert not creating.done()
     may_end.set()
     assert (await creating).topics[0].error_code == 0
@@ -177,7 +178,7 @@ async def test_what_is_no_request_is_not_sent_on_to_the_controller(two: tuple[Se
     version = APIS[ApiKey.CREATE_TOPICS].max_version
     reader, writer = await asyncio.open_connection(*two[1].bound["PLAINTEXT"])
     writer.write(request_head(ApiKey.CREATE_TOPICS, version, 1, "tester", 3) + b"\xff" * 3)
-    async with asyncio.timeout(PATIENCE_S / 2):
+    async with asyncio.timeout(FORWARD_TIMEOUT_S / 2):
         assert await reader.read() == b"", "closed at once"
     writer.close()
     controller = two[1].node.peers.at(two[0].bound["PLAINTEXT"], FORWARDING)

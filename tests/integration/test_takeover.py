@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.cluster import membership
+from moldau.broker.cluster import membership, metadata_fetcher
 from moldau.broker.cluster.metadata_feed import MetadataFeed
 from moldau.broker.environment import Environment
 from moldau.broker.handlers.api_table import API_TABLE
@@ -104,12 +104,12 @@ async def test_a_silent_machine_does_not_keep_a_new_controller_from_fencing_its_
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         return await answer
 
-    monkeypatch.setattr(membership, "refuses", no_answer)  # neither does it refuse, nor accept
+    for part in (membership, metadata_fetcher):
+        monkeypatch.setattr(part, "refuses", no_answer)  # neither does it refuse, nor accept
     first, second = (server_of(tmp_path, node_id, _quick(NEVER_MS)) for node_id in (1, 2))
     await first.start()
     await second.start()
     try:
-        assert first.node.membership is not None
         await first.node.threads.metadata(first.node.membership.close)  # dead, to the store
         await until(lambda: second.node.controller.is_active, "the other one is the controller")
         await until(lambda: second.node.controller.image.brokers[1].fenced, "the one before is fenced")

@@ -45,5 +45,9 @@ class Environment:
     make_store: Callable[[BrokerConfig], MetadataStore] = make_store
     """Of a cluster; a broker on its own keeps its metadata in a file."""
 
+    def new_session_id(self) -> int:
+        """Of a fetch session: 31 bits, not 0."""
+        return self.new_uuid().int >> 97 or 1
+
 
 REAL = Environment()

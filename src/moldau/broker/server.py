@@ -1,6 +1,6 @@
-"""A broker process's life on an event loop: bind, serve, keep house, stop.
+"""A broker on an event loop: its listeners, its housekeeping, its metrics endpoint, and the order of its stop.
 
-`Server` owns the listeners and the timers; what it serves is the `BrokerNode`.
+What it serves is built by `node`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,19 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Coroutine
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-from moldau.broker.cluster import adoption
-from moldau.broker.cluster.membership import Membership
 from moldau.broker.environment import REAL, Environment
 from moldau.broker.handlers.api_table import API_TABLE
+from moldau.broker.housekeeping import Housekeeping
 from moldau.broker.network.client_connection import ClientConnection
 from moldau.broker.network.connection_limits import SWEEP_INTERVAL_S
 from moldau.broker.network.dispatch import Dispatcher
-from moldau.broker.node import METADATA_FILE, BrokerNode
-from moldau.broker.replicas.cleaning import Cleaner
-from moldau.broker.replicas.failing_disks import CHECK_INTERVAL_S, FailingDisks
+from moldau.broker.node import BrokerNode
+from moldau.broker.replicas.failing_disks import CHECK_INTERVAL_S
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import EVERY_INTERFACE, Listener
-from moldau.errors import ConfigError, StorageError
-from moldau.log.files import LogDir
+from moldau.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +29,6 @@ STOP_TIMEOUT_S = 10.0
 """How long a stopping broker lets its clients' last answers take."""
 LISTEN_BACKLOG = 1024
 """Used unless `socket.listen.backlog.size` is set: Kafka's default of 50 is little for many clients at once."""
-INTERVAL_MIN_S = 0.05
 
 
 class Server:
@@ -50,46 +44,40 @@ class Server:
         """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
         serving_metrics = asyncio.ensure_future(self._serve_metrics())  # from the first moment: a start can take long
         try:
-            if self.config.is_clustered:
-                await self._join()
-            else:
-                await self.node.threads.files(self.node.open)
-                self.node.begin()
-                await self._listen_all()
-                await self.node.register_alone()
+            await self.node.start(self._listen_all)
             await serving_metrics
         except BaseException:
             await asyncio.gather(serving_metrics, return_exceptions=True)
             await self.stop()
             raise
-        self._every(SWEEP_INTERVAL_S, self._sweep)
-        self._every(self.config.log_retention_check_interval_ms / 1000, self._retention)
-        self._every(self.config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
-        for directory in self.node.logs.directories:
-            self._every(min(self.config.log_flush_scheduler_interval_ms / 1000, 1.0), self._flush, directory)
-            self._every(self._checkpoint_interval_ms() / 1000, self._checkpoint, directory)
-            self._every(1.0, self._purge, directory)
-        for log_dir in self.node.logs.log_dirs:
-            self._every(1.0, self._measure, log_dir)
-        self._every(1.0, self.node.retry_logs)
-        self._every(CHECK_INTERVAL_S, FailingDisks(self.node).check)
-        prune_interval_ms = self.config.share_coordinator_state_topic_prune_interval_ms
-        self._every(prune_interval_ms / 1000, self.node.share_partitions.prune)
-        if self.config.log_cleaner_enable:
-            self.node.spawn(Cleaner(self.node).run())
+        self._start_housekeeping()
 
-    async def _join(self) -> None:
-        """Others have to reach this broker before clients may: it can be the controller already."""
-        adoption.refuse_folders_of_a_single_broker(self.node.logs.disk, self.node.logs.directories, METADATA_FILE)
-        await self.node.threads.files(self.node.logs.lock)
-        await self._listen_all()
-        self.node.membership = Membership(self.node, self.node.environment.make_store(self.config))
-        await self.node.membership.join()
+    def _start_housekeeping(self) -> None:
+        node, config = self.node, self.config
+        housekeeping = Housekeeping(
+            node.local,
+            node.logs,
+            node.hosted,
+            node.threads,
+            spawn=node.spawn,
+            clock=node.clock,
+            monotonic_ms=node.monotonic_ms,
+        )
+        housekeeping.start()
+        housekeeping.every(SWEEP_INTERVAL_S, self._sweep)
+        housekeeping.every(1.0, node.follower.retry_logs)
+        housekeeping.every(CHECK_INTERVAL_S, node.failing_disks.check)
+        prune_interval_ms = config.share_coordinator_state_topic_prune_interval_ms
+        housekeeping.every(prune_interval_ms / 1000, node.share_partitions.prune)
+        if config.log_cleaner_enable:
+            node.spawn(node.cleaner.run())
+
+    async def _sweep(self) -> None:
+        self.node.connections.sweep(self._loop.time())
 
     def give_up(self) -> None:
         """A start that waits for the other brokers is cancelled."""
-        if self.node.membership is not None:
-            self.node.membership.give_up()
+        self.node.membership.give_up()
 
     async def _listen_all(self) -> None:
         for listener in self.config.listeners:
@@ -99,8 +87,7 @@ class Server:
         if self._stopped:
             return
         self._stopped = self.node.is_closing = True
-        if self.node.membership is not None:
-            await self.node.membership.leave()
+        await self.node.membership.leave()
         for listener in self._listeners:
             listener.close()
         self.node.hosted.wake_all()
@@ -188,52 +175,6 @@ class Server:
         """What clients of this listener are told; port 0 is any free one, so the real one is known only now."""
         told = next((one for one in self.config.advertised_listeners if one.name == listener.name), listener)
         return told.host or socket.getfqdn(), told.port or port
-
-    # -- housekeeping
-
-    def _every(self, interval_s: float, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        async def loop_forever() -> None:
-            while True:
-                await asyncio.sleep(max(interval_s, INTERVAL_MIN_S))
-                try:
-                    await work(*args)
-                except StorageError as error:
-                    logger.error("housekeeping failed", extra={"work": work.__name__, "why": error.message})
-                except Exception:
-                    # One failed round must not end all later ones.
-                    logger.exception("housekeeping failed", extra={"work": work.__name__})
-
-        self.node.spawn(loop_forever())
-
-    async def _sweep(self) -> None:
-        self.node.connections.sweep(self._loop.time())
-
-    async def _retention(self) -> None:
-        self.node.logs.enforce_retention(self.node.clock())
-
-    async def _expire_producers(self) -> None:
-        self.node.logs.expire_producers(self.node.clock(), self.node.config.producer_id_expiration_ms)
-
-    async def _flush(self, directory: Path) -> None:
-        disk = self.node.threads.disk(directory)
-        for flushed in await disk(self.node.logs.flush_due, self.node.monotonic_ms(), directory):
-            self.node.hosted.flushed(flushed)
-
-    def _checkpoint_interval_ms(self) -> int:
-        """All checkpoints are written together; only where there are other replicas high watermarks are hard to get."""
-        interval_ms = self.config.log_flush_offset_checkpoint_interval_ms
-        if not self.config.is_clustered:
-            return interval_ms
-        return min(interval_ms, self.config.replica_high_watermark_checkpoint_interval_ms)
-
-    async def _checkpoint(self, directory: Path) -> None:
-        await self.node.threads.disk(directory)(self.node.logs.checkpoint, directory)
-
-    async def _purge(self, directory: Path) -> None:
-        await self.node.threads.disk(directory)(self.node.logs.purge_deleted, self.node.monotonic_ms(), directory)
-
-    async def _measure(self, log_dir: LogDir) -> None:
-        await self.node.threads.disk(log_dir.path)(log_dir.measure)
 
 
 def _outward_address() -> str:

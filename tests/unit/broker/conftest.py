@@ -30,6 +30,7 @@ async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
         )
         node.metadata.begin_with(node.controller.adopt([me]))
         node.begin()
+        node.is_serving.set()
         nodes.append(node)
         return OfflineBroker(node)
 

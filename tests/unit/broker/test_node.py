@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from moldau.broker.cluster.incarnation import EPOCH_FILE
-from moldau.broker.node import METADATA_FILE, BrokerNode
+from moldau.broker.cluster.standalone import METADATA_FILE
+from moldau.broker.node import BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ConfigError, StorageError
 from moldau.metadata.records import ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
@@ -78,7 +79,10 @@ async def test_topics_without_metadata_are_adopted_with_their_ids_and_a_new_lead
     assert (topic.topic_id, len(topic.partitions), topic.partitions[0].leader_epoch) == (topic_id, 2, 1)
     assert append(node, "orders", b"new") == 1
     # Its configuration was lost with the metadata: nothing may be deleted until somebody sets it.
-    assert (node.topic_config("orders").retention_ms, node.topic_config("orders").retention_bytes) == (-1, -1)
+    assert (
+        node.metadata.topic_config("orders").retention_ms,
+        node.metadata.topic_config("orders").retention_bytes,
+    ) == (-1, -1)
     await node.close()
 
 
@@ -141,7 +145,7 @@ async def test_what_all_brokers_have_to_agree_on_is_in_force_though_the_rest_doe
         ]
     )
     assert node.config.log_retention_ms is None
-    assert node.config.min_insync_replicas == node.topic_config("t").min_insync_replicas == 2
+    assert node.config.min_insync_replicas == node.metadata.topic_config("t").min_insync_replicas == 2
     await node.change_metadata(lambda _: [ConfigRecord("broker", "", "log.retention.ms", "5")])
     config: BrokerConfig = node.config
     assert (config.log_retention_ms, config.min_insync_replicas) == (5, 2)
@@ -165,8 +169,8 @@ async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> 
     config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "moldau.metadata.dir": str(tmp_path / "m")})
     node = BrokerNode(config, asyncio.get_running_loop())
     image = node.image.apply([ConfigRecord("broker", "", "num.partitions", "3")])
-    node.follow(image)
-    waiting = asyncio.ensure_future(node.applied(image.version))
+    node.metadata.follow(image)
+    waiting = asyncio.ensure_future(node.metadata.applied(image.version))
     await asyncio.sleep(0)
     node.metadata.begin_with(node.newest_image)
     node.open_logs()

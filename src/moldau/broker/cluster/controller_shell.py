@@ -13,18 +13,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from moldau.broker.background import Spawn
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.cluster.metadata_feed import MetadataFeed
-from moldau.broker.turns import Work
+from moldau.broker.threads import Lane
+from moldau.broker.turns import Turns, Work
+from moldau.clocks import Clock
 from moldau.cluster.controller import Controller
 from moldau.cluster.moves import IsrMove, LeaderMove, moves
 from moldau.cluster.partition_changes import NO_LEADER
 from moldau.errors import ErrorCode, FencedControllerError, KafkaError, StorageError
+from moldau.log.manager import LogManager
 from moldau.log.meta_properties import read_cluster_id
 from moldau.log_limits import LogLimit
 from moldau.metadata.cluster_wide import settling_records
@@ -32,9 +39,6 @@ from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
 from moldau.metadata.stores.store import Candidate, Leadership, MetadataStore
 from moldau.wire.uuids import uuid_to_text
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ STAND_ASIDE_S = 5.0
 
 T = TypeVar("T")
 Planned: TypeAlias = "tuple[Sequence[Record], T]"
+Plan: TypeAlias = "Callable[[MetadataImage], Sequence[Record] | Work[Sequence[Record]]]"
 Step: TypeAlias = "Callable[[MetadataImage], Planned[T] | Work[Planned[T]]]"
 _Asked: TypeAlias = "tuple[Step[Any], asyncio.Future[Any]]"
 _Reply = tuple["asyncio.Future[Any]", Any]
@@ -64,16 +69,47 @@ class _Heard(NamedTuple):
     """The broker is known to have got an answer then, or later."""
 
 
+class ElectionCounters(Protocol):
+    isr_shrinks: int
+    isr_expands: int
+    leader_elections: int
+    unclean_leader_elections: int
+
+
 class ControllerShell:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(
+        self,
+        me: LocalBroker,
+        metadata: MetadataCache,
+        *,
+        store_thread: Lane,
+        turns: Turns,
+        spawn: Spawn,
+        metrics: ElectionCounters,
+        new_cluster_id: Callable[[], str],
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        monotonic_ms: Clock,
+    ) -> None:
+        """`new_cluster_id` may block; it is called for the first controller of a cluster."""
+        self._me = me
+        self._metadata = metadata
+        self._store_thread = store_thread
+        self._turns = turns
+        self._spawn = spawn
+        self._metrics = metrics
+        self._new_cluster_id = new_cluster_id
+        self._loop = loop
+        self._monotonic_ms = monotonic_ms
         self.leadership: Leadership | None = None
         """The newest that is known here; None while an election goes on."""
         self.machine: Controller | None = None
         """There while this broker is the controller."""
         self.image = MetadataImage()
         """The newest image, durable; the node's own follows it."""
-        self.feed = MetadataFeed(node)
+        self.feed = MetadataFeed(metadata, loop, clock)
+        self.deposed_s = 0.0
+        """When this broker last ceased to be the controller, on the loop's clock."""
         self._store: MetadataStore | None = None
         self._steps: deque[_Asked] = deque()
         self._writing: asyncio.Task[None] | None = None
@@ -90,6 +126,11 @@ class ControllerShell:
     @property
     def epoch(self) -> int:
         return self.leadership.epoch if self.leadership is not None else -1
+
+    @property
+    def leader_id(self) -> int:
+        """The controller's id; -1 while none is known."""
+        return self.leadership.node_id if self.leadership is not None else -1
 
     @property
     def followed(self) -> dict[int, int]:
@@ -109,16 +150,16 @@ class ControllerShell:
             arrived_s = self._began_s
         else:
             arrived_s = before.at_s if before.connection is connection else before.answer_arrived_s
-        self._heard[broker_id] = _Heard(connection, self._node.loop.time(), arrived_s)
+        self._heard[broker_id] = _Heard(connection, self._loop.time(), arrived_s)
 
     @property
-    def backed_s(self) -> float:
+    def majority_contact_s(self) -> float:
         """So many brokers got an answer since then that the others are no majority: these cannot have replaced this
         controller within the time that they would have to wait (`takeover`)."""
-        others = [id_ for id_, one in self.image.brokers.items() if one.is_active and id_ != self._node.node_id]
+        others = [id_ for id_, one in self.image.brokers.items() if one.is_active and id_ != self._me.node_id]
         needed = len(others) // 2
         if needed == 0:
-            return self._node.loop.time()
+            return self._loop.time()
         arrived_s = [self._heard[id_].answer_arrived_s if id_ in self._heard else self._began_s for id_ in others]
         return sorted(arrived_s, reverse=True)[needed - 1]
 
@@ -129,7 +170,7 @@ class ControllerShell:
         elected: list[Leadership | None] = []
         self._store = store
         store.open()
-        store.campaign(Candidate(self._node.node_id, "", 0), elected.append)
+        store.campaign(Candidate(self._me.node_id, "", 0), elected.append)
         leadership = elected[-1]
         assert leadership is not None
         self._take_over(leadership, store.load(leadership.epoch))
@@ -147,9 +188,9 @@ class ControllerShell:
     async def elected(self, store: MetadataStore, leadership: Leadership) -> None:
         """This broker is the controller of a new epoch."""
         self._store = store
-        self._began_s = self._node.loop.time()  # the others may know by now, however long it takes to load
+        self._began_s = self._loop.time()  # the others may know by now, however long it takes to load
         try:
-            image = await self._node.threads.metadata(store.load, leadership.epoch)
+            image = await self._store_thread(store.load, leadership.epoch)
             if self.leadership != leadership:
                 return
             self._take_over(leadership, image)
@@ -163,32 +204,24 @@ class ControllerShell:
                 await self._give_way(store)
             return
         logger.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
-        self._node.follow(self.image)
-        self._node.spawn(self._tick_forever(self.machine))
+        self._metadata.follow(self.image)
+        self._spawn(self._tick_forever(self.machine))
 
     def _settle(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
         """What a cluster has from its first controller on."""
-        return [*self._cluster_id_for(image), *settling_records(image, self._node.config)], None
+        return [*self._cluster_id_for(image), *settling_records(image, self._me.config)], None
 
     def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
-        """The id that this broker's folders bear, if somebody formatted them, or a new one.
-
-        Folders with partitions in them are of a cluster that has metadata. Where there is none, this is another place
-        than it was: under a new id nobody with data can join, and have all of it set aside as not known here.
-        """
         if image.cluster_id:
             return ()
-        folders, disk = self._node.logs.directories, self._node.logs.disk
-        files = (name for each in folders for inner in disk.subdirectories(each) for name in disk.names(each / inner))
-        known = None if any(name.endswith(".log") for name in files) else read_cluster_id(folders, disk)
-        return [ClusterRecord(known or uuid_to_text(self._node.environment.new_uuid()))]
+        return [ClusterRecord(self._new_cluster_id())]
 
     def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:
         self.leadership = leadership
         self.image = image
-        self._ticked_ms = self._node.monotonic_ms()
+        self._ticked_ms = self._monotonic_ms()
         self._heard.clear()
-        self.machine = Controller(lambda: self._node.config, image, self._ticked_ms)
+        self.machine = Controller(lambda: self._me.config, image, self._ticked_ms)
         self.feed.begin(leadership.epoch, image)
         self.machine.followed = self.feed.followed
 
@@ -198,8 +231,7 @@ class ControllerShell:
             return
         logger.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
         self.machine = None
-        if self._node.vigil is not None:
-            self._node.vigil.deposed()
+        self.deposed_s = self._loop.time()
         self.feed.end()
         for _, waiting in self._steps:
             _fail(waiting, _not_controller())
@@ -215,25 +247,38 @@ class ControllerShell:
         """The step's reply, when its records are durable. A KafkaError from the step changes nothing."""
         if self.machine is None:
             raise _not_controller()
-        answer: asyncio.Future[T] = self._node.loop.create_future()
+        answer: asyncio.Future[T] = self._loop.create_future()
         self._steps.append((step, answer))
         if self._writing is None:
             self._begin_writing()
         # A client that goes away cancels its request, but no change may stop half-way.
         return await asyncio.shield(answer)
 
+    async def change(self, plan: Plan) -> MetadataImage:
+        """Plans on the newest image and makes the records true, on every live broker; then the image in force.
+
+        A KafkaError from the plan changes nothing; NOT_CONTROLLER where another broker has to be asked.
+        """
+
+        def step(image: MetadataImage) -> Work[tuple[Sequence[Record], int]]:
+            planned = plan(image)
+            records = planned if isinstance(planned, Sequence) else (yield from planned)
+            return records, image.version + len(records)
+
+        await self.everywhere(await self.run(step))
+        return self._metadata.image
+
     async def everywhere(self, version: int) -> None:
         """Waits until every broker that lives has made `version` true, for so long as is reasonable."""
-        node = self._node
-        if not node.config.is_clustered:
-            await node.applied(version)
+        if not self._me.config.is_clustered:
+            await self._metadata.applied(version)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(EVERYWHERE_TIMEOUT_S):
                 await self.feed.everywhere(version)
 
     def _begin_writing(self) -> None:
-        self._writing = self._node.spawn(self._write())
+        self._writing = self._spawn(self._write())
         self._writing.add_done_callback(self._write_ended)
 
     def _write_ended(self, task: asyncio.Task[None]) -> None:
@@ -264,7 +309,7 @@ class ControllerShell:
         if records:
             assert self._store is not None
             try:
-                await self._node.threads.metadata(self._store.append, self.epoch, records, after)
+                await self._store_thread(self._store.append, self.epoch, records, after)
             except KafkaError as error:
                 if self.machine is machine:
                     await self._not_written(machine, before)
@@ -275,8 +320,8 @@ class ControllerShell:
             # this broker again perhaps, whose image is a later one by now.
             if self.machine is machine:
                 self.image = after
-                self.feed.publish(records, before.version)
-                self._node.follow(after)
+                self.feed.publish(records, after)
+                self._metadata.follow(after)
                 self._tell_moves(before, after, records)
         for answer, reply in replies:
             if not answer.done():
@@ -285,7 +330,7 @@ class ControllerShell:
     def _tell_moves(self, before: MetadataImage, after: MetadataImage, records: Sequence[Record]) -> None:
         """Counts them now and logs them in turns: a broker that dies may have led thousands."""
         moved = list(moves(before, after, records))
-        metrics = self._node.metrics
+        metrics = self._metrics
         for move in moved:
             if isinstance(move, IsrMove):
                 metrics.isr_shrinks += move.is_shrink
@@ -294,10 +339,10 @@ class ControllerShell:
                 metrics.leader_elections += 1
                 metrics.unclean_leader_elections += move.is_unclean
         if moved:
-            self._node.spawn(self._log_moves(moved))
+            self._spawn(self._log_moves(moved))
 
     async def _log_moves(self, moved: Sequence[LeaderMove | IsrMove]) -> None:
-        async for move in self._node.turns.each(moved):
+        async for move in self._turns.each(moved):
             message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
             level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
             told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
@@ -311,7 +356,7 @@ class ControllerShell:
         for step, answer in batch:
             try:
                 outcome = step(draft.image())
-                planned, reply = outcome if isinstance(outcome, tuple) else await self._node.turns.finish(outcome)
+                planned, reply = outcome if isinstance(outcome, tuple) else await self._turns.finish(outcome)
             except KafkaError as error:
                 _fail(answer, error)
                 continue
@@ -327,7 +372,7 @@ class ControllerShell:
         """Whether the records are there may be in doubt: what the store holds decides, or the next controller."""
         assert self._store is not None
         try:
-            image = await self._node.threads.metadata(self._store.load, self.epoch)
+            image = await self._store_thread(self._store.load, self.epoch)
         except KafkaError as error:
             if self.machine is machine:
                 self.deposed()
@@ -337,7 +382,7 @@ class ControllerShell:
         if self.machine is machine and image.version != before.version:
             self.image = image
             self.feed.begin(self.epoch, image)
-            self._node.follow(image)
+            self._metadata.follow(image)
 
     # -- time
 
@@ -353,7 +398,7 @@ class ControllerShell:
 
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
         """True: do not fence the silent ones, it may be this broker that is cut off."""
-        now_ms = self._node.monotonic_ms()
+        now_ms = self._monotonic_ms()
         late_ms, self._ticked_ms = now_ms - self._ticked_ms - LATE_MS, now_ms
         if late_ms > 0:
             machine.overslept(late_ms)
@@ -374,12 +419,12 @@ class ControllerShell:
     async def _give_way(self, store: MetadataStore) -> None:
         """Another one may do better; this one stands for election again soon."""
         with suppress(StorageError):
-            await self._node.threads.metadata(store.resign)
-        self._node.spawn(self._stand_again(store))
+            await self._store_thread(store.resign)
+        self._spawn(self._stand_again(store))
 
     async def _stand_again(self, store: MetadataStore) -> None:
         await asyncio.sleep(STAND_ASIDE_S)
-        await self._node.threads.metadata(store.stand)
+        await self._store_thread(store.stand)
 
     def silent_since(self, broker_id: int, moment_ms: int) -> None:
         """Its session began then, if it is not heard any more."""
@@ -396,6 +441,18 @@ class ControllerShell:
             await self.run(lambda image: (machine.broker_died(image, broker_id, broker.broker_epoch), None))
         except KafkaError as error:
             logger.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
+
+
+def find_cluster_id(logs: LogManager, new_uuid: Callable[[], uuid.UUID]) -> str:
+    """The id that the log directories have, if somebody formatted them, else a new one.
+
+    Directories with partitions belong to a cluster that has metadata. Where there is none, the store is another one
+    than before: under a new id no broker with data can join, and have all of it set aside as unknown.
+    """
+    folders, disk = logs.directories, logs.disk
+    files = (name for each in folders for inner in disk.subdirectories(each) for name in disk.names(each / inner))
+    known = None if any(name.endswith(".log") for name in files) else read_cluster_id(folders, disk)
+    return known or uuid_to_text(new_uuid())
 
 
 def _shown(brokers: int | tuple[int, ...]) -> str:

@@ -1,8 +1,8 @@
-"""One life of a broker's process, and what it knows of the one before.
+"""One process of a broker, and what it knows of the process before.
 
 The controller asks whether a broker that registers may have lost records it had acknowledged. A process that was
-killed has not: the kernel kept what it had written. Only a machine that went down may have, or a folder that is new.
-So each life notes its broker epoch together with the kernel's boot id.
+killed has not: the kernel kept what it had written. Only a machine that went down may have, or a new folder. So each
+process saves its broker epoch together with the kernel's boot id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNKNOWN_EPOCH = -1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     incarnation_id: uuid.UUID
     previous_broker_epoch: int
     """-1: records may have been lost since."""
@@ -34,38 +34,38 @@ class Life(NamedTuple):
     disk: Disk
 
     @classmethod
-    def of(cls, logs: LogManager, incarnation_id: uuid.UUID, boot_id: str) -> Life:
-        previous = {_previous(logs.disk, directory, logs.was_clean, boot_id) for directory in logs.directories}
-        # Folders that do not agree are of different lives: one of them may be empty.
+    def load(cls, logs: LogManager, incarnation_id: uuid.UUID, boot_id: str) -> Incarnation:
+        previous = {_previous_epoch(logs.disk, directory, logs.was_clean, boot_id) for directory in logs.directories}
+        # Folders that do not agree are of different processes: one of them may be empty.
         is_whole = len(previous) == 1 and not logs.offline_dirs
         epoch = previous.pop() if is_whole else UNKNOWN_EPOCH
         return cls(incarnation_id, epoch, tuple(logs.directories), boot_id, logs.disk)
 
-    def began(self, broker_epoch: int) -> None:
-        """Notes the epoch that the controller gave to this life.
+    def save_epoch(self, broker_epoch: int) -> None:
+        """Saves the epoch that the controller gave to this process.
 
-        A directory that failed keeps none: without it this broker can live, but the next life is not of one piece.
+        A directory that failed keeps none: this broker works without it, but its next process cannot vouch for all.
         """
         text = json.dumps({"broker_epoch": broker_epoch, "boot_id": self.boot_id})
         for directory in self.directories:
             try:
                 replace_file(self.disk, directory / EPOCH_FILE, text.encode())
             except OSError as error:
-                logger.error("the broker epoch is not noted", extra={"directory": directory, "why": str(error)})
+                logger.error("cannot save the broker epoch", extra={"directory": directory, "why": str(error)})
 
 
-def distrust(log_dir: LogDir) -> None:
-    """Its disk failed, perhaps with what the kernel still had to write: the next life must not vouch for it."""
+def forget_epoch(log_dir: LogDir) -> None:
+    """Its disk failed, perhaps with what the kernel still had to write: the next process must not vouch for it."""
     try:
         log_dir.disk.remove(log_dir.path / EPOCH_FILE)
     except OSError as error:
-        logger.debug("the broker epoch stays noted", extra={"directory": log_dir.path, "why": str(error)})
+        logger.debug("cannot remove the saved broker epoch", extra={"directory": log_dir.path, "why": str(error)})
 
 
-def _previous(disk: Disk, directory: Path, was_clean: bool, present_boot_id: str) -> int:
+def _previous_epoch(disk: Disk, directory: Path, was_clean: bool, present_boot_id: str) -> int:
     try:
-        noted = json.loads(read_file(disk, directory / EPOCH_FILE))
-        epoch, boot_id = int(noted["broker_epoch"]), noted["boot_id"]
+        saved = json.loads(read_file(disk, directory / EPOCH_FILE))
+        epoch, boot_id = int(saved["broker_epoch"]), saved["boot_id"]
     except (OSError, ValueError, KeyError, TypeError):
         return UNKNOWN_EPOCH
     return epoch if was_clean or (boot_id and boot_id == present_boot_id) else UNKNOWN_EPOCH

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
 from moldau.errors import ConfigError
 from moldau.metadata.image import MetadataImage
+from moldau.metadata.stores.store import Candidate, Leadership
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,14 @@ class LocalBroker:
     def inter_broker_address(self) -> tuple[str, int]:
         """Where other brokers find this one."""
         return self.advertised[self.inter_broker_listener]
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.node_id, *self.inter_broker_address)
+
+    def is_elected(self, leadership: Leadership) -> bool:
+        """Whether this broker is that controller. The same id at another address is a broker that took this id."""
+        return leadership[1:] == self.candidate
 
     @property
     def endpoints(self) -> tuple[tuple[str, str, int, str], ...]:

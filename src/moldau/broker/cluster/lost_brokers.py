@@ -9,17 +9,17 @@ meanwhile. A broker that was shut down in order is not listed any more, as in Ka
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from moldau.broker.cluster.local_broker import LocalBroker
 from moldau.metadata.image import MetadataImage
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 
 class LostBrokers:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(self, me: LocalBroker, now_s: Callable[[], float]) -> None:
+        """`now_s` is monotonic."""
+        self._me = me
+        self._now_s = now_s
         self._until_s: dict[int, float] = {}
 
     def begin(self, image: MetadataImage) -> None:
@@ -30,6 +30,8 @@ class LostBrokers:
                 self._lost(broker_id)
 
     def follow(self, before: MetadataImage, after: MetadataImage) -> None:
+        for broker_id in before.brokers.keys() - after.brokers.keys():
+            self._until_s.pop(broker_id, None)
         for broker_id, broker in after.brokers.items():
             was = before.brokers.get(broker_id)
             if not broker.fenced:
@@ -38,12 +40,12 @@ class LostBrokers:
                 self._lost(broker_id)
 
     def _lost(self, broker_id: int) -> None:
-        self._until_s[broker_id] = self._node.loop.time() + self._node.config.broker_session_timeout_ms / 1000
+        self._until_s[broker_id] = self._now_s() + self._me.config.broker_session_timeout_ms / 1000
 
     @property
     def listed(self) -> frozenset[int]:
         if not self._until_s:
             return frozenset()
-        now_s, brokers = self._node.loop.time(), self._node.image.brokers
-        self._until_s = {id_: until_s for id_, until_s in self._until_s.items() if until_s > now_s and id_ in brokers}
+        now_s = self._now_s()
+        self._until_s = {broker_id: until_s for broker_id, until_s in self._until_s.items() if until_s > now_s}
         return frozenset(self._until_s)

@@ -7,11 +7,13 @@ Requests read `image`, on the event loop. The controller, or whoever fetches fro
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 
 from moldau.broker.cluster.local_broker import LocalBroker
 from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage
+from moldau.wire.primitives import NodeEndpoint
 
 
 class MetadataCache:
@@ -44,6 +46,21 @@ class MetadataCache:
         named = [endpoint for endpoint in broker.endpoints if endpoint[0] == self._me.inter_broker_listener]
         _, host, port, _ = (named or broker.endpoints)[0]
         return host, port
+
+    def endpoints(self, listener: str, *, fenced: bool = False, also: Container[int] = ()) -> list[NodeEndpoint]:
+        """The live brokers (or the `fenced` ones) and those in `also`, as a client of this listener reaches them."""
+        found = [
+            (broker.broker_id, host, port, broker.rack)
+            for broker in self.image.brokers.values()
+            if broker.fenced is fenced or broker.broker_id in also
+            for name, host, port, _ in broker.endpoints
+            if name == listener
+        ]
+        me = self._me
+        if not found and not fenced and listener in me.advertised:
+            # A client forgets all brokers that an answer leaves out (librdkafka for good): leave it with one.
+            return [(me.node_id, *me.advertised[listener], me.config.broker_rack)]
+        return found
 
     def topic_config(self, topic: str) -> TopicConfig:
         return TopicConfig.resolve(self.image.topic_config(topic), self._me.config)

@@ -11,18 +11,17 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.network.client_connection import Answer, Buffers, ClientConnection
 from moldau.broker.network.request import RequestContext
+from moldau.clocks import Clock
 from moldau.errors import ErrorCode, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record, record_from_json, record_to_json
 from moldau.wire.batch import encode_batch, iter_headers, iter_records, stamp
 from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, encode_fetch_response
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 METADATA_TOPIC_ID = bytes(15) + b"\1"
 """Kafka's own, of `__cluster_metadata`."""
@@ -47,8 +46,12 @@ class _Waiting(NamedTuple):
 
 
 class MetadataFeed:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(self, metadata: MetadataCache, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._metadata = metadata
+        self._loop = loop
+        self._clock = clock
+        self._image = MetadataImage()
+        """The controller's, with all records that were published."""
         self.followed: dict[int, int] = {}
         """What version each broker has made true, as far as it told this controller."""
         self._epoch = -1
@@ -63,6 +66,7 @@ class MetadataFeed:
     def begin(self, epoch: int, image: MetadataImage) -> None:
         self.end()
         self._epoch = epoch
+        self._image = image
         self._start = self._end = image.version
 
     def end(self) -> None:
@@ -74,9 +78,10 @@ class MetadataFeed:
         self._connections.clear()
         self._answer_waiting()
 
-    def publish(self, records: Sequence[Record], version: int) -> None:
-        """Records that follow `version`, durable by now."""
-        for batch in _batches(records, version, self._epoch, self._node.clock()):
+    def publish(self, records: Sequence[Record], image: MetadataImage) -> None:
+        """Records that lead to `image`, durable by now."""
+        self._image = image
+        for batch in _batches(records, image.version - len(records), self._epoch, self._clock()):
             self._batches.append(batch)
             self._kept_bytes += len(batch.data)
             self._end = batch.end
@@ -94,17 +99,17 @@ class MetadataFeed:
             code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
         asked = partitions[0]
-        broker = self._node.controller.image.brokers.get(request.replica_id)
-        is_present_life = broker is not None and broker.broker_epoch == request.replica_epoch
-        if is_present_life and asked.current_leader_epoch == self._epoch:
+        broker = self._image.brokers.get(request.replica_id)
+        is_registered = broker is not None and broker.broker_epoch == request.replica_epoch
+        if is_registered and asked.current_leader_epoch == self._epoch:
             self._connections[context.connection] = request.replica_id
             self.made_true(request.replica_id, asked.fetch_offset)
         if self._epoch < 0 or asked.current_leader_epoch != self._epoch or asked.fetch_offset != self._end:
             return self._answer(context, asked)
-        answer: asyncio.Future[Buffers] = self._node.loop.create_future()
+        answer: asyncio.Future[Buffers] = self._loop.create_future()
         waiting = _Waiting(asked.fetch_offset, answer, context)
         self._waiting[waiting] = None
-        timer = self._node.loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self._answer_one, waiting)
+        timer = self._loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self._answer_one, waiting)
 
         def leave(_: object) -> None:
             timer.cancel()
@@ -126,7 +131,7 @@ class MetadataFeed:
 
     async def everywhere(self, version: int) -> None:
         """Returns when every other broker that lives has made `version` true."""
-        while any(self.followed.get(one, -1) < version for one in self._node.live_brokers):
+        while any(self.followed.get(one, -1) < version for one in self._metadata.live_brokers):
             self._progress.clear()
             await self._progress.wait()
 
@@ -156,8 +161,8 @@ class MetadataFeed:
         if self._start <= version <= self._end:
             new = [batch.data for batch in self._batches if batch.start >= version]
             return FetchPartitionResult(0, 0, self._end, self._end, self._start, None, -1, new)
-        image = self._node.controller.image
-        batches = _batches(list(image.to_records()), 0, self._epoch, self._node.clock())
+        image = self._image
+        batches = _batches(list(image.to_records()), 0, self._epoch, self._clock())
         whole = [batch.data for batch in batches]
         snapshot = (image.version, self._epoch)
         return FetchPartitionResult(0, 0, self._end, self._end, self._start, None, -1, whole, snapshot_id=snapshot)

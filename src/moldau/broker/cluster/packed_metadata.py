@@ -6,10 +6,11 @@ Every client asks again every few minutes, and all of them at once when somethin
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from moldau.broker.cluster.lost_brokers import LostBrokers
+from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.turns import Work
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -20,10 +21,6 @@ from moldau.wire.metadata import (
     pack_metadata_response,
     pack_metadata_topic,
 )
-from moldau.wire.primitives import NodeEndpoint
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 NO_LEADER = -1
 ANSWERS_MAX = 8
@@ -35,8 +32,18 @@ PACKED_INLINE_MAX = 500
 class PackedMetadata:
     """Packed topics of the newest image, and packed answers that hold them all."""
 
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        lost_brokers: LostBrokers,
+        *,
+        cluster_id: Callable[[], str],
+        controller_id: Callable[[], int],
+    ) -> None:
+        self._metadata = metadata
+        self._lost_brokers = lost_brokers
+        self._cluster_id = cluster_id
+        self._find_controller = controller_id
         self._image: MetadataImage | None = None
         self._controller_id = -1
         self._alive: frozenset[int] = frozenset()
@@ -50,13 +57,13 @@ class PackedMetadata:
         known = self._topics.get((name, version, operations))
         if known is not None:
             return known[1]
-        topic = self._node.image.topics.get(name)
+        topic = self._metadata.image.topics.get(name)
         if topic is None:
             return None
         alive = self._alive
         pack = partial(_packed, topic, alive, version, operations)
         packed: bytes = pack() if len(topic.partitions) <= PACKED_INLINE_MAX else (yield pack)
-        if self._alive is alive and self._node.image.topics.get(name) is topic:
+        if self._alive is alive and self._metadata.image.topics.get(name) is topic:
             self._topics[name, version, operations] = (topic, packed)
         return packed
 
@@ -68,7 +75,7 @@ class PackedMetadata:
         if answer is None:
             image = self._image
             topics = []
-            for name in self._node.image.topics:
+            for name in self._metadata.image.topics:
                 packed = yield from self.topic(name, version, operations)
                 if packed is not None:
                     topics.append(packed)
@@ -82,24 +89,23 @@ class PackedMetadata:
         return answer
 
     def response(self, listener: str, version: int, cluster_operations: int, topics: Sequence[bytes]) -> bytes:
-        node = self._node
         return pack_metadata_response(
             version,
-            brokers=endpoints(node, listener, also=node.lost_brokers.listed),
-            cluster_id=node.cluster_id,
-            controller_id=controller_id(node),
+            brokers=self._metadata.endpoints(listener, also=self._lost_brokers.listed),
+            cluster_id=self._cluster_id(),
+            controller_id=self._find_controller(),
             topics=topics,
             cluster_operations=cluster_operations,
         )
 
     def _follow_image(self) -> None:
-        image, controller = self._node.image, controller_id(self._node)
-        lost = self._node.lost_brokers.listed
+        image, controller = self._metadata.image, self._find_controller()
+        lost = self._lost_brokers.listed
         if self._image is image and self._controller_id == controller and self._lost == lost:
             return
         self._image, self._controller_id, self._lost = image, controller, lost
         self._answers.clear()
-        alive = self._node.live_brokers
+        alive = self._metadata.live_brokers
         if self._alive != alive:  # each partition is told with those of its replicas that are away
             self._alive = alive
             self._topics.clear()
@@ -108,33 +114,11 @@ class PackedMetadata:
 
 
 def _packed(topic: TopicImage, alive: frozenset[int], version: int, operations: int) -> bytes:
-    return pack_metadata_topic(version, topic_as_told(topic, alive, operations, version == 0))
+    return pack_metadata_topic(version, visible_topic(topic, alive, operations, version == 0))
 
 
-def endpoints(
-    node: BrokerNode, listener: str, *, fenced: bool = False, also: Container[int] = ()
-) -> list[NodeEndpoint]:
-    """The brokers that live (or, those that are `fenced`), as a client of this listener reaches them; others `also`."""
-    found = [
-        (broker.broker_id, host, port, broker.rack)
-        for broker in node.image.brokers.values()
-        if broker.fenced is fenced or broker.broker_id in also
-        for name, host, port, _ in broker.endpoints
-        if name == listener
-    ]
-    if not found and not fenced and listener in node.advertised:
-        # A client forgets whoever it is not told of (librdkafka all of them, for good): it has to be left with one.
-        return [(node.node_id, *node.advertised[listener], node.config.broker_rack)]
-    return found
-
-
-def controller_id(node: BrokerNode) -> int:
-    leadership = node.controller.leadership
-    return leadership.node_id if leadership is not None else -1
-
-
-def topic_as_told(topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False) -> MetadataTopic:
-    partitions = (_told_partition(each, alive, only_alive) for each in topic.partitions)
+def visible_topic(topic: TopicImage, alive: frozenset[int], operations: int, only_alive: bool = False) -> MetadataTopic:
+    partitions = (_visible_partition(each, alive, only_alive) for each in topic.partitions)
     return MetadataTopic(
         topic.name,
         topic.topic_id.bytes,
@@ -144,7 +128,7 @@ def topic_as_told(topic: TopicImage, alive: frozenset[int], operations: int, onl
     )
 
 
-def _told_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
+def _visible_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
     """What clients hear of a partition; version 0 (`only_alive`) has no word for replicas that are away."""
     leader, replicas, isr, code = image.leader, image.replicas, image.isr, ErrorCode.NONE
     offline: tuple[int, ...] = ()

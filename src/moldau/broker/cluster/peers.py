@@ -12,17 +12,15 @@ import errno
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
+from moldau.metadata.image import MetadataImage
 from moldau.version import __version__
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.messages import Schema, decode_response, encode_request, request_head, request_schema
 from moldau.wire.primitives import Buffer
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-    from moldau.metadata.image import MetadataImage
 
 Build = Callable[[Schema], Any]
 """Makes a request out of the classes of the version that was agreed on."""
@@ -123,7 +121,7 @@ class Peer:
         except ProtocolError as error:
             if wire is not None:
                 wire.close()
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} answers what is none: {error}") from error
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} sent an invalid response: {error}") from error
 
     async def _connected(self) -> None:
         while self._wire is None or self._wire.is_lost:
@@ -143,7 +141,7 @@ class Peer:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, wire = await self._loop.create_connection(_Wire, *self.address)
         except TimeoutError:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} does not answer") from None
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} does not respond") from None
         except OSError as error:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE
@@ -162,7 +160,9 @@ class Peer:
                 frame = await wire.send(number, encode_request(number, self._client_id, entity))
         except TimeoutError:
             wire.close()
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self._where} accepts, but does not answer") from None
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION, f"{self._where} accepted the connection but does not respond"
+            ) from None
         answer = self._decoded(wire, ApiKey.API_VERSIONS, version, frame)
         self.versions = {
             api.api_key: min(api.max_version, APIS[api.api_key].max_version)
@@ -281,8 +281,10 @@ async def refuses(loop: asyncio.AbstractEventLoop, address: Address) -> bool:
 class Peers:
     """The other brokers, as the newest metadata has them."""
 
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(self, node_id: int, metadata: MetadataCache, loop: asyncio.AbstractEventLoop) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._loop = loop
         self._peers: dict[tuple[Address, str], Peer] = {}
 
     async def ask(self, broker_id: int, key: int, build: Build, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
@@ -290,21 +292,21 @@ class Peers:
 
     def broker(self, broker_id: int, purpose: str = "") -> Peer:
         """The connection to a broker; one for each `purpose`, so that a waiting fetch holds up nothing else."""
-        return self.at(self._node.address_of(broker_id), purpose)
+        return self.at(self._metadata.address_of(broker_id), purpose)
 
     def at(self, address: Address, purpose: str = "") -> Peer:
         peer = self._peers.get((address, purpose))
         if peer is None:
-            client_id = f"broker-{self._node.node_id}{'-' if purpose else ''}{purpose}"
-            peer = self._peers[address, purpose] = Peer(self._node.loop, address, client_id)
+            client_id = f"broker-{self._node_id}{'-' if purpose else ''}{purpose}"
+            peer = self._peers[address, purpose] = Peer(self._loop, address, client_id)
         return peer
 
     def follow(self, before: MetadataImage, after: MetadataImage) -> None:
         """Nobody waits for the answers of a broker that was fenced: others do now what it did."""
         for broker_id, broker in before.brokers.items():
             now = after.brokers.get(broker_id)
-            if not broker.fenced and (now is None or now.fenced) and broker_id != self._node.node_id:
-                address = self._node.address_in(before, broker_id)
+            if not broker.fenced and (now is None or now.fenced) and broker_id != self._node_id:
+                address = self._metadata.address_in(before, broker_id)
                 for (at, _), peer in self._peers.items():
                     if at == address:
                         peer.hang_up()

@@ -1,4 +1,4 @@
-"""Replacing a controller that most brokers no longer hear.
+"""Replacing a controller with which most brokers lost contact.
 
 A port that refuses connections proves that a controller is dead. One whose machine vanished says nothing, and the
 store notices only when its own session with it ends, which may be much later. So a broker that has heard nothing from
@@ -8,7 +8,7 @@ controllers do). Where a majority of the active brokers have not, it takes over 
 - The majority keeps one bad link from moving the controller back and forth: who is cut off from the controller alone
   is outvoted, and fenced.
 - Nothing is fenced earlier by this. The controller that was replaced has its session until all who voted have not
-  heard it for the whole of it: that is when it no longer answers reads either (`vigil`).
+  heard it for the whole of it: that is when it no longer answers reads either (`leader_lease`).
 - Two brokers cannot outvote each other: there the store decides.
 """
 
@@ -16,31 +16,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from moldau.broker.cluster.controller_shell import ControllerShell
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.metadata_cache import MetadataCache
+from moldau.broker.cluster.peers import Peers
+from moldau.clocks import Clock
 from moldau.errors import KafkaError
 from moldau.metadata.image import MetadataImage
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.messages import Schema
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-
 logger = logging.getLogger(__name__)
 
-SILENT_SHARE = 0.5
+SILENT_FRACTION = 0.5
 """Of a session. Two heartbeats in a row got no answer by then."""
-LOOKS_PER_SESSION = 36
+CHECKS_PER_SESSION = 36
 VOTE_TIMEOUT_S = 1.0
 VOTING = "voting"
 """The purpose of the connections on which brokers ask each other."""
 
 
-class Won(NamedTuple):
-    """A majority had not heard the controller of `epoch` since `silent_since_ms`, by this broker's monotonic clock."""
+class ElectionWon(NamedTuple):
+    """A majority had no contact with the controller of `epoch` since `silent_since_ms`, by the monotonic clock."""
 
     epoch: int
     voters: frozenset[int]
@@ -53,87 +55,99 @@ class Won(NamedTuple):
 
 
 class Takeover:
-    def __init__(self, node: BrokerNode, take: Callable[[int], None]) -> None:
-        """`take` begins the epoch after the one it is given; it blocks."""
-        self._node = node
-        self._take = take
-        self._heard_s = node.loop.time()
-        self._looked_s = self._heard_s
-        self.won: Won | None = None
+    def __init__(
+        self,
+        me: LocalBroker,
+        metadata: MetadataCache,
+        controller: ControllerShell,
+        peers: Peers,
+        *,
+        take_over: Callable[[int], Awaitable[object]],
+        cluster_id: Callable[[], str],
+        now_s: Callable[[], float],
+        monotonic_ms: Clock,
+    ) -> None:
+        """`take_over` begins the epoch after the one it is given; `now_s` is monotonic."""
+        self._me = me
+        self._metadata = metadata
+        self._controller = controller
+        self._peers = peers
+        self._take_over = take_over
+        self._cluster_id = cluster_id
+        self._now_s = now_s
+        self._monotonic_ms = monotonic_ms
+        self._contact_s = self._checked_s = now_s()
+        self.won: ElectionWon | None = None
 
     @property
     def _silent_s(self) -> float:
-        return SILENT_SHARE * self._node.config.broker_session_timeout_ms / 1000
+        return SILENT_FRACTION * self._me.config.broker_session_timeout_ms / 1000
 
-    def heard(self, epoch: int) -> None:
-        """The controller of `epoch` answered, just now; or the store tells of it."""
-        if epoch == self._node.controller.epoch:
-            self._heard_s = self._node.loop.time()
+    def on_contact(self, epoch: int) -> None:
+        """The controller of `epoch` answered just now, or the store tells of it."""
+        if epoch == self._controller.epoch:
+            self._contact_s = self._now_s()
 
-    def grants(self, epoch: int) -> bool:
-        """Whether this broker, too, has not heard the controller of `epoch`."""
-        leadership = self._node.controller.leadership
+    def grants_vote(self, epoch: int) -> bool:
+        """Whether this broker, too, has lost contact with the controller of `epoch`."""
+        leadership = self._controller.leadership
         return (
             leadership is not None
             and leadership.epoch == epoch
-            and leadership.node_id != self._node.node_id
-            and self._node.loop.time() - max(self._heard_s, self._awake_since_s) > self._silent_s
+            and leadership.node_id != self._me.node_id
+            and self._now_s() - max(self._contact_s, self._resumed_s) > self._silent_s
         )
 
     @property
-    def _awake_since_s(self) -> float:
-        """Now, where this process stood still: it may be only its own silence."""
-        now_s = self._node.loop.time()
-        return now_s if now_s - self._looked_s > self._silent_s / 2 else 0.0
+    def _resumed_s(self) -> float:
+        """Now, where this process was suspended: the silence may be its own."""
+        now_s = self._now_s()
+        return now_s if now_s - self._checked_s > self._silent_s / 2 else 0.0
 
-    async def keep(self) -> None:
-        node = self._node
+    async def run(self) -> None:
         while True:
-            self._heard_s = max(self._heard_s, self._awake_since_s)
-            self._looked_s = node.loop.time()
-            epoch = node.controller.epoch
-            if self.grants(epoch):
-                await self._ask_all(epoch)
-            await asyncio.sleep(node.config.broker_session_timeout_ms / 1000 / LOOKS_PER_SESSION)
+            self._contact_s = max(self._contact_s, self._resumed_s)
+            self._checked_s = self._now_s()
+            epoch = self._controller.epoch
+            if self.grants_vote(epoch):
+                await self._request_votes(epoch)
+            await asyncio.sleep(self._me.config.broker_session_timeout_ms / 1000 / CHECKS_PER_SESSION)
 
-    async def _ask_all(self, epoch: int) -> None:
-        node = self._node
-        controller_id = node.controller.leadership.node_id if node.controller.leadership is not None else -1
-        active = {id_ for id_, broker in node.newest_image.brokers.items() if broker.is_active}
-        others = [id_ for id_ in active if id_ not in (node.node_id, controller_id)]
-        granted = await asyncio.gather(*(self._ask(id_, epoch) for id_ in others))
-        self._looked_s = node.loop.time()
-        voters = frozenset(id_ for id_, grants in zip(others, granted, strict=True) if grants) | {node.node_id}
-        if 2 * len(voters & active) <= len(active) or not self.grants(epoch):
+    async def _request_votes(self, epoch: int) -> None:
+        node_id, controller_id = self._me.node_id, self._controller.leader_id
+        active = {id_ for id_, broker in self._metadata.newest.brokers.items() if broker.is_active}
+        others = [id_ for id_ in active if id_ not in (node_id, controller_id)]
+        granted = await asyncio.gather(*(self._request_vote(id_, epoch) for id_ in others))
+        self._checked_s = self._now_s()
+        voters = frozenset(id_ for id_, grants in zip(others, granted, strict=True) if grants) | {node_id}
+        if 2 * len(voters & active) <= len(active) or not self.grants_vote(epoch):
             return
         if self.won is None or self.won.epoch != epoch:
             logger.warning(
-                "no answer from the controller: this broker takes over",
+                "most brokers lost contact with the controller: this broker takes over",
                 extra={"controller": controller_id, "epoch": epoch, "voters": sorted(voters)},
             )
-        self.won = Won(epoch, voters, node.monotonic_ms() - int(self._silent_s * 1000))
-        await node.threads.metadata(self._take, epoch)
+        self.won = ElectionWon(epoch, voters, self._monotonic_ms() - int(self._silent_s * 1000))
+        await self._take_over(epoch)
 
-    async def _ask(self, broker_id: int, epoch: int) -> bool:
-        node = self._node
-
+    async def _request_vote(self, broker_id: int, epoch: int) -> bool:
         def build(schema: Schema) -> Any:
             partition = schema.PartitionData(
                 partition_index=0,
                 replica_epoch=epoch,
-                replica_id=node.node_id,
+                replica_id=self._me.node_id,
                 replica_directory_id=None,
                 voter_directory_id=None,
                 last_offset_epoch=epoch,
-                last_offset=node.newest_image.version,
+                last_offset=self._metadata.newest.version,
                 pre_vote=True,
             )
             topic = schema.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
-            return schema.VoteRequest(cluster_id=node.cluster_id, voter_id=broker_id, topics=(topic,))
+            return schema.VoteRequest(cluster_id=self._cluster_id(), voter_id=broker_id, topics=(topic,))
 
         with suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(VOTE_TIMEOUT_S):
-                peer = node.peers.broker(broker_id, VOTING)
+                peer = self._peers.broker(broker_id, VOTING)
                 answer = await peer.ask(ApiKey.VOTE, build, timeout_s=VOTE_TIMEOUT_S)
             return any(part.vote_granted for topic in answer.topics for part in topic.partitions)
         return False

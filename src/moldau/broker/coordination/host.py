@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from moldau.broker.background import Spawn
+from moldau.broker.cluster.controller_shell import Plan
 from moldau.broker.cluster.local_broker import LocalBroker
 from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.cluster.peers import Build, Peers
@@ -18,9 +19,6 @@ from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Turns
 from moldau.clocks import Clock
 from moldau.metadata.image import MetadataImage
-
-if TYPE_CHECKING:
-    from moldau.broker.node import Plan
 
 
 class AskController(Protocol):

@@ -58,7 +58,7 @@ class Health:
                 reasons.append("the broker is not registered with the controller yet")
             elif me.fenced:
                 reasons.append("the controller has fenced this broker")
-            if node.vigil is not None and node.is_serving.is_set() and node.vigil.is_in_doubt():
+            if node.is_serving.is_set() and node.lease.may_be_expired():
                 reasons.append("the controller does not answer")
         if not reasons and not node.is_serving.is_set():
             reasons.append("the broker does not serve clients yet")

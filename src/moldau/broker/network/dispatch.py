@@ -18,7 +18,6 @@ from time import perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from moldau.broker.cluster.forwarding import forward
 from moldau.broker.monitoring.metrics import Histogram
 from moldau.broker.network.client_connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.network.old_clients import OldClients
@@ -57,7 +56,7 @@ class Dispatcher:
     def disconnected(self, connection: ClientConnection) -> None:
         self._node.connections.remove(connection)
         self._node.share_partitions.disconnected(connection)
-        self._node.replication.sessions.disconnected(connection)
+        self._node.follower_sessions.disconnected(connection)
         self._node.disconnected(connection)
 
     def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:
@@ -136,7 +135,7 @@ class Dispatcher:
     async def _forward(self, served: Served, context: RequestContext, body: bytes) -> Buffers:
         # What is malformed ends here. The controller would close the connection, and others' requests are on it, too.
         await self._decode_in_thread(served, context, body)
-        answer = await forward(self._node, context, body)
+        answer = await self._node.controller_channel.forward(context, body)
         if answer is not None:
             return answer
         return await self._encode_later(served, context, self._handle_large(served, context, body))

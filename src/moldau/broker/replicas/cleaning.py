@@ -14,14 +14,16 @@ import contextlib
 import logging
 import subprocess
 import sys
-import time
-from typing import IO
+from typing import IO, Protocol
 
-from moldau.broker.node import BrokerNode
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.threads import Lane, Threads
+from moldau.clocks import Clock
 from moldau.errors import KafkaError
 from moldau.log.cleaning.job import Cleaned, CleaningJob, Done, Failed, Report, decode_report, encode_job
 from moldau.log.cleaning.plan import CleaningLimits, LogToClean, filthiest
 from moldau.log.cleaning.swap import discard, swap_in
+from moldau.log.manager import LogManager
 from moldau.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -34,9 +36,28 @@ IO_BUFFER_BYTES_MIN = 64 * 1024
 """Below it, system calls would cost more than the work between them."""
 
 
+class CleaningCounters(Protocol):
+    cleanings: int
+    bytes_cleaned: int
+
+
 class Cleaner:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(
+        self,
+        me: LocalBroker,
+        logs: LogManager,
+        threads: Threads,
+        *,
+        metrics: CleaningCounters,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._me = me
+        self._logs = logs
+        self._threads = threads
+        self._metrics = metrics
+        self._loop = loop
+        self._clock = clock
         self._rounds = 0
         self._choosing = asyncio.Lock()
         self._in_progress: set[PartitionLog] = set()
@@ -49,33 +70,33 @@ class Cleaner:
         """
         async with asyncio.TaskGroup() as group:
             while True:
-                while self._rounds < self._node.config.log_cleaner_threads:
+                while self._rounds < self._me.config.log_cleaner_threads:
                     self._rounds += 1
                     group.create_task(self._run_round())
-                await asyncio.sleep(max(self._node.config.log_cleaner_backoff_ms / 1000, BACKOFF_MIN_S))
+                await asyncio.sleep(max(self._me.config.log_cleaner_backoff_ms / 1000, BACKOFF_MIN_S))
 
     async def _run_round(self) -> None:
         try:
             await self._clean_due()
         except Exception:
-            logger.exception("a round of cleaning failed")
+            logger.exception("internal error in a round of log cleaning (please report it)")
         finally:
             self._rounds -= 1
 
     async def _clean_due(self) -> None:
         """Cleans until no log is due, the filthiest first."""
-        self._uncleanable.intersection_update(list(self._node.logs.logs.values()))
+        self._uncleanable.intersection_update(list(self._logs.logs.values()))
         failed: set[PartitionLog] = set()  # in this round: another try would fail the same way
         worker: _Worker | None = None
         try:
             while (todo := await self._choose(failed)) is not None:
                 try:
-                    worker = worker or await _Worker.start(self._node)
+                    worker = worker or await _Worker.start(self._threads.cleaning, self._loop)
                     if not await self._try_to_clean(todo, worker):
                         failed.add(todo.log)
                         await worker.end()  # whatever it is doing, nobody waits for it
                         worker = None
-                        await self._node.threads.disk(todo.log.log_dir.path)(
+                        await self._threads.disk(todo.log.log_dir.path)(
                             discard, todo.log.log_dir.disk, todo.log.directory
                         )
                 finally:
@@ -87,14 +108,14 @@ class Cleaner:
     async def _choose(self, failed: set[PartitionLog]) -> LogToClean | None:
         """The filthiest of all that are due, which is then in progress."""
         async with self._choosing:
-            logs = list(self._node.logs.logs.values())  # another thread may be adding some
+            logs = list(self._logs.logs.values())  # another thread may be adding some
             due = []
             for start in range(0, len(logs), LOGS_AT_A_TIME):
                 busy = self._in_progress | failed | self._uncleanable
                 idle = [
                     one for one in logs[start : start + LOGS_AT_A_TIME] if one not in busy and not one.log_dir.offline
                 ]
-                todo = filthiest(idle, self._node.clock())
+                todo = filthiest(idle, self._clock())
                 if todo is not None:
                     due.append(todo)
                 await asyncio.sleep(0)
@@ -115,10 +136,10 @@ class Cleaner:
         return False
 
     async def _clean(self, todo: LogToClean, worker: _Worker) -> bool:
-        node, started_s = self._node, time.monotonic()
+        started_s = self._loop.time()
         log_dir = todo.log.log_dir.path
         bytes_before = bytes_after = 0
-        await worker.send(todo.job(node.clock(), self._limits()))
+        await worker.send(todo.job(self._clock(), self._limits()))
         while True:
             report = await worker.receive()
             if self._is_gone(todo.log) or todo.is_void:
@@ -127,22 +148,22 @@ class Cleaner:
                 case Cleaned():
                     if not swap_in(todo, report):
                         return False
-                    await node.threads.disk(log_dir)(todo.log.log_dir.disk.sync, todo.log.directory)
+                    await self._threads.disk(log_dir)(todo.log.log_dir.disk.sync, todo.log.directory)
                     bytes_before += report.bytes_before
                     bytes_after += report.bytes_after
                 case Done(end_offset, keys):
                     todo.log.first_dirty_offset = end_offset
-                    node.metrics.cleanings += 1
-                    node.metrics.bytes_cleaned += bytes_before
+                    self._metrics.cleanings += 1
+                    self._metrics.bytes_cleaned += bytes_before
                     logger.info(
                         "cleaned a log",
                         extra={
                             "partition": todo.log.name, "upto_offset": end_offset, "keys": keys,
                             "bytes_before": bytes_before, "bytes_after": bytes_after,
-                            "seconds": round(time.monotonic() - started_s, 3),
+                            "seconds": round(self._loop.time() - started_s, 3),
                         },
                     )  # fmt: skip
-                    await node.threads.disk(log_dir)(node.logs.checkpoint_dirty_offsets, log_dir)
+                    await self._threads.disk(log_dir)(self._logs.checkpoint_dirty_offsets, log_dir)
                     return True
                 case Failed(reason, is_corrupt):
                     self._note_failure(todo.log, reason, is_corrupt)
@@ -159,10 +180,10 @@ class Cleaner:
             logger.warning("a cleaning failed", extra={"partition": partition_log.name, "why": reason})
 
     def _is_gone(self, partition_log: PartitionLog) -> bool:
-        return self._node.logs.get(partition_log.topic, partition_log.partition) is not partition_log
+        return self._logs.get(partition_log.topic, partition_log.partition) is not partition_log
 
     def _limits(self) -> CleaningLimits:
-        config = self._node.config
+        config = self._me.config
         workers = max(1, config.log_cleaner_threads)
         return CleaningLimits(
             dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size // workers,
@@ -174,16 +195,16 @@ class Cleaner:
 class _Worker:
     """A process of `moldau.log.cleaning.worker`. What may block is done in threads: to start, write to and end it."""
 
-    def __init__(self, node: BrokerNode, process: subprocess.Popen[bytes]) -> None:
-        self._node = node
+    def __init__(self, in_thread: Lane, process: subprocess.Popen[bytes]) -> None:
+        self._in_thread = in_thread
         self._process = process
         self._reports = asyncio.StreamReader()
         self._transport: asyncio.ReadTransport | None = None
 
     @classmethod
-    async def start(cls, node: BrokerNode) -> _Worker:
-        worker = cls(node, await node.threads.cleaning(_spawn))
-        worker._transport, _ = await node.loop.connect_read_pipe(
+    async def start(cls, in_thread: Lane, loop: asyncio.AbstractEventLoop) -> _Worker:
+        worker = cls(in_thread, await in_thread(_spawn))
+        worker._transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(worker._reports), _pipe(worker._process.stdout)
         )
         return worker
@@ -195,7 +216,7 @@ class _Worker:
                 pipe.write(encode_job(job))
                 pipe.flush()
 
-        await self._node.threads.cleaning(write)
+        await self._in_thread(write)
 
     async def receive(self) -> Report | None:
         """The next report; None when there will be no more."""
@@ -211,7 +232,7 @@ class _Worker:
 
         if self._transport is not None:
             self._transport.close()
-        await self._node.threads.cleaning(kill)
+        await self._in_thread(kill)
 
 
 def _spawn() -> subprocess.Popen[bytes]:

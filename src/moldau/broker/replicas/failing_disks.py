@@ -14,19 +14,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from moldau.broker.cluster.incarnation import distrust
+from moldau.broker.cluster.controller_channel import ControllerChannel
+from moldau.broker.cluster.incarnation import forget_epoch
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.metadata_cache import MetadataCache
+from moldau.broker.replicas.hosted_partitions import HostedPartitions
+from moldau.broker.replicas.replica_manager import ReplicaManager
+from moldau.broker.threads import Lane
 from moldau.cluster.brokers import active_brokers
 from moldau.cluster.lost_replicas import can_do_without
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.files import LogDir
+from moldau.log.manager import LogManager
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 from moldau.wire.uuids import LOST_DIRECTORY
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 logger = logging.getLogger(__name__)
 
@@ -41,50 +46,68 @@ STUCK_S = 10.0
 
 
 class FailingDisks:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(
+        self,
+        me: LocalBroker,
+        metadata: MetadataCache,
+        logs: LogManager,
+        *,
+        partitions: HostedPartitions,
+        replication: ReplicaManager,
+        controller: ControllerChannel,
+        disk_thread: Callable[[Path], Lane],
+    ) -> None:
+        self._me = me
+        self._metadata = metadata
+        self._logs = logs
+        self._partitions = partitions
+        self._replication = replication
+        self._controller = controller
+        self._disk_thread = disk_thread
         self._known: set[LogDir] = set()
         self._stuck: set[LogDir] = set()
         self._under_way: dict[LogDir, asyncio.Future[None]] = {}
 
     async def check(self) -> None:
         """Tries full disks again, and follows and leads by what can be written."""
-        node = self._node
-        for log_dir in node.logs.log_dirs:
+        for log_dir in self._logs.log_dirs:
             if log_dir.offline:
-                self._look_after(log_dir, partial(distrust, log_dir))
+                self._check_dir(log_dir, partial(forget_epoch, log_dir))
             elif log_dir in self._known:
-                self._look_after(log_dir, log_dir.probe)
+                self._check_dir(log_dir, log_dir.probe)
             self._warn_if_stuck(log_dir)
-        failing = {log_dir for log_dir in node.logs.log_dirs if not log_dir.is_writable}
+        failing = {log_dir for log_dir in self._logs.log_dirs if not log_dir.is_writable}
         if failing != self._known:
             for log_dir in failing - self._known:
                 why = "it failed" if log_dir.offline else "it is full"
-                logger.error("A LOG DIRECTORY CANNOT BE WRITTEN", extra={"folder": str(log_dir.path), "why": why})
+                logger.error(
+                    "log directory is not writable: other brokers take over its partitions",
+                    extra={"folder": str(log_dir.path), "why": why},
+                )
             for log_dir in self._known - failing:
-                logger.warning("a log directory can be written again", extra={"folder": str(log_dir.path)})
+                logger.warning("log directory is writable again", extra={"folder": str(log_dir.path)})
             changed = failing ^ self._known
             self._known = failing
-            node.replication.follow([one for one in node.hosted if one.log.log_dir in changed])
+            self._replication.follow([one for one in self._partitions if one.log.log_dir in changed])
         if failing:
             await self._hand_over()
 
-    def _look_after(self, log_dir: LogDir, work: Callable[[], None]) -> None:
+    def _check_dir(self, log_dir: LogDir, work: Callable[[], None]) -> None:
         """In its own time: one disk that hangs keeps nobody from the others."""
         under_way = self._under_way.get(log_dir)
         if under_way is None or under_way.done():
-            self._under_way[log_dir] = self._node.threads.disk(log_dir.path)(work)
+            self._under_way[log_dir] = self._disk_thread(log_dir.path)(work)
 
     def _warn_if_stuck(self, log_dir: LogDir) -> None:
-        busy_s = self._node.threads.disk(log_dir.path).busy_s
+        busy_s = self._disk_thread(log_dir.path).busy_s
         if busy_s < STUCK_S:
             if log_dir in self._stuck:
-                logger.warning("a log directory answers again", extra={"folder": str(log_dir.path)})
+                logger.warning("log directory responds again", extra={"folder": str(log_dir.path)})
             self._stuck.discard(log_dir)
         elif log_dir not in self._stuck:
             self._stuck.add(log_dir)
             logger.error(
-                "A LOG DIRECTORY DOES NOT ANSWER: check its disk; records with flush.messages=1 wait for it",
+                "log directory does not respond: check its disk (records with flush.messages=1 wait for it)",
                 extra={"folder": str(log_dir.path), "waiting_s": round(busy_s)},
             )
 
@@ -92,13 +115,11 @@ class FailingDisks:
         lost = self._lost()
         try:
             for start in range(0, len(lost), HANDED_OVER_MAX):
-                await self._tell(lost[start : start + HANDED_OVER_MAX])
+                await self._report(lost[start : start + HANDED_OVER_MAX])
         except KafkaError as error:
-            logger.warning("partitions cannot be handed over yet", extra={"why": error.message})
+            logger.warning("cannot hand partitions over to other brokers, will retry", extra={"why": error.message})
 
-    async def _tell(self, lost: Sequence[tuple[Any, int]]) -> None:
-        node = self._node
-
+    async def _report(self, lost: Sequence[tuple[Any, int]]) -> None:
         def build(schema: Schema) -> Any:
             topics = tuple(
                 schema.TopicData(
@@ -108,26 +129,26 @@ class FailingDisks:
                 for topic_id, partitions in groupby(lost, itemgetter(0))
             )
             return schema.AssignReplicasToDirsRequest(
-                broker_id=node.node_id,
-                broker_epoch=node.broker_epoch,
+                broker_id=self._me.node_id,
+                broker_epoch=self._me.broker_epoch,
                 directories=(schema.DirectoryData(id_=LOST_DIRECTORY, topics=topics),),
             )
 
-        answer = await node.ask_controller(ApiKey.ASSIGN_REPLICAS_TO_DIRS, build)
+        answer = await self._controller.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, build)
         if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), "the controller refused it")
+            raise KafkaError(ErrorCode(answer.error_code), "the controller refused to move them")
 
     def _lost(self) -> list[tuple[Any, int]]:
         """The partitions that cannot be written here, though this broker is in sync, beside others; topic by topic."""
-        node, image = self._node, self._node.image
-        active = active_brokers(image, node.node_id)
+        node_id, image = self._me.node_id, self._metadata.image
+        active = active_brokers(image, node_id)
         return [
             (topic.topic_id, partition.index)
             for topic in image.topics.values()
             for partition in topic.partitions
-            if can_do_without(partition, node.node_id, active) and not self._can_write(topic.name, partition.index)
+            if can_do_without(partition, node_id, active) and not self._can_write(topic.name, partition.index)
         ]
 
     def _can_write(self, topic: str, index: int) -> bool:
-        partition_log = self._node.logs.get(topic, index)
+        partition_log = self._logs.get(topic, index)
         return partition_log is not None and partition_log.log_dir.is_writable

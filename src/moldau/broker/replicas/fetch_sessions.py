@@ -19,8 +19,6 @@ when it is made.
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -157,12 +155,19 @@ def group_by_topic(pairs: Sequence[tuple[Wanted, FetchPartitionResult]]) -> list
 
 class FetchSessions:
     def __init__(
-        self, slots_max: int, clock: Callable[[], float] = time.monotonic, *, bytes_max: int = BYTES_MAX
+        self,
+        slots_max: int,
+        now_s: Callable[[], float],
+        new_id: Callable[[], int],
+        *,
+        bytes_max: int = BYTES_MAX,
     ) -> None:
+        """`now_s` is monotonic."""
         self._slots_max = slots_max
         self._bytes_max = bytes_max
         self.size_bytes = 0
-        self._clock = clock
+        self._now_s = now_s
+        self._new_id = new_id
         # In order of last use: a session goes to the end each time it is found.
         self._sessions: dict[int, FetchSession] = {}
 
@@ -212,7 +217,7 @@ class FetchSessions:
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._sessions[session.id] = session
-        session.last_used_s = self._clock()
+        session.last_used_s = self._now_s()
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
@@ -228,17 +233,17 @@ class FetchSessions:
         if not self._has_room(1, session.size_bytes):
             return None
         while session.id == 0 or session.id in self._sessions:
-            session.id = secrets.randbits(31)
+            session.id = self._new_id()
         self._sessions[session.id] = session
         self.size_bytes += session.size_bytes
-        session.last_used_s = self._clock()
+        session.last_used_s = self._now_s()
         return session
 
     def _has_room(self, sessions: int, size_bytes: int = 0) -> bool:
         """Whether so much more fits in, once those that nobody uses are gone."""
         while len(self._sessions) + sessions > self._slots_max or self.size_bytes + size_bytes > self._bytes_max:
             oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or self._clock() - oldest.last_used_s < UNUSED_MIN_S:
+            if oldest is None or self._now_s() - oldest.last_used_s < UNUSED_MIN_S:
                 return False
             self._end(oldest.id)
         return True

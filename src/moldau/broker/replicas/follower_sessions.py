@@ -17,17 +17,21 @@ bring in a new partition at any time.
 from __future__ import annotations
 
 import asyncio
-import secrets
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from moldau.broker.cluster.metadata_cache import MetadataCache
+from moldau.broker.network.byte_budget import ByteBudget
 from moldau.broker.network.client_connection import Buffers, ClientConnection, Pipelined
 from moldau.broker.network.request import RequestContext
+from moldau.broker.replicas.hosted_partitions import FindPartition
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Work
+from moldau.clocks import Clock
 from moldau.cluster.brokers import check_life, is_registered
 from moldau.cluster.follower import divergence
 from moldau.cluster.replica import LONG_AGO_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
+from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import (
     FetchPartition,
@@ -35,9 +39,6 @@ from moldau.wire.fetch import (
     FetchRequest,
     encode_fetch_response,
 )
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 HIGH_WATERMARK_DELAY_S = 0.01
 """How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
@@ -122,7 +123,7 @@ class Subscription:
         session, asked = self.session, self.asked
         self.follower = None
         try:
-            partition = session.node.find_partition(None, self.topic_id, asked.index)
+            partition = session.shared.find_partition(None, self.topic_id, asked.index)
             self.move_to(partition)
             partition.check_leader_epoch(asked.current_leader_epoch)
             partition.check_leads()
@@ -183,7 +184,7 @@ class Subscription:
         leadership, session = partition.leadership, self.session
         if leadership is None or session.replica_id in leadership.maximal_isr:
             return False
-        wait_ms = session.node.replication.leader_quota.wait_ms(session.node.monotonic_ms())
+        wait_ms = session.shared.quota.wait_ms(session.shared.monotonic_ms())
         if wait_ms:
             self.muted = _HELD
             session.hold(self, wait_ms)
@@ -192,8 +193,8 @@ class Subscription:
     def told(self, result: FetchPartitionResult) -> None:
         self.muted = _SENT if result.records or result.diverging_epoch is not None else _OPEN
         if self.partition is not None and self.partition.is_throttled and result.records:
-            node = self.session.node
-            node.replication.leader_quota.record(len(result.records), node.monotonic_ms())
+            shared = self.session.shared
+            shared.quota.record(len(result.records), shared.monotonic_ms())
         if not result.error_code and result.diverging_epoch is None:
             self.told_high_watermark = result.high_watermark
             self.told_start_offset = result.log_start_offset
@@ -227,8 +228,10 @@ class _Waiting:
 
 
 class FollowerSession:
-    def __init__(self, node: BrokerNode, session_id: int, replica_id: int, connection: ClientConnection) -> None:
-        self.node = node
+    def __init__(
+        self, shared: FollowerSessions, session_id: int, replica_id: int, connection: ClientConnection
+    ) -> None:
+        self.shared = shared
         self.id = session_id
         self.epoch = 0
         self.replica_id = replica_id
@@ -245,7 +248,7 @@ class FollowerSession:
         self._timer: asyncio.TimerHandle | None = None
 
     def check_life(self) -> None:
-        check_life(self.node.image, self.replica_id, self._replica_epoch)
+        check_life(self.shared.metadata.image, self.replica_id, self._replica_epoch)
 
     def close(self) -> None:
         self._is_closed = True
@@ -268,7 +271,7 @@ class FollowerSession:
     def fetch(self, context: RequestContext, request: FetchRequest) -> Work[Buffers | Pipelined]:
         self.answer()
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
-        now_ms = self.last_fetch_ms = self.node.monotonic_ms()
+        now_ms = self.last_fetch_ms = self.shared.monotonic_ms()
         if request.replica_epoch != self._replica_epoch:
             self._registered(request.replica_epoch)
         self._max_bytes = request.max_bytes
@@ -332,7 +335,7 @@ class FollowerSession:
 
     def _read(self) -> tuple[_Results, int]:
         """What is due, as far as the answer has room; the rest stays due."""
-        left = min(self._max_bytes, self.node.connections.send_budget.left)
+        left = min(self._max_bytes, self.shared.send_budget.left)
         size = 0
         results: _Results = []
         for subscription in tuple(islice(self.due, RESULTS_MAX)):
@@ -363,7 +366,7 @@ class FollowerSession:
 
     def hold(self, subscription: Subscription, wait_ms: int) -> None:
         if not self._held:
-            self.node.loop.call_later(min(wait_ms / 1000, HELD_MAX_S), self._release)
+            self.shared.loop.call_later(min(wait_ms / 1000, HELD_MAX_S), self._release)
         self._held.append(subscription)
 
     def _release(self) -> None:
@@ -377,7 +380,7 @@ class FollowerSession:
     # -- waiting
 
     def _wait(self, context: RequestContext, request: FetchRequest, size: int) -> Pipelined:
-        loop = self.node.loop
+        loop = self.shared.loop
         answer = Pipelined(loop.create_future())
         timer = loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self.answer)
         self._waiting = _Waiting(context, answer, request.min_bytes - size, timer)
@@ -391,14 +394,14 @@ class FollowerSession:
             waiting.missing_bytes -= byte_count
             if waiting.missing_bytes <= 0:
                 # Not now: a burst of appends makes one answer.
-                self.node.loop.call_soon(self.answer)
+                self.shared.loop.call_soon(self.answer)
 
     def answer_soon(self) -> None:
         self.more(2**31)
 
     def tell_later(self) -> None:
         if self._waiting is not None and self._timer is None:
-            self._timer = self.node.loop.call_later(HIGH_WATERMARK_DELAY_S, self.answer)
+            self._timer = self.shared.loop.call_later(HIGH_WATERMARK_DELAY_S, self.answer)
 
     def answer(self) -> None:
         """Ends the wait, if there is one, with what there is to tell."""
@@ -417,8 +420,25 @@ class FollowerSession:
 class FollowerSessions:
     """One for each follower: what arrives late on a connection that it gave up is about another state."""
 
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        find_partition: FindPartition,
+        quota: ReplicationQuota,
+        *,
+        send_budget: ByteBudget,
+        loop: asyncio.AbstractEventLoop,
+        monotonic_ms: Clock,
+        new_id: Callable[[], int],
+    ) -> None:
+        """`quota` is for the replicas that catch up at a limited rate."""
+        self.metadata = metadata
+        self.find_partition = find_partition
+        self.quota = quota
+        self.send_budget = send_budget
+        self.loop = loop
+        self.monotonic_ms = monotonic_ms
+        self._new_id = new_id
         self._sessions: dict[int, FollowerSession] = {}
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> Work[Buffers | Pipelined]:
@@ -434,14 +454,14 @@ class FollowerSessions:
 
     def _begin(self, request: FetchRequest, connection: ClientConnection) -> FollowerSession:
         replica_id = request.replica_id
-        may_replace = is_registered(self._node.image, replica_id, request.replica_epoch)  # and not any client
+        may_replace = is_registered(self.metadata.image, replica_id, request.replica_epoch)  # and not any client
         for old in list(self._sessions.values()):
             if old.connection is connection or (may_replace and old.replica_id == replica_id):
                 self._close(old)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
-            session_id = secrets.randbits(31)
-        session = self._sessions[session_id] = FollowerSession(self._node, session_id, replica_id, connection)
+            session_id = self._new_id()
+        session = self._sessions[session_id] = FollowerSession(self, session_id, replica_id, connection)
         return session
 
     def disconnected(self, connection: ClientConnection) -> None:

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.replicas.hosted_partitions import FindPartition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import TopicImage
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import EARLIEST, LATEST
 from moldau.wire.messages import Schema, ms
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-
 ASK_TIMEOUT_S = 5.0
 
 
-async def log_bounds(node: BrokerNode, topic: TopicImage, index: int) -> tuple[int, int]:
+class Replicas(Protocol):
+    """The local partitions, and the other brokers."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def peers(self) -> Peers: ...
+
+    @property
+    def find_partition(self) -> FindPartition: ...
+
+
+async def log_bounds(replicas: Replicas, topic: TopicImage, index: int) -> tuple[int, int]:
     """Log start offset and high watermark."""
     leader = topic.partitions[index].leader
-    if leader == node.node_id:
-        log = node.find_partition(topic.name, None, index).log
+    if leader == replicas.node_id:
+        log = replicas.find_partition(topic.name, None, index).log
         return log.log_start_offset, log.high_watermark
     first, end = await asyncio.gather(
-        *(_ask(node, leader, topic.name, index, timestamp) for timestamp in (EARLIEST, LATEST))
+        *(_ask(replicas, leader, topic.name, index, timestamp) for timestamp in (EARLIEST, LATEST))
     )
     return first, end
 
 
-async def _ask(node: BrokerNode, leader: int, topic: str, index: int, timestamp: int) -> int:
+async def _ask(replicas: Replicas, leader: int, topic: str, index: int, timestamp: int) -> int:
     def build(schema: Schema) -> Any:
         partition = schema.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         return schema.ListOffsetsRequest(
@@ -39,7 +51,7 @@ async def _ask(node: BrokerNode, leader: int, topic: str, index: int, timestamp:
             timeout=ms(int(ASK_TIMEOUT_S * 1000)),
         )
 
-    answer = await node.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
+    answer = await replicas.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
     told = answer.topics[0].partitions[0]
     if told.error_code:
         raise KafkaError(ErrorCode(told.error_code))

@@ -28,10 +28,16 @@ import asyncio
 import logging
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moldau.broker.background import Spawn
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.replicas.group_commit import GroupCommit
 from moldau.broker.replicas.partition import Partition
+from moldau.clocks import Clock
 from moldau.cluster.follower import out_of_range, truncation
+from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.errors import ErrorCode, KafkaError, OffsetMismatchError, StorageError
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import read_header
@@ -46,9 +52,6 @@ from moldau.wire.fetch import (
     parse_fetch_response,
 )
 from moldau.wire.messages import Schema, ms
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +124,29 @@ class Followed:
 
 
 class ReplicaFetcher:
-    def __init__(self, node: BrokerNode, broker_id: int) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        me: LocalBroker,
+        peers: Peers,
+        group_commit: GroupCommit,
+        quota: ReplicationQuota,
+        spawn: Spawn,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        monotonic_ms: Clock,
+    ) -> None:
+        """`quota` is for the partitions that this broker catches up with at a limited rate."""
         self.broker_id = broker_id
-        self._node = node
+        self._me = me
+        self._peers = peers
+        self._group_commit = group_commit
+        self._quota = quota
+        self._spawn = spawn
+        self._loop = loop
+        self._clock = clock
+        self._monotonic_ms = monotonic_ms
         self._followed: dict[Key, Followed] = {}
         self._unnamed: dict[Key, Followed] = {}
         """What the next request has to name."""
@@ -140,7 +163,7 @@ class ReplicaFetcher:
         self._ahead: asyncio.Task[memoryview] | None = None
         """A request that was sent while another one waits."""
         self._wanted = asyncio.Event()
-        self._task = node.spawn(self._run())
+        self._task = spawn(self._run())
 
     def add(self, partition: Partition) -> None:
         """Follows it, from where its log ends; in another leader epoch, if it did already."""
@@ -167,7 +190,7 @@ class ReplicaFetcher:
     def _speak_up(self) -> None:
         """There is something to say: the request that waits is not waited for."""
         if self._is_waiting and self._ahead is None and self._session != _NEW_SESSION:
-            self._ahead = self._node.spawn(self._ask())
+            self._ahead = self._spawn(self._ask())
 
     def _leave_out(self, followed: Followed) -> None:
         self._unnamed.pop(followed.key, None)
@@ -201,7 +224,7 @@ class ReplicaFetcher:
         await asyncio.sleep(self._retry_s(self._failures))
 
     def _retry_s(self, failures: int) -> float:
-        longest_s = self._node.config.replica_fetch_backoff_ms / 1000
+        longest_s = self._me.config.replica_fetch_backoff_ms / 1000
         return min(RETRY_MIN_S * (1 << min(failures - 1, 16)), longest_s)
 
     def _begin_anew(self) -> None:
@@ -229,7 +252,7 @@ class ReplicaFetcher:
             raise KafkaError(ErrorCode(response.error_code), "the leader refused a fetch")
         if self._session == _NEW_SESSION and response.session_id:
             self._session = (response.session_id, 1)
-        now_ms = self._node.clock()
+        now_ms = self._clock()
         for _, topic_id, results in response.topics:
             for result in results:
                 followed = self._named.get((topic_id or b"", result.index))
@@ -238,9 +261,9 @@ class ReplicaFetcher:
 
     async def _ask(self) -> memoryview:
         """Sends the next request of the session; its answer."""
-        node = self._node
-        config = node.config
-        if node.broker_epoch < 0:
+        me = self._me
+        config = me.config
+        if me.broker_epoch < 0:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this broker is not registered yet")
         session_id, epoch = self._session
         if session_id:
@@ -255,7 +278,7 @@ class ReplicaFetcher:
                 self._flush(followed)
                 continue
             if followed.partition.is_throttled and not followed.partition.is_in_sync:
-                wait_ms = wait_ms or node.replication.follower_quota.wait_ms(node.monotonic_ms())
+                wait_ms = wait_ms or self._quota.wait_ms(self._monotonic_ms())
                 if wait_ms:
                     self._throttle(followed, wait_ms)
                     continue
@@ -263,8 +286,8 @@ class ReplicaFetcher:
             self._named[key] = followed
             topics.setdefault(key[0], []).append(followed.asked(config.replica_fetch_max_bytes))
         request = FetchRequest(
-            replica_id=node.node_id,
-            replica_epoch=node.broker_epoch,
+            replica_id=me.node_id,
+            replica_epoch=me.broker_epoch,
             max_wait_ms=0 if self._unnamed else config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
@@ -276,12 +299,12 @@ class ReplicaFetcher:
         self._gone.clear()
         body = encode_fetch_request(FETCH_VERSION, request)
         timeout_s = (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000
-        peer = node.peers.broker(self.broker_id, "replica")
+        peer = self._peers.broker(self.broker_id, "replica")
         return await peer.ask_raw(ApiKey.FETCH, FETCH_VERSION, [body], timeout_s=timeout_s)
 
     def _throttle(self, followed: Followed, wait_ms: int) -> None:
         if not self._throttled:
-            self._node.loop.call_later(min(wait_ms / 1000, THROTTLED_MAX_S), self._name_throttled)
+            self._loop.call_later(min(wait_ms / 1000, THROTTLED_MAX_S), self._name_throttled)
         self._throttled.append(followed)
 
     def _name_throttled(self) -> None:
@@ -308,13 +331,13 @@ class ReplicaFetcher:
                 if records:
                     self._unnamed[followed.key] = followed
                     if followed.partition.is_throttled:
-                        self._node.replication.follower_quota.record(len(records), self._node.monotonic_ms())
+                        self._quota.record(len(records), self._monotonic_ms())
             followed.failures = 0
         except Exception as error:
             self._failed(followed, error)
 
     def _flush(self, followed: Followed) -> None:
-        flushed = self._node.group_commit.flushed(followed.partition.log)
+        flushed = self._group_commit.flushed(followed.partition.log)
         flushed.add_done_callback(partial(self._flushed, followed))
 
     def _flushed(self, followed: Followed, done: asyncio.Future[None]) -> None:
@@ -329,7 +352,7 @@ class ReplicaFetcher:
     def _refused(self, followed: Followed, code: ErrorCode) -> None:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._leave_out(followed)
-            self._node.spawn(self._find_place(followed))
+            self._spawn(self._find_place(followed))
         else:
             self._failed(followed, KafkaError(code, "the leader refused it"))
 
@@ -344,7 +367,7 @@ class ReplicaFetcher:
         elif followed.failures == (1 if isinstance(error, StorageError) else EXPECTED_FAILURES + 1):
             logger.error("A PARTITION CANNOT BE FOLLOWED", extra=where)
         self._leave_out(followed)
-        self._node.loop.call_later(self._retry_s(followed.failures), self._return, followed)
+        self._loop.call_later(self._retry_s(followed.failures), self._return, followed)
 
     def _return(self, followed: Followed) -> None:
         if self._followed.get(followed.key) is followed:
@@ -394,10 +417,10 @@ class ReplicaFetcher:
             )
             topic = schema.ListOffsetsTopic(name=partition.topic, partitions=(asked,))
             return schema.ListOffsetsRequest(
-                replica_id=self._node.node_id, isolation_level=0, topics=(topic,), timeout=ms(LIST_OFFSETS_TIMEOUT_MS)
+                replica_id=self._me.node_id, isolation_level=0, topics=(topic,), timeout=ms(LIST_OFFSETS_TIMEOUT_MS)
             )
 
-        answer = await self._node.peers.ask(self.broker_id, ApiKey.LIST_OFFSETS, build)
+        answer = await self._peers.ask(self.broker_id, ApiKey.LIST_OFFSETS, build)
         found = answer.topics[0].partitions[0]
         if found.error_code:
             raise KafkaError(ErrorCode(found.error_code), "the leader does not say where its log begins and ends")

@@ -12,20 +12,21 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from moldau.broker.replicas.follower_sessions import FollowerSessions
+from moldau.broker.background import Spawn
+from moldau.broker.cluster.controller_channel import ControllerChannel
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.metadata_cache import MetadataCache
+from moldau.broker.replicas.group_commit import GroupCommit
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.replicas.replica_fetcher import ReplicaFetcher
+from moldau.clocks import Clock
 from moldau.cluster.replica import UNKNOWN_EPOCH, IsrChange
-from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import BrokerRecord
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +45,27 @@ PROPOSALS_MAX = 1000
 
 
 class ReplicaManager:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
-        self.loop: asyncio.AbstractEventLoop = node.loop
-        self.monotonic_ms: Callable[[], int] = node.monotonic_ms
-        self.sessions = FollowerSessions(node)
-        self.leader_quota = ReplicationQuota(lambda: node.config.leader_replication_throttled_rate)
-        self.follower_quota = ReplicationQuota(lambda: node.config.follower_replication_throttled_rate)
+    def __init__(
+        self,
+        me: LocalBroker,
+        metadata: MetadataCache,
+        controller: ControllerChannel,
+        group_commit: GroupCommit,
+        *,
+        new_fetcher: Callable[[int], ReplicaFetcher],
+        spawn: Spawn,
+        loop: asyncio.AbstractEventLoop,
+        monotonic_ms: Clock,
+    ) -> None:
+        self._me = me
+        self._metadata = metadata
+        self._controller = controller
+        self._group_commit = group_commit
+        self._new_fetcher = new_fetcher
+        self._spawn = spawn
+        self.loop = loop
+        self.monotonic_ms = monotonic_ms
+        self.broker_id = me.node_id
         self._led: dict[Partition, None] = {}
         """Those with followers."""
         self._sources: dict[Partition, ReplicaFetcher] = {}
@@ -62,22 +77,18 @@ class ReplicaManager:
         self._is_stopped = False
 
     @property
-    def broker_id(self) -> int:
-        return self._node.node_id
-
-    @property
     def lag_time_max_ms(self) -> int:
-        return self._node.config.replica_lag_time_max_ms
+        return self._me.config.replica_lag_time_max_ms
 
     @property
     def is_registered(self) -> bool:
         """Whether the image knows this life of the broker."""
-        node = self._node
-        return not node.config.is_clustered or 0 <= node.broker_epoch <= node.image.version
+        me = self._me
+        return not me.config.is_clustered or 0 <= me.broker_epoch <= self._metadata.image.version
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether that life of the broker may join an ISR: alive, staying, and the one that is registered."""
-        broker = self._node.image.brokers.get(broker_id)
+        broker = self._metadata.image.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
         return broker_epoch in (UNKNOWN_EPOCH, broker.broker_epoch)
@@ -97,17 +108,17 @@ class ReplicaManager:
                 self._unfollow(partition)
             else:
                 self._follow(partition)
-        if self._node.image.brokers is not self._brokers:
-            self._brokers = self._node.image.brokers
+        if self._metadata.image.brokers is not self._brokers:
+            self._brokers = self._metadata.image.brokers
             self._grow()
         if self._led and self._checking is None:
-            self._checking = self._node.spawn(self._check_followers())
+            self._checking = self._spawn(self._check_followers())
 
     def _follow(self, partition: Partition) -> None:
         leader = partition.leader_id
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = ReplicaFetcher(self._node, leader)
+            fetcher = self._fetchers[leader] = self._new_fetcher(leader)
         if self._sources.get(partition) is not fetcher:
             self._unfollow(partition)
             self._sources[partition] = fetcher
@@ -125,7 +136,7 @@ class ReplicaManager:
 
     def flush(self, partition: Partition) -> None:
         """Forces its log to disk, soon."""
-        self._node.group_commit.flush_soon(partition.log, partition.flush_ended)
+        self._group_commit.flush_soon(partition.log, partition.flush_ended)
 
     def stop(self) -> None:
         """Follows nothing any more, and asks for nothing."""
@@ -140,11 +151,11 @@ class ReplicaManager:
 
     def preferred_read_replica(self, partition: Partition, rack_id: str, offset: int) -> int | None:
         """An in-sync follower in the client's rack that has what it asks for (KIP-392); None: read here."""
-        config = self._node.config
+        config = self._me.config
         leadership = partition.leadership
         if leadership is None or config.replica_selector_class not in RACK_AWARE or config.broker_rack == rack_id:
             return None
-        brokers = self._node.image.brokers
+        brokers = self._metadata.image.brokers
         near = [
             follower
             for follower in leadership.followers.values()
@@ -169,7 +180,7 @@ class ReplicaManager:
                     next_shrink_s = self.loop.time() + shrink_s
                     self._shrink()
             except Exception:  # or a follower that is gone would be waited for ever after
-                logger.exception("cannot look after followers, for a slip of ours")
+                logger.exception("internal error while tracking followers (please report it)")
 
     def _shrink(self) -> None:
         now_ms = self.monotonic_ms()
@@ -188,7 +199,7 @@ class ReplicaManager:
         """Asks the controller for another ISR."""
         self._proposals[partition] = change
         if self._proposing is None and not self._is_stopped:
-            self._proposing = self._node.spawn(self._propose())
+            self._proposing = self._spawn(self._propose())
 
     async def _propose(self) -> None:
         try:
@@ -205,18 +216,18 @@ class ReplicaManager:
 
     async def _send(self, proposals: _Proposals) -> _Proposals:
         """Returns what has to be asked again."""
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        code, why = ErrorCode.UNKNOWN_SERVER_ERROR, "an internal error"
         try:
-            answer = await self._node.ask_controller(ApiKey.ALTER_PARTITION, partial(self._alter, proposals))
+            answer = await self._controller.ask(ApiKey.ALTER_PARTITION, partial(self._alter, proposals))
             if not answer.error_code:
                 return self._answered(proposals, answer)
             code = ErrorCode(answer.error_code)
-            logger.info("in-sync sets cannot change yet", extra={"why": code.name, "partitions": len(proposals)})
+            why = code.name
         except KafkaError as error:
-            code = error.code
-            logger.info("in-sync sets cannot change yet", extra={"why": str(error), "partitions": len(proposals)})
+            code, why = error.code, str(error)
         except Exception:  # or the partitions would wait for an answer for ever
-            logger.exception("in-sync sets cannot change, for a slip of ours")
+            logger.exception("internal error while changing in-sync replicas (please report it)")
+        logger.info("cannot change in-sync replicas, will retry", extra={"why": why, "partitions": len(proposals)})
         return {one: change for one, change in proposals.items() if one.isr_refused(change, code)}
 
     def _alter(self, proposals: _Proposals, schema: Schema) -> Any:
@@ -231,7 +242,7 @@ class ReplicaManager:
             topics.setdefault(partition.topic_id, []).append(asked)
         return schema.AlterPartitionRequest(
             broker_id=self.broker_id,
-            broker_epoch=self._node.broker_epoch,
+            broker_epoch=self._me.broker_epoch,
             topics=tuple(
                 schema.TopicData(topic_id=uuid.UUID(bytes=topic_id), partitions=tuple(partitions))
                 for topic_id, partitions in topics.items()
@@ -240,7 +251,7 @@ class ReplicaManager:
 
     def _member(self, schema: Schema, broker_id: int, broker_epoch: int) -> Any:
         if broker_id == self.broker_id:
-            broker_epoch = self._node.broker_epoch
+            broker_epoch = self._me.broker_epoch
         return schema.BrokerState(broker_id=broker_id, broker_epoch=broker_epoch)
 
     @staticmethod
@@ -258,5 +269,8 @@ class ReplicaManager:
             elif partition.isr_refused(change, code):
                 again[partition] = change
             else:
-                logger.info("an in-sync set stays", extra={"partition": partition.name, "why": code.name})
+                logger.info(
+                    "the controller rejected a change of in-sync replicas",
+                    extra={"partition": partition.name, "why": code.name},
+                )
         return again

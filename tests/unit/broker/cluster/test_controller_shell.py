@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from moldau.broker.cluster import controller_shell as shell
-from moldau.broker.cluster.leader_lease import Vigil
-from moldau.broker.cluster.membership import BEATS_PER_SESSION
+from moldau.broker.cluster.broker_lifecycle import HEARTBEATS_PER_SESSION
+from moldau.broker.cluster.leader_lease import LeaderLease
+from moldau.broker.cluster.standalone import Standalone
 from moldau.cluster.controller import Controller
 from moldau.errors import KafkaError
 from moldau.log.meta_properties import read_cluster_id
@@ -88,7 +89,7 @@ async def test_silence_while_the_controller_itself_stood_still_fences_nobody(
     machine._last_seen_ms = {1: now_ms, 2: now_ms}
 
     def ticked(later_ms: int) -> tuple[Any, bool]:
-        monkeypatch.setattr(node, "monotonic_ms", lambda: now_ms + later_ms)
+        monkeypatch.setattr(node.controller, "_monotonic_ms", lambda: now_ms + later_ms)
         return node.controller._tick(machine, image)
 
     assert ticked(60_000) == ([], False), "it slept for a minute"
@@ -139,10 +140,10 @@ class Backed:
 
     def __init__(self, broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, *ids: int) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(broker.node, "loop", SimpleNamespace(time=lambda: self.now_s))
         self.controller = broker.node.controller
+        monkeypatch.setattr(self.controller, "_loop", SimpleNamespace(time=lambda: self.now_s))
         self.controller._began_s = 900.0
-        self.vigil = Vigil(broker.node)
+        self.lease = LeaderLease(broker.node.local, self.controller, lambda: self.now_s)
         self.have(*ids)
 
     def have(self, *ids: int) -> None:
@@ -155,7 +156,7 @@ class Backed:
         until_s = self.now_s + elapsed_s
         while self.now_s < until_s:
             self.now_s = min(self.now_s + 0.25, until_s)
-            self.vigil._note(self.now_s)
+            self.lease._tick(self.now_s)
 
     def hear(self, *ids: int) -> None:
         for one in ids:
@@ -167,24 +168,24 @@ async def test_a_controller_is_backed_while_those_without_its_answers_are_no_maj
 ) -> None:
     cluster = Backed(offline_broker, monkeypatch, 1)
     controller = cluster.controller
-    assert controller.backed_s == cluster.now_s
+    assert controller.majority_contact_s == cluster.now_s
     cluster.have(1, 2)
-    assert controller.backed_s == cluster.now_s, "one other broker outvotes nobody"
+    assert controller.majority_contact_s == cluster.now_s, "one other broker outvotes nobody"
     cluster.have(1, 2, 3)
     cluster.hear(2)
-    assert controller.backed_s == 900.0, "whether 2 gets the answer is not known yet"
+    assert controller.majority_contact_s == 900.0, "whether 2 gets the answer is not known yet"
     cluster.now_s = 1002.0
     cluster.hear(2)
-    assert controller.backed_s == 1000.0, "2 got it, and 3 is alone"
+    assert controller.majority_contact_s == 1000.0, "2 got it, and 3 is alone"
     cluster.now_s = 1004.0
     controller.heard_from(2, object())
-    assert controller.backed_s == 1000.0, "on a new connection: the answer before may be lost"
+    assert controller.majority_contact_s == 1000.0, "on a new connection: the answer before may be lost"
     cluster.have(1, 2, 3, 4, 5)
-    assert controller.backed_s == 900.0, "3, 4 and 5 are three of five"
+    assert controller.majority_contact_s == 900.0, "3, 4 and 5 are three of five"
     cluster.hear(5)
     cluster.now_s = 1006.0
     cluster.hear(5)
-    assert controller.backed_s == 1000.0, "of 2; 5 got an answer later"
+    assert controller.majority_contact_s == 1000.0, "of 2; 5 got an answer later"
 
 
 async def test_heartbeats_that_waited_while_the_controller_stood_still_do_not_back_it(
@@ -192,15 +193,15 @@ async def test_heartbeats_that_waited_while_the_controller_stood_still_do_not_ba
 ) -> None:
     cluster = Backed(offline_broker, monkeypatch, 1, 2, 3)
     cluster.hear(2, 3)
-    cluster.vigil.heard(cluster.now_s)
+    cluster.lease.on_heartbeat_answered(cluster.now_s)
     last_heard_s = cluster.now_s
     cluster.now_s += 6.5  # stopped, for less than a process has to notice
     cluster.hear(2, 3)  # sent at 2 s; from now on it is cut off from brokers and store
-    cluster.vigil.heard(cluster.now_s)
+    cluster.lease.on_heartbeat_answered(cluster.now_s)
     while cluster.now_s < last_heard_s + SESSION_MS / 1000:  # then its successor fences it
         cluster.pass_s(0.5)
-        cluster.vigil.heard(cluster.now_s)
-    assert cluster.vigil.is_in_doubt()
+        cluster.lease.on_heartbeat_answered(cluster.now_s)
+    assert cluster.lease.may_be_expired()
 
 
 @pytest.mark.parametrize("others_lag_s", [0.05, 1.0, 2.2])
@@ -208,21 +209,22 @@ async def test_a_controller_that_is_heard_is_never_in_doubt(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch, others_lag_s: float
 ) -> None:
     cluster = Backed(offline_broker, monkeypatch, 1, 2, 3)
-    interval_s = SESSION_MS / 1000 / BEATS_PER_SESSION
+    interval_s = SESSION_MS / 1000 / HEARTBEATS_PER_SESSION
     for _ in range(10):
-        cluster.vigil.heard(cluster.now_s)
+        cluster.lease.on_heartbeat_answered(cluster.now_s)
         cluster.pass_s(others_lag_s)
-        assert not cluster.vigil.is_in_doubt()
+        assert not cluster.lease.may_be_expired()
         cluster.hear(2, 3)
         cluster.pass_s(interval_s - others_lag_s)
-        assert not cluster.vigil.is_in_doubt()
+        assert not cluster.lease.may_be_expired()
     cluster.pass_s(2.0)
-    assert not cluster.vigil.is_in_doubt(), "heartbeats may be late"
+    assert not cluster.lease.may_be_expired(), "heartbeats may be late"
 
 
 async def test_only_registered_brokers_back_a_controller(offline_broker: OfflineBroker) -> None:
     node = offline_broker.node
-    await node.register_alone()
+    assert isinstance(node.membership, Standalone)
+    await node.membership.register()
     known = node.image.brokers[node.node_id]
     for broker_id, epoch in ((999, 1), (node.node_id, known.broker_epoch + 1), (node.node_id, known.broker_epoch)):
         request = request_schema(ApiKey.BROKER_HEARTBEAT, 0).BrokerHeartbeatRequest(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from moldau.broker.cluster import incarnation as lives
-from moldau.broker.cluster.incarnation import UNKNOWN_EPOCH, Life
+from moldau.broker.cluster.incarnation import EPOCH_FILE, UNKNOWN_EPOCH, Incarnation, forget_epoch
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.log.files import LogDir
@@ -20,8 +19,8 @@ def opened(*folders: Path) -> LogManager:
     return logs
 
 
-def life(logs: LogManager, boot_id: str = "this") -> Life:
-    return Life.of(logs, uuid.uuid4(), boot_id)
+def incarnation(logs: LogManager, boot_id: str = "this") -> Incarnation:
+    return Incarnation.load(logs, uuid.uuid4(), boot_id)
 
 
 def crashed(logs: LogManager) -> None:
@@ -31,64 +30,64 @@ def crashed(logs: LogManager) -> None:
 
 def test_a_first_life_knows_of_none_before(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert incarnation(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
 def test_a_killed_process_on_a_machine_that_stays_up_has_lost_nothing(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    life(logs).began(41)
+    incarnation(logs).save_epoch(41)
     crashed(logs)
     logs = opened(tmp_path)
     assert not logs.was_clean
-    assert life(logs).previous_broker_epoch == 41
+    assert incarnation(logs).previous_broker_epoch == 41
     logs.close()
 
 
 def test_a_process_whose_disk_failed_may_have_lost_records_though_the_disk_works_again(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    life(logs).began(41)
-    lives.distrust(LogDir(tmp_path))
-    lives.distrust(LogDir(tmp_path))
+    incarnation(logs).save_epoch(41)
+    forget_epoch(LogDir(tmp_path))
+    forget_epoch(LogDir(tmp_path))
     crashed(logs)
     logs = opened(tmp_path)
-    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert incarnation(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
 def test_a_machine_that_went_down_may_have_lost_records(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    life(logs).began(41)
+    incarnation(logs).save_epoch(41)
     crashed(logs)
     logs = opened(tmp_path)
-    assert life(logs, "another").previous_broker_epoch == UNKNOWN_EPOCH
+    assert incarnation(logs, "another").previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
 def test_a_clean_stop_outlasts_the_machine(tmp_path: Path) -> None:
     logs = opened(tmp_path)
-    life(logs).began(41)
+    incarnation(logs).save_epoch(41)
     logs.close(41)
     logs = opened(tmp_path)
-    assert life(logs, "another").previous_broker_epoch == 41
+    assert incarnation(logs, "another").previous_broker_epoch == 41
     logs.close()
 
 
 def test_a_folder_that_was_replaced_counts_as_a_loss(tmp_path: Path) -> None:
     logs = opened(tmp_path / "a", tmp_path / "b")
-    life(logs).began(41)
+    incarnation(logs).save_epoch(41)
     logs.close(41)
-    (tmp_path / "b" / lives.EPOCH_FILE).unlink()
+    (tmp_path / "b" / EPOCH_FILE).unlink()
     logs = opened(tmp_path / "a", tmp_path / "b")
-    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert incarnation(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()
 
 
 def test_a_failed_folder_does_not_keep_a_broker_from_living(tmp_path: Path) -> None:
     logs = opened(tmp_path / "a", tmp_path / "b")
-    (tmp_path / "b" / lives.EPOCH_FILE).mkdir()
-    life(logs).began(41)
+    (tmp_path / "b" / EPOCH_FILE).mkdir()
+    incarnation(logs).save_epoch(41)
     logs.close(41)
     logs = opened(tmp_path / "a", tmp_path / "b")
-    assert life(logs).previous_broker_epoch == UNKNOWN_EPOCH
+    assert incarnation(logs).previous_broker_epoch == UNKNOWN_EPOCH
     logs.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.cluster.takeover import Won
+from moldau.broker.cluster.takeover import ElectionWon
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import BrokerRecord
 
@@ -30,4 +30,4 @@ def image_of(*, active: set[int], fenced: frozenset[int] = frozenset()) -> Metad
 def test_votes_are_counted_again_with_the_brokers_that_the_store_has(
     image: MetadataImage, voters: set[int], is_majority: bool
 ) -> None:
-    assert Won(7, frozenset(voters), 0).is_majority_in(image) is is_majority
+    assert ElectionWon(7, frozenset(voters), 0).is_majority_in(image) is is_majority

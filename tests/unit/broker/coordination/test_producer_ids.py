@@ -22,5 +22,5 @@ async def test_the_next_block_is_there_before_it_is_needed(start_offline: StartO
     assert node.image.next_producer_id == PRODUCER_ID_BLOCK
     await node.producer_ids.take()
     async with asyncio.timeout(10):
-        await node.applied(node.image.version + 1)
+        await node.metadata.applied(node.image.version + 1)
     assert node.image.next_producer_id == 2 * PRODUCER_ID_BLOCK

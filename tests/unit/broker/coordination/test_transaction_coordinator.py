@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.node import METADATA_FILE, BrokerNode
+from moldau.broker.cluster.standalone import METADATA_FILE
+from moldau.broker.node import BrokerNode
 from moldau.config.broker import BrokerConfig
 from moldau.errors import RETRIABLE, ErrorCode, KafkaError, StorageError
 from moldau.log.partition_log import PartitionLog
@@ -77,6 +78,7 @@ class Lives:
         node = BrokerNode(config, asyncio.get_running_loop())
         node.open()
         node.begin()
+        node.is_serving.set()
         node.advertised[LISTENER] = ADVERTISED
         self._nodes.append(node)
         return OfflineBroker(node)
@@ -390,7 +392,7 @@ async def test_producer_ids_of_an_adopted_folder_are_not_given_again(lives: Live
     adopted = lives.next()
     while adopted.node.transactions.is_loading:
         await asyncio.sleep(0.001)
-    assert adopted.node.topic_config(adopted.node.transactions.topic).compact
+    assert adopted.node.metadata.topic_config(adopted.node.transactions.topic).compact
     assert await adopted.node.producer_ids.take() > first.producer_id
     assert await first._init(adopted) is ErrorCode.NONE
     assert first.epoch == 1

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from moldau.broker.node import METADATA_FILE
+from moldau.broker.cluster.standalone import METADATA_FILE
 from moldau.config.entries import ConfigSource
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.stores.local_store import LocalStore

@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from moldau.broker.replicas import cleaning
-from moldau.broker.replicas.cleaning import Cleaner
 from moldau.log import checkpoints
 from moldau.log.cleaning.plan import filthiest
 from moldau.log.partition_log import PartitionLog
@@ -23,7 +22,7 @@ SETTINGS = {"log.cleaner.backoff.ms": "50"}
 
 @asynccontextmanager
 async def cleaner_of(broker: OfflineBroker) -> AsyncIterator[None]:
-    task = asyncio.get_running_loop().create_task(Cleaner(broker.node).run())
+    task = asyncio.get_running_loop().create_task(broker.node.cleaner.run())
     try:
         yield
     finally:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+
 import pytest
 
-from moldau.broker.replicas.fetch_sessions import PARTITIONS_MAX, UNUSED_MIN_S, FetchSessions, wanted_of
+from moldau.broker.replicas.fetch_sessions import BYTES_MAX, PARTITIONS_MAX, UNUSED_MIN_S, FetchSessions, wanted_of
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic, ForgottenTopic
+
+
+def fetch_sessions(
+    slots_max: int, now_s: Callable[[], float] = lambda: 0.0, *, bytes_max: int = BYTES_MAX
+) -> FetchSessions:
+    return FetchSessions(slots_max, now_s, count(101).__next__, bytes_max=bytes_max)
 
 
 def request(
@@ -43,14 +52,14 @@ def answered(topics: list[tuple[str | None, bytes | None, list[FetchPartitionRes
 
 
 def test_a_fetch_without_a_session_gets_every_partition_and_leaves_nothing_behind() -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     plan = sessions.plan(request(partitions={"t": [0, 1]}), uses_topic_ids=False)
     session_id, topics = plan.answer([result(0), result(1)])
     assert (session_id, answered(topics), len(sessions)) == (0, [("t", 0), ("t", 1)], 0)
 
 
 def test_an_incremental_fetch_gets_only_partitions_with_news() -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     first = sessions.plan(request(epoch=0, partitions={"t": [0, 1]}), uses_topic_ids=False)
     session_id, topics = first.answer([result(0), result(1)])
     assert session_id > 0
@@ -67,7 +76,7 @@ def test_an_incremental_fetch_gets_only_partitions_with_news() -> None:
 
 
 def test_a_partition_that_got_records_is_read_last_the_next_time() -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0, 1, 2]}), False).answer(
         [result(i) for i in range(3)]
     )
@@ -76,14 +85,14 @@ def test_a_partition_that_got_records_is_read_last_the_next_time() -> None:
 
 
 def test_partitions_come_and_go_within_a_session() -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0, 1]}), False).answer([result(0), result(1)])
     plan = sessions.plan(request(session_id, 1, {"u": [5]}, {"t": [0]}), False)
     assert [(one.name, one.partition.index) for one in plan.wanted] == [("t", 1), ("u", 5)]
 
 
 def test_an_error_is_told_until_it_is_over_and_its_end_is_told_too() -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0, 7)])
     for epoch, code, expected in ((1, 6, 1), (2, 6, 1), (3, 0, 1), (4, 0, 0)):
         _, topics = sessions.plan(request(session_id, epoch), False).answer([result(0, 7, error_code=code)])
@@ -101,7 +110,7 @@ def test_an_error_is_told_until_it_is_over_and_its_end_is_told_too() -> None:
 def test_a_wrong_session_is_answered_with_kafkas_code(
     session_id_shift: int, epoch: int, uses_topic_ids: bool, code: ErrorCode
 ) -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])
     with pytest.raises(KafkaError) as caught:
         sessions.plan(request(session_id ^ session_id_shift, epoch), uses_topic_ids)
@@ -110,7 +119,7 @@ def test_a_wrong_session_is_answered_with_kafkas_code(
 
 def test_a_session_unused_for_long_makes_room_and_one_in_use_does_not() -> None:
     now_s = 0.0
-    sessions = FetchSessions(2, clock=lambda: now_s)
+    sessions = fetch_sessions(2, lambda: now_s)
 
     def new_session() -> int:
         return sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])[0]
@@ -127,7 +136,7 @@ def test_a_session_unused_for_long_makes_room_and_one_in_use_does_not() -> None:
 
 
 def test_closing_a_session_forgets_it() -> None:
-    sessions = FetchSessions(2)
+    sessions = fetch_sessions(2)
     session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])
     plan = sessions.plan(request(session_id, -1, {"t": [0]}), False)
     assert (plan.answer([result(0)])[0], len(sessions)) == (0, 0)
@@ -140,7 +149,7 @@ def test_wanted_keeps_the_order_of_the_request() -> None:
 
 def test_all_sessions_together_are_bounded_in_bytes() -> None:
     now_s = 0.0
-    sessions = FetchSessions(1000, lambda: now_s, bytes_max=10_000)
+    sessions = fetch_sessions(1000, lambda: now_s, bytes_max=10_000)
     many = {"no such topic": list(range(10))}
     ids = [
         sessions.plan(request(epoch=0, partitions=many), False).answer([result(i) for i in range(10)])[0]
@@ -160,7 +169,7 @@ def test_all_sessions_together_are_bounded_in_bytes() -> None:
 
 
 def test_a_session_that_grows_too_large_ends_and_one_that_shrinks_gives_back() -> None:
-    sessions = FetchSessions(10, bytes_max=10_000)
+    sessions = fetch_sessions(10, bytes_max=10_000)
     session_id, _ = sessions.plan(request(epoch=0, partitions={"t": [0]}), False).answer([result(0)])
     few = sessions.size_bytes
     sessions.plan(request(session_id, 1, {"t": list(range(20))}), False)
@@ -173,7 +182,7 @@ def test_a_session_that_grows_too_large_ends_and_one_that_shrinks_gives_back() -
 
 
 def test_a_client_of_very_many_partitions_fetches_without_a_session() -> None:
-    sessions = FetchSessions(10)
+    sessions = fetch_sessions(10)
     many = list(range(PARTITIONS_MAX + 1))
     assert sessions.plan(request(epoch=0, partitions={"t": many}), False).answer([result(i) for i in many])[0] == 0
     assert (len(sessions), sessions.size_bytes) == (0, 0)

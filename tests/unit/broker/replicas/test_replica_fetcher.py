@@ -90,7 +90,7 @@ class Following:
 @pytest.fixture
 async def following(start_offline: StartOffline, monkeypatch: pytest.MonkeyPatch) -> Following:
     node = start_offline().node
-    node.broker_epoch = 1
+    node.local.broker_epoch = 1
     leader = Leader()
     monkeypatch.setattr(node.peers, "broker", lambda broker_id, purpose: leader)
     replicas = (node.node_id, LEADER)
@@ -124,12 +124,12 @@ async def test_an_answer_of_a_leader_that_this_broker_replaced_is_not_appended(f
 
 async def test_a_broker_that_is_not_registered_asks_for_nothing(following: Following) -> None:
     _, first = await following.leader.asked()
-    following.node.broker_epoch = -1
+    following.node.local.broker_epoch = -1
     first.set_result(answer(records(1)))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await following.leader.asked()
-    following.node.broker_epoch = 2
+    following.node.local.broker_epoch = 2
     request, _ = await following.leader.asked()
     assert request.replica_epoch == 2
 

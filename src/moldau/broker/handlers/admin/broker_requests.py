@@ -152,14 +152,10 @@ def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
         refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     elif request.cluster_id not in (None, node.cluster_id):
         refusal = ErrorCode.INCONSISTENT_CLUSTER_ID
-    leadership, membership = node.controller.leadership, node.membership
+    leadership = node.controller.leadership
 
     def answer(asked: Any) -> Any:
-        is_granted = (
-            membership is not None
-            and getattr(asked, "pre_vote", False)
-            and membership.takeover.grants(asked.replica_epoch)
-        )
+        is_granted = getattr(asked, "pre_vote", False) and node.membership.grants_vote(asked.replica_epoch)
         return schema.PartitionData(
             partition_index=asked.partition_index,
             error_code=error(ErrorCode.NONE),

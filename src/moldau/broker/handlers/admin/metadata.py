@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.cluster.packed_metadata import controller_id, endpoints, topic_as_told
+from moldau.broker.cluster.packed_metadata import visible_topic
 from moldau.broker.cluster.peers import FORWARDING
 from moldau.broker.handlers.admin.topics import NewTopic, create_topics
 from moldau.broker.network.client_connection import Buffers
@@ -240,11 +240,11 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=node.cluster_id,
-        controller_id=controller_id(node),
+        controller_id=node.controller.leader_id,
         brokers=tuple(
             schema.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=fenced)
             for fenced in ((False, True) if getattr(request, "include_fenced_brokers", False) else (False,))
-            for node_id, host, port, rack in endpoints(node, context.connection.listener, fenced=fenced)
+            for node_id, host, port, rack in node.metadata.endpoints(context.connection.listener, fenced=fenced)
         ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
@@ -303,7 +303,7 @@ class _Page:
             self.topics.append(pack_described_topic(_told_absence(name, TOPIC_OPERATIONS)))
             return True
         part = topic.partitions[first : first + self._room]
-        told = topic_as_told(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
+        told = visible_topic(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
         self.topics.append(pack_described_topic(told))
         self._room -= len(part)
         if first + len(part) < len(topic.partitions):

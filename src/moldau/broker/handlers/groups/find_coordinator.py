@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.cluster.packed_metadata import endpoints
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
@@ -58,7 +57,7 @@ async def _find(node: BrokerNode, context: RequestContext, key_type: int, key: s
 def _endpoint(node: BrokerNode, listener: str, broker_id: int) -> tuple[str, int]:
     if broker_id == node.node_id:
         return node.advertised[listener]
-    for other, host, port, _ in endpoints(node, listener):
+    for other, host, port, _ in node.metadata.endpoints(listener):
         if other == broker_id:
             return host, port
     raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {broker_id} has no listener {listener}")

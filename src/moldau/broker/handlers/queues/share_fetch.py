@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.broker.cluster.packed_metadata import endpoints
 from moldau.broker.coordination.share_fetching import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.coordination.share_partitions import LiveSharePartition
 from moldau.broker.coordination.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
@@ -302,7 +301,7 @@ def _node_endpoints(node: BrokerNode, context: RequestContext, elsewhere: Sequen
         return ()
     return tuple(
         context.schema.NodeEndpoint(node_id=broker_id, host=host, port=port, rack=rack)
-        for broker_id, host, port, rack in endpoints(node, context.connection.listener)
+        for broker_id, host, port, rack in node.metadata.endpoints(context.connection.listener)
         if broker_id in leaders
     )
 

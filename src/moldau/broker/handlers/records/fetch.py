@@ -139,7 +139,7 @@ def _encoded(
     where: Sequence[NodeEndpoint] = ()
     hints = [result.current_leader for result in results if result.current_leader is not None]
     if hints:
-        where = hinted_endpoints(node, context, hints)
+        where = hinted_endpoints(node.metadata, context, hints)
     return partial(
         encode_fetch_response,
         context.version,
@@ -160,15 +160,15 @@ def _read(
     left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left) - read_bytes
     committed = request.isolation_level == _READ_COMMITTED
     version = context.version
-    doubt = node.vigil if node.vigil is not None and node.vigil.is_in_doubt() else None
+    lease = node.lease if node.lease.may_be_expired() else None
     results: list[FetchPartitionResult] = []
     size = 0
     urgent = False
     for name, topic_id, asked in wanted:
         try:
             partition = node.find_partition(name, topic_id, asked.index)
-            if doubt is not None:
-                doubt.check(partition)
+            if lease is not None:
+                lease.check(partition)
             if not partition.is_leader and version < _FOLLOWERS_SINCE:
                 partition.check_leads()
             if version < _ZSTD_SINCE:
@@ -186,7 +186,7 @@ def _read(
             left -= count
         except KafkaError as error:
             urgent = True
-            hint = leader_hint(node, error.code, name, topic_id, asked.index)
+            hint = leader_hint(node.metadata, error.code, name, topic_id, asked.index)
             result = FetchPartitionResult(asked.index, int(error.code), current_leader=hint)
         results.append(result)
     return results, size, urgent

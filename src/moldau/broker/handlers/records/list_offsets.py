@@ -62,8 +62,8 @@ def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reade
         partition = node.find_partition(topic, None, asked.partition_index)
         partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
         partition.check_leads()
-        if node.vigil is not None and node.vigil.is_in_doubt():
-            node.vigil.check(partition)
+        if node.lease.may_be_expired():
+            node.lease.check(partition)
         found = yield from _look_up(partition, asked.timestamp, reader)
     except KafkaError as failure:
         code = failure.code

@@ -111,7 +111,7 @@ def _write(
             except KafkaError as error:
                 failed = True
                 _count_failure(node, error)
-                hint = leader_hint(node, error.code, topic.name, topic.topic_id, part.index)
+                hint = leader_hint(node.metadata, error.code, topic.name, topic.topic_id, part.index)
                 results.append(_failure(part.index, error, hint))
         written.topics.append((topic.name, topic.topic_id, results))
     if delayed is not None:
@@ -166,7 +166,7 @@ def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResult
     where: list[NodeEndpoint] = []
     if failed:
         hints = [result.current_leader for _, _, results in topics for result in results if result.current_leader]
-        where = hinted_endpoints(node, context, hints)
+        where = hinted_endpoints(node.metadata, context, hints)
     return encode_produce_response(context.version, context.correlation_id, topics, node_endpoints=where)
 
 

@@ -20,6 +20,6 @@ def handle_replica_fetch(node: BrokerNode, context: RequestContext, request: Fet
     try:
         if context.version < _BROKER_EPOCH_SINCE:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "a follower needs version 15 of Fetch or a later one")
-        return node.turns.run(node.replication.sessions.fetch(context, request))
+        return node.turns.run(node.follower_sessions.fetch(context, request))
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))

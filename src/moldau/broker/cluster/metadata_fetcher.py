@@ -1,0 +1,125 @@
+"""Follows the controller: fetches its records, again and again, and makes a newer image of each answer.
+
+A connection to the controller that breaks is no proof of its death, a port that refuses is: then its place in the store
+is taken at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from moldau.broker.cluster.controller_shell import ControllerShell
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.metadata_cache import MetadataCache
+from moldau.broker.cluster.metadata_feed import METADATA_TOPIC_ID, apply_result
+from moldau.broker.cluster.peers import Peer, Peers, refuses
+from moldau.broker.cluster.takeover import Takeover
+from moldau.errors import ErrorCode, KafkaError
+from moldau.log_limits import LogLimit
+from moldau.metadata.stores.store import Leadership
+from moldau.wire.apis import APIS, ApiKey
+from moldau.wire.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request, parse_fetch_response
+
+logger = logging.getLogger(__name__)
+
+POLL_WAIT_MS = 5_000
+"""How long the controller may hold a fetch of metadata when nothing changes."""
+RETRY_S = 0.05
+
+_FETCH_VERSION = APIS[ApiKey.FETCH].max_version
+
+
+class MetadataFetcher:
+    def __init__(
+        self,
+        me: LocalBroker,
+        metadata: MetadataCache,
+        controller: ControllerShell,
+        peers: Peers,
+        *,
+        takeover: Takeover,
+        take_over: Callable[[int], Awaitable[object]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`take_over` begins the epoch after that of a controller that is known to be dead."""
+        self.has_image = asyncio.Event()
+        """Set when this broker knows the metadata of its cluster, from another controller or as the controller."""
+        self._me = me
+        self._metadata = metadata
+        self._controller = controller
+        self._peers = peers
+        self._takeover = takeover
+        self._take_over = take_over
+        self._loop = loop
+        self._is_changed = asyncio.Event()
+        self._log_limit = LogLimit()
+
+    def on_new_controller(self) -> None:
+        """Whoever is followed now, it is another one, or nobody."""
+        self._is_changed.set()
+
+    async def run(self) -> None:
+        while True:
+            leadership = self._controller.leadership
+            self._is_changed.clear()
+            if leadership is None or self._me.is_elected(leadership):
+                await self._is_changed.wait()
+                continue
+            peer = self._peers.at((leadership.host, leadership.port), "metadata")
+            following = asyncio.ensure_future(self._follow(peer, leadership))
+            changing = asyncio.ensure_future(self._is_changed.wait())
+            try:
+                await asyncio.wait({following, changing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changing.cancel()
+                was_following = following.cancel()
+            if was_following:
+                with suppress(asyncio.CancelledError):
+                    await following
+                peer.close()
+
+    async def _follow(self, peer: Peer, leadership: Leadership) -> None:
+        """One fetch after the other, until it fails."""
+        try:
+            while True:
+                await self._fetch(peer, leadership)
+        except Exception as error:  # whatever it was: a broker that follows nobody is lost
+            if self._log_limit.allows((leadership, str(error))):
+                logger.info(
+                    "lost contact with the controller", extra={"controller": leadership.node_id, "why": str(error)}
+                )
+            if await refuses(self._loop, (leadership.host, leadership.port)):
+                await self._take_over(leadership.epoch)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_changed.wait(), RETRY_S)
+
+    async def _fetch(self, peer: Peer, leadership: Leadership) -> None:
+        me, metadata = self._me, self._metadata
+        image = metadata.newest
+        asked = FetchPartition(0, current_leader_epoch=leadership.epoch, fetch_offset=image.version)
+        request = FetchRequest(
+            replica_id=me.node_id if me.broker_epoch >= 0 else -1,
+            replica_epoch=me.broker_epoch,
+            max_wait_ms=POLL_WAIT_MS,
+            min_bytes=1,
+            topics=[FetchTopic(None, METADATA_TOPIC_ID, [asked])],
+        )
+        body = encode_fetch_request(_FETCH_VERSION, request)
+        frame = await peer.ask_raw(ApiKey.FETCH, _FETCH_VERSION, [body], timeout_s=2 * POLL_WAIT_MS / 1000)
+        ((_, _, (result,)),) = parse_fetch_response(_FETCH_VERSION, frame).topics
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), "the controller refused a fetch of metadata")
+        self._takeover.on_contact(leadership.epoch)
+        newer = apply_result(image, result)
+        if newer is not image:
+            if self.has_image.is_set():
+                metadata.follow(newer)
+                await metadata.applied(newer.version)
+            else:
+                metadata.begin_with(newer)
+                self.has_image.set()
+        elif image.cluster_id:  # before there is one, nothing is known, and no log would seem to belong here
+            self.has_image.set()
