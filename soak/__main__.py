@@ -20,6 +20,32 @@ SPARK_KILLS = 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}")
+    for client in ("kafka", "aiokafka"):
+        # That a broker is away now and then is the point; what a client gives up on is counted.
+        logging.getLogger(client).setLevel(logging.CRITICAL)
+    if arguments.cluster_jobs is not None:
+        return _cluster_jobs(arguments.cluster_jobs)
+    if arguments.cluster:
+        return _cluster(seed, arguments)
+    if arguments.hosts is not None:
+        return _hosts(arguments.hosts, seed, is_apache=arguments.apache)
+    with (
+        tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
+        BrokerProcess(Path(folder), log_level="WARNING") as broker,
+    ):
+        if arguments.exactly_once:
+            return _exactly_once(broker, arguments.exactly_once, seed)
+        if arguments.queue:
+            return _queue(broker, arguments.queue, seed)
+        if arguments.spark:
+            return _spark(broker, arguments.spark, seed, "foreachBatch" if arguments.foreach_batch else "stream")
+        return _rounds(broker, arguments.rounds, seed)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m soak", description="Hard kills under load, round after round.")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="of the moments of the kills; default: a new one")
@@ -57,39 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of three hosts that vanish (network namespaces), instead of rounds; default: all",
     )
     parser.add_argument("--apache", action="store_true", help="--hosts on Apache Kafka, to compare")
-    arguments = parser.parse_args(argv)
-    seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
-    print(f"seed {seed}")
-    for client in ("kafka", "aiokafka"):
-        # That a broker is away now and then is the point; what a client gives up on is counted.
-        logging.getLogger(client).setLevel(logging.CRITICAL)
-    if arguments.cluster_jobs is not None:
-        return _cluster_jobs(arguments.cluster_jobs)
-    if arguments.cluster:
-        return _cluster(seed, arguments)
-    if arguments.hosts is not None:
-        return _hosts(arguments.hosts, seed, is_apache=arguments.apache)
-    with (
-        tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
-        BrokerProcess(Path(folder), log_level="WARNING") as broker,
-    ):
-        if arguments.exactly_once:
-            return _exactly_once(broker, arguments.exactly_once, seed)
-        if arguments.queue:
-            return _queue(broker, arguments.queue, seed)
-        if arguments.spark:
-            return _spark(broker, arguments.spark, seed, "foreachBatch" if arguments.foreach_batch else "stream")
-        result = run_rounds(broker, rounds=arguments.rounds, seed=seed, report=_print_round)
-        broker.stop()
-        output = broker.output()
+    return parser
+
+
+def _rounds(broker: BrokerProcess, rounds: int, seed: int) -> int:
+    result = run_rounds(broker, rounds=rounds, seed=seed, report=_print_round)
+    broker.stop()
     for client, count in result.acked.items():
         print(f"{client:>16}: {count:>10,} acknowledged")
     print(f"{result.findings.records:,} records read back, {len(result.findings.problems)} problems")
-    for problem in result.findings.problems[:50]:
-        print(f"  {problem}")
-    if "Traceback" in output:
-        print(output[-10_000:], file=sys.stderr)
-    return 1 if result.findings.problems or "Traceback" in output else 0
+    return _verdict(broker, result.findings.problems)
 
 
 def _exactly_once(broker: BrokerProcess, records: int, seed: int) -> int:
@@ -195,11 +198,12 @@ def _hosts(names: Sequence[str], seed: int, *, is_apache: bool) -> int:
 
 
 def _verdict(broker: BrokerProcess, problems: Sequence[str]) -> int:
-    for problem in problems:
+    for problem in problems[:50]:
         print(f"  {problem}")
-    failed = "Traceback" in broker.output()
+    output = broker.output()
+    failed = "Traceback" in output
     if failed:
-        print(broker.output()[-10_000:], file=sys.stderr)
+        print(output[-10_000:], file=sys.stderr)
     return 1 if problems or failed else 0
 
 

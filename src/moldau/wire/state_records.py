@@ -217,7 +217,6 @@ class _Struct:
 
 INT8: WireType = _Number("b")
 INT16: WireType = _Number("h")
-UINT16: WireType = _Number("H")
 INT32: WireType = _Number("i")
 INT64: WireType = _Number("q")
 BOOLEAN: WireType = _Number("?")

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from moldau.cli.common import default_servers, did_you_mean, warn
 from moldau.client.property_names import CLIENT_PROPERTIES
@@ -163,6 +163,26 @@ def milliseconds(props: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdigit():
         raise ConfigError(f"{name}={text}: expected a number of milliseconds")
     return int(text)
+
+
+class Counts(Protocol):
+    @property
+    def count(self) -> int: ...
+
+
+@contextmanager
+def closing(consumer: Any, printed: Counts) -> Iterator[None]:
+    """Closes the consumer and says how many records it printed, however it ends; Ctrl-C is the usual way."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        warn("Unable to write to standard out, closing consumer.")
+        raise
+    finally:
+        consumer.close()
+        warn(f"Processed a total of {printed.count} messages")
 
 
 class Interruption:

@@ -177,17 +177,12 @@ def _consume(args: argparse.Namespace) -> int:
         config |= {"group.id": "console-consumer", "enable.auto.commit": "false"}
     consumer = confluent.consumer(config, args.topic)
     printer = Printer(formatter, skip_errors=args.skip_message_on_error, warn_once=config["error_cb"])
-    with confluent.Interruption() as interruption, explained(args, props, groups.CONSUMER):
-        try:
-            _poll(consumer, args, _partitions(consumer, args, props, interruption), printer, interruption)
-        except KeyboardInterrupt:
-            pass  # the usual way to end it
-        except BrokenPipeError:
-            warn("Unable to write to standard out, closing consumer.")
-            raise
-        finally:
-            consumer.close()
-            warn(f"Processed a total of {printer.count} messages")
+    with (
+        confluent.Interruption() as interruption,
+        explained(args, props, groups.CONSUMER),
+        confluent.closing(consumer, printer),
+    ):
+        _poll(consumer, args, _partitions(consumer, args, props, interruption), printer, interruption)
     return 0
 
 

@@ -73,19 +73,14 @@ def _consume(args: argparse.Namespace) -> int:
     config = confluent.client_config(props, args.bootstrap_server, _GROUP)
     consumer = confluent.share_consumer(config)
     taker = Taker(consumer, args, formatter, config["error_cb"])
-    with confluent.Interruption() as interruption, explained(args, props, groups.SHARE):
-        try:
-            confluent.require_broker(config, api_timeout_ms(args, props), interruption)
-            consumer.subscribe([args.topic])
-            _poll(consumer, args, taker, interruption)
-        except KeyboardInterrupt:
-            pass  # the usual way to end it
-        except BrokenPipeError:
-            warn("Unable to write to standard out, closing consumer.")
-            raise
-        finally:
-            consumer.close()
-            warn(f"Processed a total of {taker.count} messages")
+    with (
+        confluent.Interruption() as interruption,
+        explained(args, props, groups.SHARE),
+        confluent.closing(consumer, taker),
+    ):
+        confluent.require_broker(config, api_timeout_ms(args, props), interruption)
+        consumer.subscribe([args.topic])
+        _poll(consumer, args, taker, interruption)
     return 0
 
 
