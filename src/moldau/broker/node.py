@@ -297,7 +297,9 @@ class BrokerNode:
         return self.logs.cluster_id
 
     def disconnected(self, connection: ClientConnection) -> None:
-        """If it was a broker that followed this controller, somebody has to check on it."""
+        self.share_partitions.disconnected(connection)
+        self.follower_sessions.disconnected(connection)
+        # If it was a broker that followed this controller, somebody has to check on it.
         broker_id = self.controller.feed.broker_of(connection)
         if broker_id is not None:
             self.membership.on_broker_disconnected(broker_id)

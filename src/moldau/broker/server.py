@@ -109,7 +109,7 @@ class Server:
             self._metrics = serve_metrics(self.node, host, port)
 
         await self.node.threads.compute(start)
-        logger.info("metrics", extra={"url": f"http://{host}:{port}/metrics"})
+        logger.info("serving metrics", extra={"url": f"http://{host}:{port}/metrics"})
 
     @property
     def bound(self) -> dict[str, tuple[str, int]]:

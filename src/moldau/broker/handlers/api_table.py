@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from moldau.broker.handlers import unsupported
 from moldau.broker.handlers.admin import (
@@ -19,16 +18,12 @@ from moldau.broker.handlers.admin import (
 from moldau.broker.handlers.api_versions import answer_api_versions
 from moldau.broker.handlers.groups import classic_groups, consumer_groups, find_coordinator, group_admin, offset_commits
 from moldau.broker.handlers.queues import share_fetch, share_groups, share_state
-from moldau.broker.handlers.records import list_offsets
-from moldau.broker.handlers.records.fetch import handle_fetch
-from moldau.broker.handlers.records.produce import handle_produce
+from moldau.broker.handlers.records import fetch, list_offsets, produce
 from moldau.broker.handlers.transactions import init_producer_id, transaction_admin, transactions
+from moldau.broker.needs import Broker
 from moldau.broker.network.request import RequestContext
 from moldau.broker.network.served_api import Audience, ServedApi
 from moldau.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 FETCH_BYTES_MAX = 1024 * 1024
 """Some 30,000 partitions."""
@@ -36,17 +31,17 @@ REFUSED_BYTES_MAX = 128 * 1024
 """Of a message that gets an error for each of its items, whatever they are: more would only take time."""
 
 
-def _handle_api_versions(node: BrokerNode, context: RequestContext, body: memoryview) -> bytes:
+def _handle_api_versions(broker: Broker, context: RequestContext, body: memoryview) -> bytes:
     return answer_api_versions(context, body, FOR_BROKERS if context.is_from_broker else FOR_CLIENTS)
 
 
-API_TABLE: dict[int, ServedApi[BrokerNode]] = {
+API_TABLE: dict[int, ServedApi[Broker]] = {
     row.key: row
     for row in (
         # Entries are limited where a step of a coordinator or of the controller handles all of them in one go.
         # Produce has no limit in bytes of its own: the connection holds it to `socket.request.max.bytes`.
-        ServedApi(ApiKey.PRODUCE, handle_produce, is_raw=True, bytes_max=sys.maxsize),
-        ServedApi(ApiKey.FETCH, handle_fetch, is_raw=True, bytes_max=FETCH_BYTES_MAX),
+        ServedApi(ApiKey.PRODUCE, produce.handle_produce, is_raw=True, bytes_max=sys.maxsize),
+        ServedApi(ApiKey.FETCH, fetch.handle_fetch, is_raw=True, bytes_max=FETCH_BYTES_MAX),
         ServedApi(ApiKey.LIST_OFFSETS, list_offsets.handle_list_offsets),
         ServedApi(ApiKey.METADATA, metadata.handle_metadata),
         ServedApi(ApiKey.OFFSET_COMMIT, offset_commits.handle_offset_commit),

@@ -6,32 +6,37 @@ an error for what they asked, and keep their connection. Any other key, and any 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.errors import ErrorCode
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasThreads, Protocol):
+    """What these handlers use."""
+
 
 _QUOTAS = "this broker has no client quotas"
 _SCRAM = "this broker has no SCRAM credentials"
 _SASL = "this listener does not use SASL; set security.protocol to PLAINTEXT"
 
 
-def handle_sasl_handshake(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_sasl_handshake(broker: Broker, context: RequestContext, request: Any) -> Any:
     return context.schema.SaslHandshakeResponse(error_code=error(ErrorCode.ILLEGAL_SASL_STATE), mechanisms=())
 
 
-def handle_sasl_authenticate(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_sasl_authenticate(broker: Broker, context: RequestContext, request: Any) -> Any:
     return context.schema.SaslAuthenticateResponse(
         error_code=error(ErrorCode.ILLEGAL_SASL_STATE), error_message=_SASL, auth_bytes=b""
     )
 
 
-def handle_alter_replica_log_dirs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_alter_replica_log_dirs(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema, code = context.schema, error(ErrorCode.UNSUPPORTED_VERSION)
 
     def build() -> Any:
@@ -48,17 +53,17 @@ def handle_alter_replica_log_dirs(node: BrokerNode, context: RequestContext, req
         )
         return schema.AlterReplicaLogDirsResponse(throttle_time=ms(0), results=results)
 
-    return answer_in_thread(node, context, build)
+    return answer_in_thread(broker, context, build)
 
 
-def handle_describe_client_quotas(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_client_quotas(broker: Broker, context: RequestContext, request: Any) -> Any:
     code = error(ErrorCode.UNSUPPORTED_VERSION)
     return context.schema.DescribeClientQuotasResponse(
         throttle_time=ms(0), error_code=code, error_message=_QUOTAS, entries=None
     )
 
 
-def handle_alter_client_quotas(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_alter_client_quotas(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema, code = context.schema, error(ErrorCode.UNSUPPORTED_VERSION)
 
     def build() -> Any:
@@ -74,17 +79,17 @@ def handle_alter_client_quotas(node: BrokerNode, context: RequestContext, reques
         )
         return schema.AlterClientQuotasResponse(throttle_time=ms(0), entries=entries)
 
-    return answer_in_thread(node, context, build)
+    return answer_in_thread(broker, context, build)
 
 
-def handle_describe_user_scram_credentials(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_user_scram_credentials(broker: Broker, context: RequestContext, request: Any) -> Any:
     code = error(ErrorCode.UNSUPPORTED_VERSION)
     return context.schema.DescribeUserScramCredentialsResponse(
         throttle_time=ms(0), error_code=code, error_message=_SCRAM, results=()
     )
 
 
-def handle_alter_user_scram_credentials(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_alter_user_scram_credentials(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema, code = context.schema, error(ErrorCode.UNSUPPORTED_VERSION)
 
     def build() -> Any:
@@ -94,4 +99,4 @@ def handle_alter_user_scram_credentials(node: BrokerNode, context: RequestContex
         )
         return schema.AlterUserScramCredentialsResponse(throttle_time=ms(0), results=results)
 
-    return answer_in_thread(node, context, build)
+    return answer_in_thread(broker, context, build)

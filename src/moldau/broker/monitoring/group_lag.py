@@ -10,17 +10,15 @@ import heapq
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from moldau.broker import needs
 from moldau.coordinators.offsets.records import OffsetCommitValue
 from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST
 from moldau.wire.messages import Schema, ms
 from moldau.wire.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +38,13 @@ class GroupTopicLag(NamedTuple):
     topic: str
 
 
+class Broker(needs.HasTurns, needs.HasMetadata, needs.HasPeers, needs.HasLogs, needs.HasGroups, Protocol):
+    """What it is measured with."""
+
+
 class GroupLag:
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self.series: list[GroupTopicLag] = []
         self.left_off = 0
 
@@ -51,7 +53,7 @@ class GroupLag:
             try:
                 await self.measure()
             except Exception:
-                logger.exception("cannot measure the lag of groups")
+                logger.exception("internal error while measuring group lag (please report it)")
             await asyncio.sleep(INTERVAL_S)
 
     async def measure(self) -> None:
@@ -77,16 +79,16 @@ class GroupLag:
 
     async def _committed(self) -> AsyncIterator[tuple[str, Iterator[tuple[TopicPartition, OffsetCommitValue]]]]:
         """Each group with its offsets, in turns."""
-        for _, shard in self._node.groups.shards():
-            async for group_id in self._node.turns.each(shard.offsets.groups()):
+        for _, shard in self._broker.groups.shards():
+            async for group_id in self._broker.turns.each(shard.offsets.groups()):
                 yield group_id, shard.offsets.of_group(group_id)
 
     async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
         remote: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-        image = self._node.image
-        async for name, index in self._node.turns.each(partitions):
-            found = self._node.logs.get(name, index)
+        image = self._broker.metadata.image
+        async for name, index in self._broker.turns.each(partitions):
+            found = self._broker.logs.get(name, index)
             topic = image.topics.get(name)
             partition = topic.partition(index) if topic is not None else None
             if found is not None:
@@ -124,7 +126,7 @@ class GroupLag:
                 timeout=ms(int(ASK_TIMEOUT_S * 1000)),
             )
 
-        answer = await self._node.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
+        answer = await self._broker.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
         return {
             TopicPartition(topic.name, one.partition_index): one.offset
             for topic in answer.topics

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as Family
@@ -28,11 +28,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.process_collector import ProcessCollector
 
+from moldau.broker import needs
+from moldau.broker.monitoring import group_lag, health, metrics_table
 from moldau.broker.monitoring.group_lag import GroupLag
 from moldau.broker.monitoring.health import Health
 from moldau.broker.monitoring.metrics import SECONDS, Histogram
 from moldau.broker.monitoring.metrics_table import HISTOGRAMS, METRICS, Metric, Scrape
-from moldau.broker.node import BrokerNode
 from moldau.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -67,13 +68,17 @@ class Page(NamedTuple):
     made_s: float
 
 
+class Broker(metrics_table.Broker, health.Broker, group_lag.Broker, needs.HasTasks, Protocol):
+    """What all pages are made from."""
+
+
 class Monitor:
     """What the endpoint tells of one broker."""
 
-    def __init__(self, node: BrokerNode) -> None:
-        self._node = node
-        self._health = Health(node)
-        self._group_lag = GroupLag(node)
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._health = Health(broker)
+        self._group_lag = GroupLag(broker)
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -82,8 +87,8 @@ class Monitor:
 
     def start(self) -> None:
         """Begins to measure. On the loop."""
-        self._node.spawn(self._health.probe_forever())
-        self._node.spawn(self._group_lag.measure_forever())
+        self._broker.spawn(self._health.probe_forever())
+        self._broker.spawn(self._group_lag.measure_forever())
 
     def page(self, content_type: str) -> bytes:
         """All metrics; who asks while they are read, or shortly after, gets the same page."""
@@ -95,7 +100,7 @@ class Monitor:
             return page.body
 
     def collect(self) -> Iterator[Family]:
-        scrape = Scrape(self._node, self._group_lag, is_ready=not self.why_not_ready())
+        scrape = Scrape(self._broker, self._group_lag, is_ready=not self.why_not_ready())
         yield from (_histogram(metric, scrape) for metric in HISTOGRAMS)
         yield from (_family(metric, scrape) for metric in METRICS)
 
@@ -114,7 +119,7 @@ class Monitor:
                 answer.set_result(question())
 
         try:
-            self._node.loop.call_soon_threadsafe(run)
+            self._broker.loop.call_soon_threadsafe(run)
             return answer.result(LOOP_ANSWERS_S)
         except TimeoutError:
             return [f"the event loop has been busy for more than {LOOP_ANSWERS_S:.0f} s"]
@@ -238,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         """A scrape every few seconds is no news."""
 
 
-def serve_metrics(node: BrokerNode, host: str, port: int) -> Callable[[], None]:
+def serve_metrics(broker: Broker, host: str, port: int) -> Callable[[], None]:
     """Listens until the function that it returns is called. From any thread."""
     try:
         server = _Server((host, port))
@@ -246,8 +251,8 @@ def serve_metrics(node: BrokerNode, host: str, port: int) -> Callable[[], None]:
         raise ConfigError(
             f"moldau.metrics.port: cannot listen on {host}:{port} ({error.strerror}); choose another port"
         ) from error
-    server.monitor = Monitor(node)
-    node.loop.call_soon_threadsafe(server.monitor.start)
+    server.monitor = Monitor(broker)
+    broker.loop.call_soon_threadsafe(server.monitor.start)
     thread = Thread(target=server.serve_forever, args=(POLL_S,), name="moldau-metrics", daemon=True)
     thread.start()
 

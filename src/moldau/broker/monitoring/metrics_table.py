@@ -7,11 +7,11 @@ which a torn read across two is fine for a metric. No value comes from a disk: o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from moldau.broker import needs
 from moldau.broker.monitoring.group_lag import INTERVAL_S, SERIES_MAX, GroupLag
 from moldau.broker.monitoring.metrics import Histogram
-from moldau.broker.node import BrokerNode
 from moldau.broker.replicas.partition import Partition
 from moldau.cluster.partition_changes import NO_LEADER
 from moldau.log.manager import DirDescription
@@ -21,16 +21,31 @@ from moldau.wire.apis import APIS
 Labelled = Iterable[tuple[tuple[str, ...], float]]
 
 
+class Broker(
+    needs.HasThreads,
+    needs.HasMetrics,
+    needs.HasConnections,
+    needs.HasLocalBroker,
+    needs.HasMetadata,
+    needs.HasController,
+    needs.HasHostedPartitions,
+    needs.HasLogs,
+    needs.HasFetchSessions,
+    Protocol,
+):
+    """What the metrics are read from."""
+
+
 class Scrape:
     """What one scrape looks at."""
 
-    def __init__(self, node: BrokerNode, group_lag: GroupLag, *, is_ready: bool) -> None:
-        self.node = node
-        self.metrics = node.metrics
+    def __init__(self, broker: Broker, group_lag: GroupLag, *, is_ready: bool) -> None:
+        self.broker = broker
+        self.metrics = broker.metrics
         self.group_lag = group_lag
         self.is_ready = is_ready
-        self.partitions: list[Partition] = node.hosted.all()
-        self.dirs: list[DirDescription] = node.logs.describe_dirs()
+        self.partitions: list[Partition] = broker.hosted.all()
+        self.dirs: list[DirDescription] = broker.logs.describe_dirs()
 
     @property
     def led(self) -> Iterator[Partition]:
@@ -56,10 +71,10 @@ def _count(partitions: Iterable[Partition], is_so: Callable[[Partition], bool]) 
 
 def _offline_partitions(scrape: Scrape) -> int:
     """Only the controller reports them, so that the sum over all brokers is right."""
-    node = scrape.node
-    if not node.controller.is_active:
+    broker = scrape.broker
+    if not broker.controller.is_active:
         return 0
-    return sum(each.leader == NO_LEADER for topic in node.image.topics.values() for each in topic.partitions)
+    return sum(each.leader == NO_LEADER for topic in broker.metadata.image.topics.values() for each in topic.partitions)
 
 
 def _per_partition(read: Callable[[Partition], float]) -> Callable[[Scrape], Labelled]:
@@ -89,23 +104,23 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "moldau_info",
         "Always 1; the labels have the version and the node id.",
-        lambda scrape: [((__version__, str(scrape.node.node_id)), 1)],
+        lambda scrape: [((__version__, str(scrape.broker.local.node_id)), 1)],
         ("version", "node_id"),
     ),
     Metric("moldau_ready", "1 if `/ready` returns 200.", lambda scrape: scrape.is_ready),
     # -- cluster
     Metric(
-        "moldau_active_controller", "1 on the controller, 0 on other brokers.", lambda s: s.node.controller.is_active
+        "moldau_active_controller", "1 on the controller, 0 on other brokers.", lambda s: s.broker.controller.is_active
     ),
     Metric(
         "moldau_live_brokers",
         "Brokers that are registered and not fenced, as known to this broker.",
-        lambda scrape: len(scrape.node.live_brokers),
+        lambda scrape: len(scrape.broker.metadata.live_brokers),
     ),
     Metric(
         "moldau_metadata_version",
         "Version of the metadata that this broker has applied.",
-        lambda scrape: scrape.node.image.version,
+        lambda scrape: scrape.broker.metadata.image.version,
     ),
     Metric(
         "moldau_offline_partitions",
@@ -192,13 +207,13 @@ METRICS: tuple[Metric, ...] = (
         lambda s: s.metrics.bytes_fetched,
     ),
     Metric("moldau_records_total", "Records appended by producers.", lambda scrape: scrape.metrics.records_in),
-    Metric("moldau_connections", "Open client connections.", lambda scrape: len(scrape.node.connections)),
+    Metric("moldau_connections", "Open client connections.", lambda scrape: len(scrape.broker.connections)),
     Metric(
         "moldau_connections_refused_total",
         "Connections closed because of a connection limit.",
-        lambda s: s.node.connections.refused,
+        lambda s: s.broker.connections.refused,
     ),
-    Metric("moldau_fetch_sessions", "Open fetch sessions.", lambda scrape: len(scrape.node.fetch_sessions)),
+    Metric("moldau_fetch_sessions", "Open fetch sessions.", lambda scrape: len(scrape.broker.fetch_sessions)),
     # -- disks and logs
     Metric(
         "moldau_log_dir_free_bytes",
@@ -221,13 +236,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "moldau_log_dir_offline",
         "1 if the disk of a log directory failed; it stays 1 until the broker restarts.",
-        _per_dir(lambda scrape, each: each.path in scrape.node.logs.offline_dirs),
+        _per_dir(lambda scrape, each: each.path in scrape.broker.logs.offline_dirs),
         ("directory",),
     ),
     Metric(
         "moldau_log_dir_waiting_seconds",
         "How long the oldest running disk operation (fsync, checkpoint, deletion, …) has been waiting.",
-        _per_dir(lambda scrape, each: scrape.node.threads.disk(each.path).busy_s),
+        _per_dir(lambda scrape, each: scrape.broker.threads.disk(each.path).busy_s),
         ("directory",),
     ),
     Metric(

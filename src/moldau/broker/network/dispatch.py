@@ -14,10 +14,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Mapping
-from time import perf_counter
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
+from moldau.broker import needs
 from moldau.broker.monitoring.metrics import Histogram
 from moldau.broker.network.client_connection import Answer, Buffers, ClientConnection, Pipelined
 from moldau.broker.network.old_clients import OldClients
@@ -27,40 +27,57 @@ from moldau.errors import ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import decode_request, encode_response, has_more_entries, parse_request_header
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
-
 logger = logging.getLogger(__name__)
 
 DECODE_INLINE_MAX_BYTES = 4 * 1024
 """A longer message can hold enough small entries to keep the loop for many milliseconds: a thread decodes it."""
 ENCODE_INLINE_MAX = 200
 """Entries in an answer that are encoded on the loop: two milliseconds."""
-Served: TypeAlias = "ServedApi[BrokerNode]"
 
 _AT_ONCE = frozenset({bytes, list, type(None)})
 """Types of answers that are there when the handler returns."""
 
 
-class Dispatcher:
+class Broker(
+    needs.HasEnvironment,
+    needs.HasTurns,
+    needs.HasThreads,
+    needs.HasMetrics,
+    needs.HasConnections,
+    needs.HasController,
+    needs.HasControllerChannel,
+    Protocol,
+):
+    """What the dispatcher itself uses; the handlers in its table may need more."""
+
+    @property
+    def is_serving(self) -> asyncio.Event:
+        """Set from the moment that clients may come."""
+
+    def disconnected(self, connection: ClientConnection) -> None: ...
+
+
+B = TypeVar("B", bound=Broker)
+
+
+class Dispatcher(Generic[B]):
     """Connections on one side, handlers on the other."""
 
-    def __init__(self, node: BrokerNode, apis: Mapping[int, ServedApi[BrokerNode]]) -> None:
-        self._node = node
+    def __init__(self, broker: B, apis: Mapping[int, ServedApi[B]]) -> None:
+        self._broker = broker
         self._apis = apis
+        self._timer = broker.environment.timer
         self._old_clients = OldClients()
 
     def connected(self, connection: ClientConnection) -> bool:
-        return self._node.connections.admit(connection)
+        return self._broker.connections.admit(connection)
 
     def disconnected(self, connection: ClientConnection) -> None:
-        self._node.connections.remove(connection)
-        self._node.share_partitions.disconnected(connection)
-        self._node.follower_sessions.disconnected(connection)
-        self._node.disconnected(connection)
+        self._broker.connections.remove(connection)
+        self._broker.disconnected(connection)
 
     def handle(self, connection: ClientConnection, frame: memoryview) -> Answer:
-        began_s = perf_counter()
+        began_s = self._timer()
         header = parse_request_header(frame)
         key = header.api_key
         version = header.api_version
@@ -69,36 +86,35 @@ class Dispatcher:
         if served is None or not served.api.min_version <= version <= served.api.max_version:
             if served is None or key != ApiKey.API_VERSIONS:  # whose handler knows what to tell a newer client
                 raise self._old_clients.refuse(context, None if served is None else served.api)
-            return cast(Answer, served.handler(self._node, context, frame[header.body_offset :]))
+            return cast(Answer, served.handler(self._broker, context, frame[header.body_offset :]))
         if len(frame) > served.bytes_max:
             raise ProtocolError(
                 f"{served.api.name} request of {len(frame)} bytes exceeds the limit of {served.bytes_max}"
             )
-        if not self._node.is_serving.is_set() and key != ApiKey.API_VERSIONS and not context.is_from_broker:
+        if not self._broker.is_serving.is_set() and key != ApiKey.API_VERSIONS and not context.is_from_broker:
             return self._handle_later(connection, bytearray(frame))
-        metrics = self._node.metrics
+        metrics = self._broker.metrics
         metrics.requests[key] += 1
         metrics.bytes_in += len(frame)
         answer = self._answer(served, context, frame[header.body_offset :])
         if type(answer) in _AT_ONCE:
-            metrics.latencies[key].observe(perf_counter() - began_s)
+            metrics.latencies[key].observe(self._timer() - began_s)
             return answer
         return self._measured(answer, metrics.latencies[key], began_s)
 
-    @staticmethod
-    def _measured(answer: Any, latency: Histogram, began_s: float) -> Answer:
+    def _measured(self, answer: Any, latency: Histogram, began_s: float) -> Answer:
         """For answers that come later."""
 
         def done(future: asyncio.Future[Any]) -> None:
             if not future.cancelled():
-                latency.observe(perf_counter() - began_s)
+                latency.observe(self._timer() - began_s)
 
         async def measured() -> Buffers | Pipelined | None:
             result: Buffers | Pipelined | None = await answer
             if isinstance(result, Pipelined):
                 result.future.add_done_callback(done)
             else:
-                latency.observe(perf_counter() - began_s)
+                latency.observe(self._timer() - began_s)
             return result
 
         future = answer.future if isinstance(answer, Pipelined) else answer
@@ -107,12 +123,13 @@ class Dispatcher:
         future.add_done_callback(done)
         return cast(Answer, answer)
 
-    def _answer(self, served: Served, context: RequestContext, view: memoryview) -> Answer:
+    def _answer(self, served: ServedApi[B], context: RequestContext, view: memoryview) -> Answer:
         try:
             if served.is_raw:
-                return cast(Answer, served.handler(self._node, context, view))
+                answer: Answer = served.handler(self._broker, context, view)
+                return answer
             body = bytes(view)
-            if served.is_forwarded and not self._node.controller.is_active and not context.is_from_broker:
+            if served.is_forwarded and not self._broker.controller.is_active and not context.is_from_broker:
                 return self._forward(served, context, body)
             if len(body) > DECODE_INLINE_MAX_BYTES:
                 return self._encode_later(served, context, self._handle_large(served, context, body))
@@ -128,44 +145,44 @@ class Dispatcher:
 
     async def _handle_later(self, connection: ClientConnection, frame: bytearray) -> Buffers | Pipelined | None:
         """A client that comes while the broker joins its cluster waits for it."""
-        await self._node.is_serving.wait()
+        await self._broker.is_serving.wait()
         answer = self.handle(connection, memoryview(frame))
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def _forward(self, served: Served, context: RequestContext, body: bytes) -> Buffers:
+    async def _forward(self, served: ServedApi[B], context: RequestContext, body: bytes) -> Buffers:
         # What is malformed ends here. The controller would close the connection, and others' requests are on it, too.
         await self._decode_in_thread(served, context, body)
-        answer = await self._node.controller_channel.forward(context, body)
+        answer = await self._broker.controller_channel.forward(context, body)
         if answer is not None:
             return answer
         return await self._encode_later(served, context, self._handle_large(served, context, body))
 
-    def _respond(self, served: Served, context: RequestContext, message: Any) -> Any:
+    def _respond(self, served: ServedApi[B], context: RequestContext, message: Any) -> Any:
         """The response, or an awaitable of it."""
-        response = served.handler(self._node, context, message)
-        return self._node.turns.run(response) if isinstance(response, GeneratorType) else response
+        response = served.handler(self._broker, context, message)
+        return self._broker.turns.run(response) if isinstance(response, GeneratorType) else response
 
-    async def _handle_large(self, served: Served, context: RequestContext, body: bytes) -> Any:
+    async def _handle_large(self, served: ServedApi[B], context: RequestContext, body: bytes) -> Any:
         response = self._respond(served, context, await self._decode_in_thread(served, context, body))
         return await response if inspect.isawaitable(response) else response
 
-    def _decode_in_thread(self, served: Served, context: RequestContext, body: bytes) -> Awaitable[Any]:
-        return self._node.threads.compute(decode_request, context.key, context.version, body, served.entries_max)
+    def _decode_in_thread(self, served: ServedApi[B], context: RequestContext, body: bytes) -> Awaitable[Any]:
+        return self._broker.threads.compute(decode_request, context.key, context.version, body, served.entries_max)
 
-    async def _encode_later(self, served: Served, context: RequestContext, waiting: Awaitable[Any]) -> Buffers:
+    async def _encode_later(self, served: ServedApi[B], context: RequestContext, waiting: Awaitable[Any]) -> Buffers:
         try:
             response = await waiting
             if has_more_entries(response, ENCODE_INLINE_MAX):
-                return await self._node.threads.compute(_framed, context, response)
+                return await self._broker.threads.compute(_framed, context, response)
             return _framed(context, response)
         except ProtocolError:
             raise
         except Exception as error:
             raise self._unexpected(served, context, error) from error
 
-    def _unexpected(self, served: Served, context: RequestContext, error: Exception) -> ProtocolError:
+    def _unexpected(self, served: ServedApi[B], context: RequestContext, error: Exception) -> ProtocolError:
         name = served.api.name
-        self._node.metrics.unexpected_errors += 1
+        self._broker.metrics.unexpected_errors += 1
         logger.error(
             "internal error in %s v%d (please report it)",
             name,

@@ -10,11 +10,11 @@ from moldau.errors import ErrorCode, KafkaError
 
 
 async def test_a_controller_that_was_deposed_before_it_planned_refuses_every_key() -> None:
-    async def change_metadata(_plan: Any) -> None:
+    async def change(_plan: Any) -> None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
 
-    node: Any = SimpleNamespace(change_metadata=change_metadata)
-    outcomes = await change_each(node, {"one": lambda _: [], "two": lambda _: []})
+    broker: Any = SimpleNamespace(controller=SimpleNamespace(change=change))
+    outcomes = await change_each(broker, {"one": lambda _: [], "two": lambda _: []})
     assert {key: getattr(outcome, "code", None) for key, outcome in outcomes.items()} == dict.fromkeys(
         ("one", "two"), ErrorCode.NOT_CONTROLLER
     )

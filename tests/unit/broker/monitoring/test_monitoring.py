@@ -123,7 +123,7 @@ async def test_the_lag_of_many_groups_is_measured_in_turns(monkeypatch: pytest.M
     node: Any = SimpleNamespace(
         groups=SimpleNamespace(shards=lambda: [(0, SimpleNamespace(offsets=table))]),
         logs=SimpleNamespace(get=lambda *_: SimpleNamespace(high_watermark=12)),
-        image=SimpleNamespace(topics={}),
+        metadata=SimpleNamespace(image=SimpleNamespace(topics={})),
         turns=turns.Turns(asyncio.to_thread),
     )
     lag = GroupLag(node)
@@ -185,7 +185,7 @@ async def test_metadata_that_is_not_in_force_for_long_makes_a_broker_unready(
     object.__setattr__(node.metadata.newest, "version", node.image.version + 1)
     await until(health.why_not_ready)
     assert health.why_not_ready() == [
-        f"metadata version {node.image.version} is in force, {node.image.version + 1} is known"
+        f"metadata version {node.image.version} is applied, {node.image.version + 1} is known"
     ]
     assert sum(node.metrics.loop_delay.counts) > 0
     probing.cancel()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.errors import ErrorCode
 from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasThreads, Protocol):
+    """What these handlers use."""
+
 
 # Kafka's messages: tools and their logs are searched for them.
 _DESCRIBE_MESSAGE = "No Authorizer is configured on the broker"
 _CHANGE_MESSAGE = "No Authorizer is configured."
 
 
-def handle_describe_acls(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_acls(broker: Broker, context: RequestContext, request: Any) -> Any:
     return context.schema.DescribeAclsResponse(
         throttle_time=ms(0),
         error_code=error(ErrorCode.SECURITY_DISABLED),
@@ -26,17 +31,17 @@ def handle_describe_acls(node: BrokerNode, context: RequestContext, request: Any
     )
 
 
-def handle_create_acls(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_create_acls(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema, count = context.schema, len(request.creations)
     result = schema.AclCreationResult(error_code=error(ErrorCode.SECURITY_DISABLED), error_message=_CHANGE_MESSAGE)
     response = schema.CreateAclsResponse(throttle_time=ms(0), results=(result,) * count)
-    return answer_in_thread(node, context, lambda: response)
+    return answer_in_thread(broker, context, lambda: response)
 
 
-def handle_delete_acls(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_delete_acls(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema, count = context.schema, len(request.filters)
     result = schema.DeleteAclsFilterResult(
         error_code=error(ErrorCode.SECURITY_DISABLED), error_message=_CHANGE_MESSAGE, matching_acls=()
     )
     response = schema.DeleteAclsResponse(throttle_time=ms(0), filter_results=(result,) * count)
-    return answer_in_thread(node, context, lambda: response)
+    return answer_in_thread(broker, context, lambda: response)

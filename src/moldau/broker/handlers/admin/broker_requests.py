@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from moldau.broker import needs
+from moldau.broker.cluster.controller_shell import ControllerShell
 from moldau.broker.turns import Work
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
@@ -27,7 +29,13 @@ from moldau.wire.uuids import LOST_DIRECTORY, uuid_to_text
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(
+    needs.HasMonotonicClock, needs.HasLocalBroker, needs.HasController, needs.HasMembership, needs.HasLogs, Protocol
+):
+    """What these handlers use."""
+
 
 T = TypeVar("T")
 Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
@@ -38,29 +46,29 @@ _BROKER_EPOCHS_SINCE = 3
 _NODES_SINCE = 2
 
 
-async def run(node: BrokerNode, step: Step[T]) -> T:
+async def run(controller: ControllerShell, step: Step[T]) -> T:
     """The controller's reply, once what it decided is durable; NOT_CONTROLLER where it is another broker."""
 
     def with_machine(image: MetadataImage) -> tuple[Sequence[Record], T]:
-        return step(machine_of(node), image)
+        return step(machine_of(controller), image)
 
-    return await node.controller.run(with_machine)
+    return await controller.run(with_machine)
 
 
-async def run_everywhere(node: BrokerNode, step: Step[T]) -> T:
+async def run_everywhere(controller: ControllerShell, step: Step[T]) -> T:
     """As `run`, and every broker that lives knows of it: users read their own writes."""
 
     def counted(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], tuple[T, int]]:
         records, reply = step(machine, image)
         return records, (reply, image.version + len(records))
 
-    reply, version = await run(node, counted)
-    await node.controller.everywhere(version)
+    reply, version = await run(controller, counted)
+    await controller.everywhere(version)
     return reply
 
 
-def machine_of(node: BrokerNode) -> Controller:
-    machine = node.controller.machine
+def machine_of(controller: ControllerShell) -> Controller:
+    machine = controller.machine
     if machine is None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
     return machine
@@ -74,12 +82,14 @@ def _check_broker(context: RequestContext) -> None:
 # -- BrokerRegistration, BrokerHeartbeat
 
 
-async def handle_broker_registration(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_broker_registration(broker: Broker, context: RequestContext, request: Any) -> Any:
     code, epoch = ErrorCode.NONE, -1
     try:
         _check_broker(context)
         asked = _registration(request)
-        epoch = await run(node, lambda machine, image: machine.register(image, asked, node.monotonic_ms()))
+        epoch = await run(
+            broker.controller, lambda machine, image: machine.register(image, asked, broker.monotonic_ms())
+        )
     except KafkaError as refusal:
         code = refusal.code
     return context.schema.BrokerRegistrationResponse(throttle_time=ms(0), error_code=error(code), broker_epoch=epoch)
@@ -103,7 +113,7 @@ def _registration(request: Any) -> Registration:
     )
 
 
-async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_broker_heartbeat(broker: Broker, context: RequestContext, request: Any) -> Any:
     beat = Heartbeat(
         request.broker_id,
         request.broker_epoch,
@@ -113,14 +123,14 @@ async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, req
     )
 
     def step(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], HeartbeatReply]:
-        planned = machine.heartbeat(image, beat, node.monotonic_ms())
-        node.controller.heard_from(beat.broker_id, context.connection)
+        planned = machine.heartbeat(image, beat, broker.monotonic_ms())
+        broker.controller.heard_from(beat.broker_id, context.connection)
         return planned
 
     code, reply = ErrorCode.NONE, HeartbeatReply(is_caught_up=False, is_fenced=True, should_shut_down=False)
     try:
         _check_broker(context)
-        reply = await run(node, step)
+        reply = await run(broker.controller, step)
     except KafkaError as refusal:
         code = refusal.code
     return context.schema.BrokerHeartbeatResponse(
@@ -132,10 +142,10 @@ async def handle_broker_heartbeat(node: BrokerNode, context: RequestContext, req
     )
 
 
-async def handle_unregister_broker(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_unregister_broker(broker: Broker, context: RequestContext, request: Any) -> Any:
     code, message = ErrorCode.NONE, None
     try:
-        await run_everywhere(node, lambda machine, image: machine.unregister(image, request.broker_id))
+        await run_everywhere(broker.controller, lambda machine, image: machine.unregister(image, request.broker_id))
     except KafkaError as refusal:
         code, message = refusal.code, refusal.message
     return context.schema.UnregisterBrokerResponse(throttle_time=ms(0), error_code=error(code), error_message=message)
@@ -144,23 +154,23 @@ async def handle_unregister_broker(node: BrokerNode, context: RequestContext, re
 # -- Vote
 
 
-def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_vote(broker: Broker, context: RequestContext, request: Any) -> Any:
     """Only PreVote, which binds nobody: whether this broker, too, no longer hears the controller of an epoch."""
     schema = context.schema
     refusal = ErrorCode.NONE
     if not context.is_from_broker:
         refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    elif request.cluster_id not in (None, node.cluster_id):
+    elif request.cluster_id not in (None, broker.logs.cluster_id):
         refusal = ErrorCode.INCONSISTENT_CLUSTER_ID
-    leadership = node.controller.leadership
+    leadership = broker.controller.leadership
 
     def answer(asked: Any) -> Any:
-        is_granted = getattr(asked, "pre_vote", False) and node.membership.grants_vote(asked.replica_epoch)
+        is_granted = getattr(asked, "pre_vote", False) and broker.membership.grants_vote(asked.replica_epoch)
         return schema.PartitionData(
             partition_index=asked.partition_index,
             error_code=error(ErrorCode.NONE),
             leader_id=leadership.node_id if leadership is not None else -1,
-            leader_epoch=node.controller.epoch,
+            leader_epoch=broker.controller.epoch,
             vote_granted=is_granted,
         )
 
@@ -177,7 +187,7 @@ def handle_vote(node: BrokerNode, context: RequestContext, request: Any) -> Any:
 # -- AlterPartition
 
 
-async def handle_alter_partition(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_alter_partition(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     asked = [(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
     with_epochs = context.version >= _BROKER_EPOCHS_SINCE
@@ -186,7 +196,7 @@ async def handle_alter_partition(node: BrokerNode, context: RequestContext, requ
     try:
         _check_broker(context)
         outcomes = await run(
-            node,
+            broker.controller,
             lambda machine, image: machine.alter_partition(image, request.broker_id, request.broker_epoch, changes),
         )
     except KafkaError as refusal:
@@ -236,7 +246,7 @@ def _altered(schema: Schema, index: int, outcome: IsrOutcome) -> Any:
 # -- AssignReplicasToDirs
 
 
-async def handle_assign_replicas_to_dirs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_assign_replicas_to_dirs(broker: Broker, context: RequestContext, request: Any) -> Any:
     """Only who loses a replica counts: in which of its directories a broker keeps the others is its own affair."""
     schema = context.schema
     lost = [
@@ -250,7 +260,8 @@ async def handle_assign_replicas_to_dirs(node: BrokerNode, context: RequestConte
     try:
         _check_broker(context)
         codes = await run(
-            node, lambda machine, image: machine.lose_replicas(image, request.broker_id, request.broker_epoch, lost)
+            broker.controller,
+            lambda machine, image: machine.lose_replicas(image, request.broker_id, request.broker_epoch, lost),
         )
     except KafkaError as refusal:
         code = refusal.code
@@ -279,12 +290,12 @@ async def handle_assign_replicas_to_dirs(node: BrokerNode, context: RequestConte
 # -- AllocateProducerIds
 
 
-async def handle_allocate_producer_ids(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_allocate_producer_ids(broker: Broker, context: RequestContext, request: Any) -> Any:
     code, block = ErrorCode.NONE, range(0)
     try:
         _check_broker(context)
         block = await run(
-            node,
+            broker.controller,
             lambda machine, image: machine.allocate_producer_ids(image, request.broker_id, request.broker_epoch),
         )
     except KafkaError as refusal:
@@ -297,26 +308,26 @@ async def handle_allocate_producer_ids(node: BrokerNode, context: RequestContext
 # -- DescribeQuorum
 
 
-def handle_describe_quorum(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_describe_quorum(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     """The controller in the words of a KRaft quorum: brokers are its voters, since each may be elected."""
     schema = context.schema
-    code = ErrorCode.NONE if node.controller.is_active else ErrorCode.NOT_CONTROLLER
+    code = ErrorCode.NONE if broker.controller.is_active else ErrorCode.NOT_CONTROLLER
     topics = []
     for topic in request.topics if code is ErrorCode.NONE else ():
         partitions = []
         for part in topic.partitions:
-            partitions.append(_quorum(node, schema, topic.topic_name, part.partition_index))
+            partitions.append(_quorum(broker, schema, topic.topic_name, part.partition_index))
             yield
         topics.append(schema.TopicData(topic_name=topic.topic_name, partitions=tuple(partitions)))
     return schema.DescribeQuorumResponse(
         error_code=error(code),
         error_message=None,
         topics=tuple(topics),
-        nodes=_quorum_nodes(node, schema) if context.version >= _NODES_SINCE else (),
+        nodes=_quorum_nodes(broker, schema) if context.version >= _NODES_SINCE else (),
     )
 
 
-def _quorum(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
+def _quorum(broker: Broker, schema: Schema, topic: str, index: int) -> Any:
     if topic != METADATA_TOPIC or index != 0:
         unknown = error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return schema.PartitionData(
@@ -329,15 +340,15 @@ def _quorum(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
             current_voters=(),
             observers=(),
         )
-    image, followed = node.controller.image, node.controller.followed
+    image, followed = broker.controller.image, broker.controller.followed
     replica = partial(schema.ReplicaState, replica_directory_id=None)
-    voters = sorted({node.node_id, *(broker.broker_id for broker in image.brokers.values() if not broker.fenced)})
+    voters = sorted({broker.local.node_id, *(one.broker_id for one in image.brokers.values() if not one.fenced)})
     return schema.PartitionData(
         partition_index=index,
         error_code=error(ErrorCode.NONE),
         error_message=None,
-        leader_id=node.node_id,
-        leader_epoch=node.controller.epoch,
+        leader_id=broker.local.node_id,
+        leader_epoch=broker.controller.epoch,
         high_watermark=image.version,
         current_voters=tuple(replica(replica_id=one, log_end_offset=followed.get(one, -1)) for one in voters),
         observers=tuple(
@@ -348,13 +359,11 @@ def _quorum(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
     )
 
 
-def _quorum_nodes(node: BrokerNode, schema: Schema) -> tuple[Any, ...]:
+def _quorum_nodes(broker: Broker, schema: Schema) -> tuple[Any, ...]:
     return tuple(
         schema.Node(
-            node_id=broker.broker_id,
-            listeners=tuple(
-                schema.Listener(name=name, host=host, port=port) for name, host, port, _ in broker.endpoints
-            ),
+            node_id=one.broker_id,
+            listeners=tuple(schema.Listener(name=name, host=host, port=port) for name, host, port, _ in one.endpoints),
         )
-        for broker in node.controller.image.brokers.values()
+        for one in broker.controller.image.brokers.values()
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from moldau.broker import needs
 from moldau.broker.turns import Work
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import ImageDraft, MetadataImage
@@ -13,8 +14,10 @@ from moldau.metadata.records import Record
 from moldau.metadata.topics import MAX_PARTITIONS_PER_REQUEST
 from moldau.wire.messages import error
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
+
+class Broker(needs.HasTurns, needs.HasMetadata, needs.HasController, Protocol):
+    """What these handlers use."""
+
 
 RECORDS_MAX = 2 * MAX_PARTITIONS_PER_REQUEST
 """Of one request; Kafka's own limit is 10,000. All of them are made true together, on every broker."""
@@ -25,7 +28,7 @@ Outcomes = dict[K, list[Record] | KafkaError]
 """What each change came to: its records, or why it was refused."""
 
 
-async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, validate_only: bool = False) -> Outcomes[K]:
+async def change_each(broker: Broker, planners: Mapping[K, Planner], *, validate_only: bool = False) -> Outcomes[K]:
     """Makes what the planners that succeed want true in one durable write; none with `validate_only`."""
     outcomes: Outcomes[K] = {}
 
@@ -51,10 +54,10 @@ async def change_each(node: BrokerNode, planners: Mapping[K, Planner], *, valida
         return planned
 
     if validate_only:
-        await node.turns.finish(plan(node.image))
+        await broker.turns.finish(plan(broker.metadata.image))
         return outcomes
     try:
-        await node.change_metadata(plan)
+        await broker.controller.change(plan)
     except KafkaError as failure:
         for key in planners:  # a controller that was deposed meanwhile plans nothing at all
             if not isinstance(outcomes.get(key), KafkaError):

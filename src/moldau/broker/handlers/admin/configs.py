@@ -6,8 +6,9 @@ What may be set is decided in `moldau.metadata.configs`, what is told of a key i
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.changes import Planner, change_each, error_of, repeated
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.broker.turns import Work
@@ -23,7 +24,11 @@ from moldau.wire.messages import Schema, error, has_more_entries, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasTurns, needs.HasThreads, needs.HasLocalBroker, needs.HasMetadata, needs.HasController, Protocol):
+    """What these handlers use."""
+
 
 _ALTERABLE = {ResourceType.TOPIC: "topic", ResourceType.BROKER: "broker", ResourceType.GROUP: "group"}
 
@@ -39,20 +44,20 @@ Resource = tuple[int, str]
 # -- DescribeConfigs
 
 
-def handle_describe_configs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_configs(broker: Broker, context: RequestContext, request: Any) -> Any:
     if len(request.resources) <= DESCRIBE_INLINE_MAX and not has_more_entries(request, NAMED_INLINE_MAX):
-        return _describe_all(node, context.schema, request)
-    return answer_in_thread(node, context, partial(_describe_all, node, context.schema, request))
+        return _describe_all(broker, context.schema, request)
+    return answer_in_thread(broker, context, partial(_describe_all, broker, context.schema, request))
 
 
-def _describe_all(node: BrokerNode, schema: Schema, request: Any) -> Any:
+def _describe_all(broker: Broker, schema: Schema, request: Any) -> Any:
     with_doc = getattr(request, "include_documentation", False)
     results = []
     for resource in request.resources:
         entries: list[ConfigEntry] = []
         refusal = None
         try:
-            entries = _describe(node, resource.resource_type, resource.resource_name)
+            entries = _describe(broker, resource.resource_type, resource.resource_name)
         except KafkaError as failure:
             refusal = failure
         keys = frozenset(resource.configuration_keys or ())
@@ -72,33 +77,33 @@ def _describe_all(node: BrokerNode, schema: Schema, request: Any) -> Any:
     return schema.DescribeConfigsResponse(throttle_time=ms(0), results=tuple(results))
 
 
-def _describe(node: BrokerNode, resource_type: int, name: str) -> list[ConfigEntry]:
+def _describe(broker: Broker, resource_type: int, name: str) -> list[ConfigEntry]:
     if resource_type == ResourceType.TOPIC:
         validate_topic_name(name)
-        if name not in node.image.topics:
+        if name not in broker.metadata.image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        return describe_topic(node.image.topic_config(name), node.config)
+        return describe_topic(broker.metadata.image.topic_config(name), broker.local.config)
     if resource_type == ResourceType.BROKER:
         if not name:
-            return describe_broker_defaults(node.config)
-        _check_broker_id(node, name)
-        return describe_broker(node.config)
+            return describe_broker_defaults(broker.local.config)
+        _check_broker_id(broker, name)
+        return describe_broker(broker.local.config)
     if resource_type == ResourceType.GROUP:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return describe_group(node.image.group_config(name), node.config)
+        return describe_group(broker.metadata.image.group_config(name), broker.local.config)
     raise _unsupported(resource_type)
 
 
-def _check_broker_id(node: BrokerNode, name: str) -> None:
+def _check_broker_id(broker: Broker, name: str) -> None:
     try:
         broker_id = int(name)
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
-    if broker_id != node.node_id:
+    if broker_id != broker.local.node_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {node.node_id} or empty string, but received {name}",
+            f"Unexpected broker id, expected {broker.local.node_id} or empty string, but received {name}",
         )
 
 
@@ -123,44 +128,44 @@ def _described(schema: Schema, entry: ConfigEntry, with_synonyms: bool, with_doc
 # -- AlterConfigs, IncrementalAlterConfigs
 
 
-async def handle_alter_configs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    refusals = await _alter(node, request, _plan_replacement)
+async def handle_alter_configs(broker: Broker, context: RequestContext, request: Any) -> Any:
+    refusals = await _alter(broker, request, _plan_replacement)
     schema = context.schema
-    responses = [_altered(schema, *each) async for each in node.turns.each(refusals)]
+    responses = [_altered(schema, *each) async for each in broker.turns.each(refusals)]
     return schema.AlterConfigsResponse(throttle_time=ms(0), responses=tuple(responses))
 
 
-async def handle_incremental_alter_configs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    refusals = await _alter(node, request, _plan_changes)
+async def handle_incremental_alter_configs(broker: Broker, context: RequestContext, request: Any) -> Any:
+    refusals = await _alter(broker, request, _plan_changes)
     schema = context.schema
-    responses = [_altered(schema, *each) async for each in node.turns.each(refusals)]
+    responses = [_altered(schema, *each) async for each in broker.turns.each(refusals)]
     return schema.IncrementalAlterConfigsResponse(throttle_time=ms(0), responses=tuple(responses))
 
 
-def _plan_replacement(image: MetadataImage, *, kind: str, resource: Any, node: BrokerNode) -> list[Record]:
+def _plan_replacement(image: MetadataImage, *, kind: str, resource: Any, broker: Broker) -> list[Record]:
     configs = [(config.name, config.value) for config in resource.configs]
-    return plan_alter_configs(image, kind, resource.resource_name, configs, node.config)
+    return plan_alter_configs(image, kind, resource.resource_name, configs, broker.local.config)
 
 
-def _plan_changes(image: MetadataImage, *, kind: str, resource: Any, node: BrokerNode) -> list[Record]:
+def _plan_changes(image: MetadataImage, *, kind: str, resource: Any, broker: Broker) -> list[Record]:
     changes = [ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs]
-    return plan_incremental_alter_configs(image, kind, resource.resource_name, changes, node.config)
+    return plan_incremental_alter_configs(image, kind, resource.resource_name, changes, broker.local.config)
 
 
-async def _alter(node: BrokerNode, request: Any, plan: Any) -> list[tuple[Resource, KafkaError | None]]:
+async def _alter(broker: Broker, request: Any, plan: Any) -> list[tuple[Resource, KafkaError | None]]:
     """Every resource in the order of the request, and why it was left as it was."""
     asked: list[Resource] = [(each.resource_type, each.resource_name) for each in request.resources]
     duplicates = repeated(asked)
     refusals: dict[Resource, KafkaError] = {}
     planners: dict[Resource, Planner] = {}
-    async for resource, each in node.turns.each(zip(asked, request.resources, strict=True)):
+    async for resource, each in broker.turns.each(zip(asked, request.resources, strict=True)):
         if resource in duplicates:
             refusals[resource] = KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         elif (kind := _ALTERABLE.get(each.resource_type)) is None:
             refusals[resource] = _unsupported(each.resource_type)
         else:
-            planners[resource] = partial(plan, kind=kind, resource=each, node=node)
-    outcomes = await change_each(node, planners, validate_only=request.validate_only)
+            planners[resource] = partial(plan, kind=kind, resource=each, broker=broker)
+    outcomes = await change_each(broker, planners, validate_only=request.validate_only)
     refusals |= {resource: out for resource, out in outcomes.items() if isinstance(out, KafkaError)}
     return [(resource, refusals.get(resource)) for resource in asked]
 
@@ -188,7 +193,7 @@ def _unsupported(resource_type: int) -> KafkaError:
 # -- ListConfigResources
 
 
-def handle_list_config_resources(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_list_config_resources(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     known = [ResourceType.CLIENT_METRICS] if context.version == 0 else list(ResourceType)
     asked = getattr(request, "resource_types", ()) or known
@@ -198,11 +203,11 @@ def handle_list_config_resources(node: BrokerNode, context: RequestContext, requ
         code = ErrorCode.UNSUPPORTED_VERSION
     else:
         if ResourceType.BROKER in asked:
-            found.append((ResourceType.BROKER, str(node.node_id)))
+            found.append((ResourceType.BROKER, str(broker.local.node_id)))
         if ResourceType.TOPIC in asked:
-            found.extend((ResourceType.TOPIC, name) for name in node.image.topics)
+            found.extend((ResourceType.TOPIC, name) for name in broker.metadata.image.topics)
         if ResourceType.GROUP in asked:
-            found.extend((ResourceType.GROUP, name) for kind, name in node.image.configs if kind == "group")
+            found.extend((ResourceType.GROUP, name) for kind, name in broker.metadata.image.configs if kind == "group")
     resources = []
     for resource_type, name in found:
         resources.append(schema.ConfigResource(resource_name=name, resource_type=int(resource_type)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.broker.handlers.api_versions import FEATURES
 from moldau.errors import ErrorCode
@@ -11,14 +12,18 @@ from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasThreads, Protocol):
+    """What these handlers use."""
+
 
 _UPGRADE_TYPES = range(1, 4)  # upgrade, safe downgrade, unsafe downgrade
 _NO_RESULTS_SINCE = 2
 
 
-def handle_update_features(node: BrokerNode, context: RequestContext, request: Any) -> Any:
-    return answer_in_thread(node, context, lambda: _respond(context, request))
+def handle_update_features(broker: Broker, context: RequestContext, request: Any) -> Any:
+    return answer_in_thread(broker, context, lambda: _respond(context, request))
 
 
 def _respond(context: RequestContext, request: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.errors import ErrorCode
 from moldau.log.manager import DirDescription
@@ -12,16 +13,19 @@ from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasThreads, needs.HasLogs, Protocol):
+    """What these handlers use."""
 
 
 INLINE_MAX = 200
 """Partitions told from the event loop: each takes ten microseconds."""
 
 
-def handle_describe_log_dirs(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_log_dirs(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    directories = node.logs.describe_dirs()
+    directories = broker.logs.describe_dirs()
 
     def answer() -> Any:
         asked: set[TopicPartition] | None = None
@@ -36,7 +40,7 @@ def handle_describe_log_dirs(node: BrokerNode, context: RequestContext, request:
     asked_count = sum(1 + len(topic.partitions) for topic in request.topics or ())
     if asked_count + sum(len(directory.sizes) for directory in directories) <= INLINE_MAX:
         return answer()
-    return answer_in_thread(node, context, answer)
+    return answer_in_thread(broker, context, answer)
 
 
 def _described(schema: Schema, directory: DirDescription, asked: set[TopicPartition] | None) -> Any:

@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.cluster.packed_metadata import visible_topic
 from moldau.broker.cluster.peers import FORWARDING
-from moldau.broker.handlers.admin.topics import NewTopic, create_topics
+from moldau.broker.handlers.admin.topics import CreatesTopics, NewTopic, create_topics
 from moldau.broker.network.client_connection import Buffers
 from moldau.broker.turns import Work
 from moldau.errors import ErrorCode, KafkaError
@@ -32,7 +33,11 @@ from moldau.wire.metadata import (
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(CreatesTopics, needs.HasPackedMetadata, needs.HasControllerChannel, needs.HasLogs, Protocol):
+    """What these handlers use."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -52,21 +57,21 @@ _TOPIC_IDS_SINCE = 12
 # -- Metadata
 
 
-def handle_metadata(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_metadata(broker: Broker, context: RequestContext, request: Any) -> Any:
     version = context.version
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        return _tell_all(node, context, request)
-    return _tell_asked(node, context, request)
+        return _tell_all(broker, context, request)
+    return _tell_asked(broker, context, request)
 
 
-def _tell_all(node: BrokerNode, context: RequestContext, request: Any) -> Work[Buffers]:
+def _tell_all(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
     listener = context.connection.listener
-    answer = yield from node.packed_metadata.all_topics(listener, context.version, *_operations(request))
+    answer = yield from broker.packed_metadata.all_topics(listener, context.version, *_operations(request))
     return framed(context.correlation_id, answer)
 
 
-def _tell_asked(node: BrokerNode, context: RequestContext, request: Any) -> Work[Buffers]:
+def _tell_asked(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
     asked, version = request.topics, context.version
     names: dict[str, None] = {}
     ids: dict[uuid.UUID, None] = {}
@@ -80,24 +85,24 @@ def _tell_asked(node: BrokerNode, context: RequestContext, request: Any) -> Work
             ids[topic_id] = None
         yield
     if ids:
-        return (yield from _answer_by_id(node, context, request, ids))
-    if node.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
-        missing = [name for name in names if name not in node.image.topics and _may_create(name)]
+        return (yield from _answer_by_id(broker, context, request, ids))
+    if broker.local.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
+        missing = [name for name in names if name not in broker.metadata.image.topics and _may_create(name)]
         if missing:
-            yield _create(node, missing)
-    return (yield from _answer(node, context, request, names))
+            yield _create(broker, missing)
+    return (yield from _answer(broker, context, request, names))
 
 
-def _answer_by_id(node: BrokerNode, context: RequestContext, request: Any, ids: Iterable[uuid.UUID]) -> Work[Buffers]:
+def _answer_by_id(broker: Broker, context: RequestContext, request: Any, ids: Iterable[uuid.UUID]) -> Work[Buffers]:
     names, unknown = [], []
     for topic_id in ids:
-        topic = node.image.topic_by_id(topic_id)
+        topic = broker.metadata.image.topic_by_id(topic_id)
         if topic is not None:
             names.append(topic.name)
         else:
             unknown.append(MetadataTopic(None, topic_id.bytes, error_code=int(ErrorCode.UNKNOWN_TOPIC_ID)))
         yield
-    return (yield from _answer(node, context, request, names, unknown))
+    return (yield from _answer(broker, context, request, names, unknown))
 
 
 def _names_one(topic: Any, version: int) -> bool:
@@ -131,21 +136,21 @@ def _absence(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _create(node: BrokerNode, missing: Sequence[str]) -> None:
+async def _create(broker: Broker, missing: Sequence[str]) -> None:
     """Topics that somebody uses for the first time."""
-    if node.controller.is_active:
-        outcomes = await create_topics(node, [NewTopic(name) for name in missing])
+    if broker.controller.is_active:
+        outcomes = await create_topics(broker, [NewTopic(name) for name in missing])
         refused = {name: one.message for name, one in outcomes.items() if isinstance(one, KafkaError)}
     else:
-        refused = await _ask_for_topics(node, missing)
-    absent = [name for name in refused if name not in node.image.topics]
+        refused = await _ask_for_topics(broker, missing)
+    absent = [name for name in refused if name not in broker.metadata.image.topics]
     for name in absent[:REFUSALS_LOGGED_MAX]:
         logger.warning("cannot create a topic on first use", extra={"topic": name, "why": refused[name]})
     if len(absent) > REFUSALS_LOGGED_MAX:
         logger.warning("cannot create further topics on first use", extra={"more": len(absent) - REFUSALS_LOGGED_MAX})
 
 
-async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, str]:
+async def _ask_for_topics(broker: Broker, names: Sequence[str]) -> dict[str, str]:
     """Lets the controller create topics with its defaults; those it refused, and why."""
 
     def build(schema: Schema) -> Any:
@@ -156,14 +161,14 @@ async def _ask_for_topics(node: BrokerNode, names: Sequence[str]) -> dict[str, s
         return schema.CreateTopicsRequest(topics=tuple(topics), timeout=ms(30_000), validate_only=False)
 
     try:
-        answer = await node.ask_controller(ApiKey.CREATE_TOPICS, build, purpose=FORWARDING)
+        answer = await broker.controller_channel.ask(ApiKey.CREATE_TOPICS, build, purpose=FORWARDING)
     except KafkaError as error:
         return dict.fromkeys(names, error.message)
     return {topic.name: topic.error_message or "" for topic in answer.topics if topic.error_code}
 
 
 def _answer(
-    node: BrokerNode,
+    broker: Broker,
     context: RequestContext,
     request: Any,
     names: Iterable[str],
@@ -171,7 +176,7 @@ def _answer(
 ) -> Work[Buffers]:
     version = context.version
     operations, cluster_operations = _operations(request)
-    packed = node.packed_metadata
+    packed = broker.packed_metadata
     topics = []
     for absent in unknown:
         topics.append(pack_metadata_topic(version, absent))
@@ -214,7 +219,7 @@ def _refuse(context: RequestContext, asked: Iterable[Any]) -> Work[Buffers]:
 # -- DescribeCluster
 
 
-def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_describe_cluster(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     endpoint_type = getattr(request, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
@@ -239,12 +244,12 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
         error_code=error(ErrorCode.NONE),
         error_message=None,
         endpoint_type=_BROKERS,
-        cluster_id=node.cluster_id,
-        controller_id=node.controller.leader_id,
+        cluster_id=broker.logs.cluster_id,
+        controller_id=broker.controller.leader_id,
         brokers=tuple(
             schema.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=fenced)
             for fenced in ((False, True) if getattr(request, "include_fenced_brokers", False) else (False,))
-            for node_id, host, port, rack in node.metadata.endpoints(context.connection.listener, fenced=fenced)
+            for node_id, host, port, rack in broker.metadata.endpoints(context.connection.listener, fenced=fenced)
         ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
@@ -253,7 +258,7 @@ def handle_describe_cluster(node: BrokerNode, context: RequestContext, request: 
 # -- DescribeTopicPartitions
 
 
-def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, request: Any) -> Work[Buffers]:
+def handle_describe_topic_partitions(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
@@ -264,9 +269,9 @@ def handle_describe_topic_partitions(node: BrokerNode, context: RequestContext, 
             yield
         return framed(context.correlation_id, pack_described_topics(refused, None))
     first = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
-    limit = max(1, min(request.response_partition_limit, node.config.max_request_partition_size_limit))
-    page = _Page(node, limit)
-    for name in (yield from _sorted(names or node.image.topics)):
+    limit = max(1, min(request.response_partition_limit, broker.local.config.max_request_partition_size_limit))
+    page = _Page(broker, limit)
+    for name in (yield from _sorted(names or broker.metadata.image.topics)):
         if name >= first[0] and not page.add(name, first[1] if name == first[0] else 0):
             break
         yield
@@ -286,11 +291,11 @@ def _sorted(names: Iterable[str]) -> Work[Iterable[str]]:
 class _Page:
     """As many partitions, in the order of topic names, as one answer may hold."""
 
-    def __init__(self, node: BrokerNode, limit: int) -> None:
+    def __init__(self, broker: Broker, limit: int) -> None:
         self.topics: list[bytes] = []
         self.next_cursor: tuple[str, int] | None = None
-        self._image = node.image
-        self._alive = node.live_brokers
+        self._image = broker.metadata.image
+        self._alive = broker.metadata.live_brokers
         self._room = limit
 
     def add(self, name: str, first: int) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.wire.messages import encode_response
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
 
 
-async def answer_in_thread(node: BrokerNode, context: RequestContext, build: Callable[[], Any]) -> bytes:
+class Broker(needs.HasThreads, Protocol):
+    """What these handlers use."""
+
+
+async def answer_in_thread(broker: Broker, context: RequestContext, build: Callable[[], Any]) -> bytes:
     """The whole frame of the answer that `build` gives; `build` may read only what never changes (images, configs)."""
-    return await node.threads.compute(lambda: encode_response(context.correlation_id, build()))
+    return await broker.threads.compute(lambda: encode_response(context.correlation_id, build()))

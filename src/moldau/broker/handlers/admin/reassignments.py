@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.broker_requests import machine_of, run_everywhere
 from moldau.broker.handlers.admin.changes import error_of, repeated
 from moldau.broker.turns import Work
@@ -21,10 +22,14 @@ from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
     from moldau.cluster.controller import Controller
     from moldau.metadata.image import MetadataImage
     from moldau.metadata.records import Record
+
+
+class Broker(needs.HasTurns, needs.HasController, Protocol):
+    """What these handlers use."""
+
 
 ELECTED_PER_STEP = 1000
 _TOP_LEVEL_ERROR_SINCE = 1
@@ -33,7 +38,7 @@ _TOP_LEVEL_ERROR_SINCE = 1
 # -- ElectLeaders
 
 
-async def handle_elect_leaders(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_elect_leaders(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     asked = None
     if request.topic_partitions is not None:
@@ -43,7 +48,7 @@ async def handle_elect_leaders(node: BrokerNode, context: RequestContext, reques
         check_partition_count(len(asked or ()))
         election = _election_type(getattr(request, "election_type", ElectionType.PREFERRED))
         for some in _parts(asked):
-            outcomes |= await run_everywhere(node, partial(_elect, election, some))
+            outcomes |= await run_everywhere(broker.controller, partial(_elect, election, some))
     except KafkaError as refusal:
         code = refusal.code
         if context.version < _TOP_LEVEL_ERROR_SINCE:  # no place for it but with each partition
@@ -58,7 +63,7 @@ async def handle_elect_leaders(node: BrokerNode, context: RequestContext, reques
     )
     results = [
         schema.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
-        async for topic, partitions in node.turns.each((await node.turns.finish(by_topic)).items())
+        async for topic, partitions in broker.turns.each((await broker.turns.finish(by_topic)).items())
     ]
     return schema.ElectLeadersResponse(
         throttle_time=ms(0), error_code=error(code), replica_election_results=tuple(results)
@@ -90,7 +95,7 @@ def _election_type(number: int) -> ElectionType:
 # -- AlterPartitionReassignments
 
 
-async def handle_alter_partition_reassignments(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_alter_partition_reassignments(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     allow_change = getattr(request, "allow_replication_factor_change", True)
     asked = [
@@ -106,7 +111,7 @@ async def handle_alter_partition_reassignments(node: BrokerNode, context: Reques
     try:
         check_partition_count(len(asked))
         outcomes = await run_everywhere(
-            node,
+            broker.controller,
             lambda machine, image: machine.reassign(image, targets, allow_replication_factor_change=allow_change),
         )
     except KafkaError as refusal:
@@ -123,7 +128,7 @@ async def handle_alter_partition_reassignments(node: BrokerNode, context: Reques
     )
     responses = [
         schema.ReassignableTopicResponse(name=topic, partitions=tuple(partitions))
-        async for topic, partitions in node.turns.each((await node.turns.finish(by_topic)).items())
+        async for topic, partitions in broker.turns.each((await broker.turns.finish(by_topic)).items())
     ]
     return schema.AlterPartitionReassignmentsResponse(
         throttle_time=ms(0),
@@ -137,7 +142,7 @@ async def handle_alter_partition_reassignments(node: BrokerNode, context: Reques
 # -- ListPartitionReassignments
 
 
-def handle_list_partition_reassignments(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_list_partition_reassignments(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     wanted = None
     if request.topics is not None:
@@ -145,7 +150,7 @@ def handle_list_partition_reassignments(node: BrokerNode, context: RequestContex
     failure, found = None, []
     try:
         check_partition_count(sum(map(len, (wanted or {}).values())))
-        found = machine_of(node).list_reassignments(node.controller.image, wanted)
+        found = machine_of(broker.controller).list_reassignments(broker.controller.image, wanted)
     except KafkaError as refusal:
         failure = refusal
     return schema.ListPartitionReassignmentsResponse(

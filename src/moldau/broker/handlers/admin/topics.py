@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.changes import Outcomes, Planner, change_each, error_of, repeated
 from moldau.broker.turns import Work
 from moldau.config.describe import describe_topic
@@ -31,8 +32,18 @@ from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
     from moldau.broker.replicas.partition import Partition
+
+
+class CreatesTopics(
+    needs.HasEnvironment, needs.HasTurns, needs.HasLocalBroker, needs.HasMetadata, needs.HasController, Protocol
+):
+    """For new topics, which are also created on first use."""
+
+
+class Broker(CreatesTopics, needs.HasThreads, needs.HasPartitions, needs.HasLogs, Protocol):
+    """What these handlers use."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +62,16 @@ class NewTopic(NamedTuple):
     configs: Mapping[str, str | None] = {}
 
 
-async def create_topics(node: BrokerNode, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> Outcomes[str]:
+async def create_topics(
+    broker: CreatesTopics, wanted: Sequence[NewTopic], *, validate_only: bool = False
+) -> Outcomes[str]:
     """Creates topics of distinct names; each outcome is a topic's records or its refusal."""
     try:
-        check_partition_count(sum(_partition_count(node, topic) for topic in wanted))
+        check_partition_count(sum(_partition_count(broker, topic) for topic in wanted))
     except KafkaError as refusal:
         return {topic.name: refusal for topic in wanted}
-    planners = {topic.name: partial(_plan_topic, node=node, topic=topic) for topic in wanted}
-    outcomes = await change_each(node, planners, validate_only=validate_only)
+    planners = {topic.name: partial(_plan_topic, broker=broker, topic=topic) for topic in wanted}
+    outcomes = await change_each(broker, planners, validate_only=validate_only)
     if not validate_only:
         for name, outcome in outcomes.items():
             _warn_if_short(name, outcome)
@@ -76,20 +89,20 @@ def _warn_if_short(name: str, outcome: list[Record] | KafkaError) -> None:
         )
 
 
-def _partition_count(node: BrokerNode, topic: NewTopic) -> int:
+def _partition_count(broker: CreatesTopics, topic: NewTopic) -> int:
     if topic.assignments:
         return len(topic.assignments)
-    return node.config.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
+    return broker.local.config.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
 
 
-def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> list[Record]:
+def _plan_topic(image: MetadataImage, *, broker: CreatesTopics, topic: NewTopic) -> list[Record]:
     if topic.name == METADATA_TOPIC:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     return plan_create_topic(
         image,
         topic.name,
-        topic_id=node.environment.new_uuid(),
-        broker_config=node.config,
+        topic_id=broker.environment.new_uuid(),
+        broker_config=broker.local.config,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=topic.assignments,
@@ -100,14 +113,16 @@ def _plan_topic(image: MetadataImage, *, node: BrokerNode, topic: NewTopic) -> l
 # -- CreateTopics
 
 
-async def handle_create_topics(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_create_topics(broker: Broker, context: RequestContext, request: Any) -> Any:
     duplicates = repeated(topic.name for topic in request.topics)
-    wanted = [_new_topic(topic) async for topic in node.turns.each(request.topics) if topic.name not in duplicates]
-    outcomes = await create_topics(node, wanted, validate_only=request.validate_only)
+    wanted = [_new_topic(topic) async for topic in broker.turns.each(request.topics) if topic.name not in duplicates]
+    outcomes = await create_topics(broker, wanted, validate_only=request.validate_only)
     outcomes.update(dict.fromkeys(duplicates, _duplicate_name()))
     names = dict.fromkeys(topic.name for topic in request.topics)
     schema = context.schema
-    created = [_created(node, schema, context.version, name, outcomes[name]) async for name in node.turns.each(names)]
+    created = [
+        _created(broker, schema, context.version, name, outcomes[name]) async for name in broker.turns.each(names)
+    ]
     return schema.CreateTopicsResponse(throttle_time=ms(0), topics=tuple(created))
 
 
@@ -121,7 +136,7 @@ def _new_topic(topic: Any) -> NewTopic:
     )
 
 
-def _created(node: BrokerNode, schema: Schema, version: int, name: str, outcome: list[Record] | KafkaError) -> Any:
+def _created(broker: Broker, schema: Schema, version: int, name: str, outcome: list[Record] | KafkaError) -> Any:
     if isinstance(outcome, KafkaError):
         return schema.CreatableTopicResult(
             name=name,
@@ -140,11 +155,11 @@ def _created(node: BrokerNode, schema: Schema, version: int, name: str, outcome:
         error_message=None,
         num_partitions=len(partitions),
         replication_factor=len(partitions[0].replicas),
-        configs=_topic_configs(node, schema, overrides) if version >= _CONFIGS_SINCE else (),
+        configs=_topic_configs(broker, schema, overrides) if version >= _CONFIGS_SINCE else (),
     )
 
 
-def _topic_configs(node: BrokerNode, schema: Schema, overrides: Mapping[str, str]) -> tuple[Any, ...]:
+def _topic_configs(broker: Broker, schema: Schema, overrides: Mapping[str, str]) -> tuple[Any, ...]:
     return tuple(
         schema.CreatableTopicConfigs(
             name=entry.name,
@@ -153,7 +168,7 @@ def _topic_configs(node: BrokerNode, schema: Schema, overrides: Mapping[str, str
             config_source=int(entry.source),
             is_sensitive=entry.is_sensitive,
         )
-        for entry in describe_topic(overrides, node.config)
+        for entry in describe_topic(overrides, broker.local.config)
     )
 
 
@@ -167,14 +182,14 @@ class _Target(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-async def handle_delete_topics(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_delete_topics(broker: Broker, context: RequestContext, request: Any) -> Any:
     version = context.version
     if version >= _DELETE_BY_ID_SINCE:
         targets = [_Target(topic.name, topic.topic_id) for topic in request.topics]
     else:
         targets = [_Target(name, None) for name in request.topic_names]
-    if node.config.delete_topic_enable:
-        refusals = await _delete(node, targets)
+    if broker.local.config.delete_topic_enable:
+        refusals = await _delete(broker, targets)
     else:
         code = ErrorCode.TOPIC_DELETION_DISABLED if version >= _DELETION_DISABLED_SINCE else ErrorCode.INVALID_REQUEST
         refusals = dict.fromkeys(targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false."))
@@ -186,21 +201,21 @@ async def handle_delete_topics(node: BrokerNode, context: RequestContext, reques
             error_code=error_of(refusal),
             error_message=refusal.message if refusal else None,
         )
-        async for target, refusal in node.turns.each(refusals.items())
+        async for target, refusal in broker.turns.each(refusals.items())
     ]
     return schema.DeleteTopicsResponse(throttle_time=ms(0), responses=tuple(responses))
 
 
-async def _delete(node: BrokerNode, targets: Sequence[_Target]) -> dict[_Target, KafkaError | None]:
+async def _delete(broker: Broker, targets: Sequence[_Target]) -> dict[_Target, KafkaError | None]:
     refusals: dict[_Target, KafkaError | None] = {}
     duplicates = repeated(targets)
-    image = node.image
+    image = broker.metadata.image
     resolved = {
-        target: _resolve(image, target) async for target in node.turns.each(targets) if target not in duplicates
+        target: _resolve(image, target) async for target in broker.turns.each(targets) if target not in duplicates
     }
     clashing = repeated(resolved.values())
     planners: dict[_Target, Planner] = {}
-    async for target in node.turns.each(dict.fromkeys(targets)):
+    async for target in broker.turns.each(dict.fromkeys(targets)):
         answer = resolved.get(target, target)
         problem = _problem(target, target in duplicates, answer in clashing)
         if problem is not None:
@@ -208,7 +223,7 @@ async def _delete(node: BrokerNode, targets: Sequence[_Target]) -> dict[_Target,
         else:
             refusals[answer] = None
             planners[answer] = partial(plan_delete_topic, topic=target.name or target.topic_id or "")
-    outcomes = await change_each(node, planners)
+    outcomes = await change_each(broker, planners)
     return refusals | {answer: out for answer, out in outcomes.items() if isinstance(out, KafkaError)}
 
 
@@ -233,24 +248,24 @@ def _problem(target: _Target, is_duplicate: bool, clashes: bool) -> str | None:
 # -- CreatePartitions
 
 
-async def handle_create_partitions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_create_partitions(broker: Broker, context: RequestContext, request: Any) -> Any:
     duplicates = repeated(topic.name for topic in request.topics)
     planners: dict[str, Planner] = {
         topic.name: partial(
             plan_create_partitions,
             name=topic.name,
             count=topic.count,
-            broker_config=node.config,
+            broker_config=broker.local.config,
             assignments=topic.assignments and [assignment.broker_ids for assignment in topic.assignments],
         )
-        async for topic in node.turns.each(request.topics)
+        async for topic in broker.turns.each(request.topics)
         if topic.name not in duplicates
     }
-    outcomes = await change_each(node, planners, validate_only=request.validate_only)
+    outcomes = await change_each(broker, planners, validate_only=request.validate_only)
     outcomes.update(dict.fromkeys(duplicates, _duplicate_name()))
     schema = context.schema
     results = []
-    async for name in node.turns.each(dict.fromkeys(topic.name for topic in request.topics)):
+    async for name in broker.turns.each(dict.fromkeys(topic.name for topic in request.topics)):
         outcome = outcomes[name]
         results.append(
             schema.CreatePartitionsTopicResult(
@@ -272,19 +287,19 @@ _Deleted = tuple[int, ErrorCode]
 """A partition's low watermark afterwards, or why it stays as it was."""
 
 
-async def handle_delete_records(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_delete_records(broker: Broker, context: RequestContext, request: Any) -> Any:
     places = ((topic.name, part) for topic in request.topics for part in topic.partitions)
     directories: set[Path] = set()
-    deleted = [_delete_records(node, directories, *place) async for place in node.turns.each(places)]
+    deleted = [_delete_records(broker, directories, *place) async for place in broker.turns.each(places)]
     unsafe: StorageError | None = None
     try:
         # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
         for directory in directories:
-            await node.threads.disk(directory)(node.logs.checkpoint, directory)
+            await broker.threads.disk(directory)(broker.logs.checkpoint, directory)
     except StorageError as failure:
         logger.error("deleted records may come back after a crash", extra={"why": failure.message})
         unsafe = failure
-    topics = await node.turns.finish(_deleted_topics(context.schema, request.topics, iter(deleted), unsafe))
+    topics = await broker.turns.finish(_deleted_topics(context.schema, request.topics, iter(deleted), unsafe))
     return context.schema.DeleteRecordsResponse(throttle_time=ms(0), topics=topics)
 
 
@@ -310,10 +325,10 @@ def _deleted_records(schema: Schema, index: int, deleted: _Deleted, unsafe: Stor
     )
 
 
-def _delete_records(node: BrokerNode, directories: set[Path], topic: str, asked: Any) -> _Deleted:
+def _delete_records(broker: Broker, directories: set[Path], topic: str, asked: Any) -> _Deleted:
     """Adds the directory of the partition's log, if something was deleted from it."""
     try:
-        partition = node.find_partition(topic, None, asked.partition_index)
+        partition = broker.find_partition(topic, None, asked.partition_index)
         low_watermark = _move_log_start(partition, asked.offset)
     except KafkaError as refusal:
         return -1, refusal.code  # not the error: a hundred thousand of them, with their tracebacks, are much to keep

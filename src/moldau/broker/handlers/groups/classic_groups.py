@@ -7,8 +7,9 @@ broker with many members mostly gets: the few answers there are to them are enco
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.groups.asking import answer, waited
 from moldau.broker.turns import Work
 from moldau.coordinators.classic import steps
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
     from moldau.coordinators.effects import Effects
     from moldau.coordinators.group_shard import GroupShard
+
+
+class Broker(needs.HasEnvironment, needs.HasGroups, Protocol):
+    """What these handlers use."""
+
 
 MEMBER_ID_NAME_MAX = 1_000
 """Characters of a client's name in the member id it gets, which has to fit into a string as the name itself does."""
@@ -44,17 +49,17 @@ _LEAVE_TOGETHER_SINCE = 3
 LEAVERS_PER_STEP = 100
 
 
-def _asking(node: BrokerNode, step: Callable[..., Effects], event: Any) -> Callable[[], Any]:
+def _asking(broker: Broker, step: Callable[..., Effects], event: Any) -> Callable[[], Any]:
     def run(shard: GroupShard, waiter: Any, now_ms: int) -> Effects:
         return step(shard, waiter, event, now_ms)
 
-    return partial(node.groups.ask, event.group_id, run)
+    return partial(broker.groups.ask, event.group_id, run)
 
 
 # -- JoinGroup
 
 
-def handle_join_group(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_join_group(broker: Broker, context: RequestContext, request: Any) -> Any:
     session_timeout_ms = request.session_timeout // ms(1)
     rebalance_timeout = getattr(request, "rebalance_timeout", None)
     instance_id = getattr(request, "group_instance_id", None)
@@ -63,7 +68,7 @@ def handle_join_group(node: BrokerNode, context: RequestContext, request: Any) -
     event = Join(
         group_id=request.group_id,
         member_id=request.member_id,
-        new_member_id=f"{name[:MEMBER_ID_NAME_MAX]}-{node.environment.new_uuid()}",
+        new_member_id=f"{name[:MEMBER_ID_NAME_MAX]}-{broker.environment.new_uuid()}",
         instance_id=instance_id,
         client_id=client_id,
         client_host=f"/{context.connection.peer_host}",
@@ -79,7 +84,7 @@ def handle_join_group(node: BrokerNode, context: RequestContext, request: Any) -
     def refuse(refusal: KafkaError) -> Any:
         return _joined(context, JoinReply(refusal.code, event.member_id))
 
-    return answer(_asking(node, steps.join, event), partial(_joined, context), refuse)
+    return answer(_asking(broker, steps.join, event), partial(_joined, context), refuse)
 
 
 def _joined(context: RequestContext, reply: JoinReply) -> Any:
@@ -105,7 +110,7 @@ def _joined(context: RequestContext, reply: JoinReply) -> Any:
 # -- SyncGroup
 
 
-def handle_sync_group(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_sync_group(broker: Broker, context: RequestContext, request: Any) -> Any:
     event = Sync(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -130,13 +135,13 @@ def handle_sync_group(node: BrokerNode, context: RequestContext, request: Any) -
 
     if context.version >= _SYNC_NAMES_PROTOCOL_SINCE and None in (event.protocol_type, event.protocol_name):
         return respond(SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-    return answer(_asking(node, steps.sync, event), respond, refuse)
+    return answer(_asking(broker, steps.sync, event), respond, refuse)
 
 
 # -- Heartbeat
 
 
-def handle_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_heartbeat(broker: Broker, context: RequestContext, request: Any) -> Any:
     event = Heartbeat(
         request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
     )
@@ -146,7 +151,7 @@ def handle_heartbeat(node: BrokerNode, context: RequestContext, request: Any) ->
         is_loading = refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return _heartbeat_answer(context, ErrorCode.NONE if is_loading else refusal.code)
 
-    return answer(_asking(node, steps.heartbeat, event), partial(_heartbeat_answer, context), refuse)
+    return answer(_asking(broker, steps.heartbeat, event), partial(_heartbeat_answer, context), refuse)
 
 
 def _heartbeat_answer(context: RequestContext, code: ErrorCode) -> bytes:
@@ -165,7 +170,7 @@ def _heartbeat_frame(version: int, code: ErrorCode) -> tuple[bytes, bytes]:
 # -- LeaveGroup
 
 
-def handle_leave_group(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_leave_group(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     if context.version >= _LEAVE_TOGETHER_SINCE:
         leavers = tuple(Leaver(one.member_id, one.group_instance_id) for one in request.members)
@@ -176,7 +181,7 @@ def handle_leave_group(node: BrokerNode, context: RequestContext, request: Any) 
     try:
         for start in range(0, max(1, len(leavers)), LEAVERS_PER_STEP):
             part = leavers[start : start + LEAVERS_PER_STEP]
-            reply = _asking(node, steps.leave, Leave(request.group_id, part))()
+            reply = _asking(broker, steps.leave, Leave(request.group_id, part))()
             codes += yield from waited(reply)
             yield
     except KafkaError as refusal:

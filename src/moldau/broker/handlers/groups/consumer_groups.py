@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.groups.asking import answer
 from moldau.coordinators.consumer.assignors import Partitions
 from moldau.coordinators.consumer.group import ConsumerGroup
@@ -18,7 +19,11 @@ from moldau.wire.uuids import ZERO_UUID, uuid_to_text
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasEnvironment, needs.HasTurns, needs.HasLocalBroker, needs.HasGroups, Protocol):
+    """What these handlers use."""
+
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe and alter configurations: all that can be done with a group."""
@@ -26,7 +31,7 @@ _CLIENT_MADE_IDS_SINCE = 1
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-def handle_consumer_group_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_consumer_group_heartbeat(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
 
     def respond(reply: HeartbeatReply) -> Any:
@@ -52,17 +57,17 @@ def handle_consumer_group_heartbeat(node: BrokerNode, context: RequestContext, r
         )
 
     def ask() -> Any:
-        _check_enabled(node)
-        event = _event(node, context, request)
-        return node.groups.ask(event.group_id, lambda shard, waiter, now: heartbeat(shard, waiter, event, now))
+        _check_enabled(broker)
+        event = _event(broker, context, request)
+        return broker.groups.ask(event.group_id, lambda shard, waiter, now: heartbeat(shard, waiter, event, now))
 
     return answer(ask, respond, refuse)
 
 
-def _event(node: BrokerNode, context: RequestContext, request: Any) -> Heartbeat:
+def _event(broker: Broker, context: RequestContext, request: Any) -> Heartbeat:
     member_id = request.member_id
     if not member_id and context.version < _CLIENT_MADE_IDS_SINCE and request.member_epoch == 0:
-        member_id = uuid_to_text(node.environment.new_uuid())
+        member_id = uuid_to_text(broker.environment.new_uuid())
     names = request.subscribed_topic_names
     return Heartbeat(
         group_id=request.group_id,
@@ -97,8 +102,8 @@ def _topic_partitions(schema: Schema, partitions: Partitions) -> tuple[Any, ...]
     )
 
 
-def _check_enabled(node: BrokerNode) -> None:
-    if "consumer" not in node.config.group_coordinator_rebalance_protocols:
+def _check_enabled(broker: Broker) -> None:
+    if "consumer" not in broker.local.config.group_coordinator_rebalance_protocols:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, "the consumer protocol is disabled (group.coordinator.rebalance.protocols)"
         )
@@ -107,17 +112,18 @@ def _check_enabled(node: BrokerNode) -> None:
 # -- describing
 
 
-async def handle_consumer_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_consumer_group_describe(broker: Broker, context: RequestContext, request: Any) -> Any:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     groups = [
-        _described(node, context.schema, group_id, operations) async for group_id in node.turns.each(request.group_ids)
+        _described(broker, context.schema, group_id, operations)
+        async for group_id in broker.turns.each(request.group_ids)
     ]
     return context.schema.ConsumerGroupDescribeResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
-def _described(node: BrokerNode, schema: Schema, group_id: str, operations: int) -> Any:
+def _described(broker: Broker, schema: Schema, group_id: str, operations: int) -> Any:
     try:
-        group, topics = _find(node, group_id)
+        group, topics = _find(broker, group_id)
     except KafkaError as refusal:
         return schema.DescribedGroup(
             error_code=error(refusal.code),
@@ -136,17 +142,17 @@ def _described(node: BrokerNode, schema: Schema, group_id: str, operations: int)
         group_state=group.state_name,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
-        assignor_name=group.preferred_assignor(node.config.group_consumer_assignors[0]),
+        assignor_name=group.preferred_assignor(broker.local.config.group_consumer_assignors[0]),
         members=tuple(_described_member(schema, group, member, topics) for member in group.members.values()),
         authorized_operations=operations,
     )
 
 
-def _find(node: BrokerNode, group_id: str) -> tuple[ConsumerGroup, Topics]:
-    _check_enabled(node)
+def _find(broker: Broker, group_id: str) -> tuple[ConsumerGroup, Topics]:
+    _check_enabled(broker)
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-    shard = node.groups.shard(group_id)
+    shard = broker.groups.shard(group_id)
     group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")

@@ -6,8 +6,9 @@ Listing and deleting go over groups of all protocols; describing is for classic 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.broker.handlers.groups.consumer_groups import GROUP_OPERATIONS
 from moldau.broker.handlers.queues.share_groups import delete_states
@@ -22,7 +23,13 @@ from moldau.wire.metadata import OPERATIONS_NOT_ASKED
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(
+    needs.HasTurns, needs.HasThreads, needs.HasGroups, needs.HasShareState, needs.HasSharePartitions, Protocol
+):
+    """What these handlers use."""
+
 
 _NOT_FOUND_SINCE = 6
 _DEAD = "Dead"
@@ -32,18 +39,18 @@ _DEAD = "Dead"
 # -- DescribeGroups
 
 
-async def handle_describe_groups(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_groups(broker: Broker, context: RequestContext, request: Any) -> Any:
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED
     group_ids = dict.fromkeys(request.groups)  # a group may be large, and each answer is kept until all are there
-    groups = [_described(node, context, one, operations) async for one in node.turns.each(group_ids)]
+    groups = [_described(broker, context, one, operations) async for one in broker.turns.each(group_ids)]
     return context.schema.DescribeGroupsResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
-def _described(node: BrokerNode, context: RequestContext, group_id: str, operations: int) -> Any:
+def _described(broker: Broker, context: RequestContext, group_id: str, operations: int) -> Any:
     schema = context.schema
     try:
-        group = node.groups.shard(group_id).groups.get(group_id)
+        group = broker.groups.shard(group_id).groups.get(group_id)
     except KafkaError as refusal:
         return _not_described(schema, group_id, refusal.code, None, "")
     if isinstance(group, ClassicGroup):
@@ -95,7 +102,7 @@ def _described_group(schema: Schema, group: ClassicGroup, operations: int) -> An
 # -- ListGroups
 
 
-async def handle_list_groups(node: BrokerNode, context: RequestContext, request: Any) -> bytes:
+async def handle_list_groups(broker: Broker, context: RequestContext, request: Any) -> bytes:
     schema = context.schema
     states = {state.strip().lower() for state in getattr(request, "states_filter", ())}
     types = {type_.strip().lower() for type_ in getattr(request, "types_filter", ())}
@@ -103,10 +110,10 @@ async def handle_list_groups(node: BrokerNode, context: RequestContext, request:
     def is_wanted(group: Group) -> bool:
         return (not states or group.state_name.lower() in states) and (not types or group.type.value in types)
 
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if node.groups.is_loading else ErrorCode.NONE
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if broker.groups.is_loading else ErrorCode.NONE
     found = [
         (group.group_id, group.protocol_type, group.state_name, group.type.value)
-        async for _, shard in node.turns.each(node.groups.shards())
+        async for _, shard in broker.turns.each(broker.groups.shards())
         for group in tuple(shard.groups.values())
         if not code and is_wanted(group)
     ]
@@ -118,30 +125,30 @@ async def handle_list_groups(node: BrokerNode, context: RequestContext, request:
         )
         return schema.ListGroupsResponse(throttle_time=ms(0), error_code=error(code), groups=listed)
 
-    return await answer_in_thread(node, context, build)
+    return await answer_in_thread(broker, context, build)
 
 
 # -- DeleteGroups
 
 
-async def handle_delete_groups(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_delete_groups(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     results = []
-    async for group_id in node.turns.each(dict.fromkeys(request.groups_names)):
+    async for group_id in broker.turns.each(dict.fromkeys(request.groups_names)):
         code = ErrorCode.NONE
         try:
-            await _delete(node, group_id)
+            await _delete(broker, group_id)
         except KafkaError as refusal:
             code = refusal.code
         results.append(schema.DeletableGroupResult(group_id=group_id, error_code=error(code)))
     return schema.DeleteGroupsResponse(throttle_time=ms(0), results=tuple(results))
 
 
-async def _delete(node: BrokerNode, group_id: str) -> None:
-    group = node.groups.shard(group_id).groups.get(group_id)
+async def _delete(broker: Broker, group_id: str) -> None:
+    group = broker.groups.shard(group_id).groups.get(group_id)
     if isinstance(group, ShareGroup):
         group.validate_delete()
-        await delete_states(node, group_id, group.state_keys())
-    reply = node.groups.ask(group_id, lambda shard, waiter, _: delete_group(shard, waiter, group_id))
+        await delete_states(broker, group_id, group.state_keys())
+    reply = broker.groups.ask(group_id, lambda shard, waiter, _: delete_group(shard, waiter, group_id))
     if inspect.isawaitable(reply):
         await reply

@@ -11,8 +11,9 @@ import uuid
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.coordination.transaction_coordinator import Admission, Verification
 from moldau.broker.handlers.groups.asking import waited
 from moldau.broker.replicas.partition import Partition
@@ -42,8 +43,20 @@ from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
     from moldau.coordinators.group_shard import GroupShard
+
+
+class Broker(
+    needs.HasClock,
+    needs.HasLocalBroker,
+    needs.HasMetadata,
+    needs.HasPartitions,
+    needs.HasGroups,
+    needs.HasTransactions,
+    Protocol,
+):
+    """What these handlers use."""
+
 
 _EPOCHS_SINCE = 9
 COMMITTED_MAX = 10_000
@@ -71,8 +84,8 @@ _FetchedGroup = tuple[Any, ErrorCode, list[_FetchedTopic]]
 # -- committing
 
 
-def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
-    offsets, refusals = yield from _offsets(node, request)
+def handle_offset_commit(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
+    offsets, refusals = yield from _offsets(broker, request)
     retention = getattr(request, "retention_time", None)
     asked = Commit(
         request.group_id,
@@ -83,12 +96,12 @@ def handle_offset_commit(node: BrokerNode, context: RequestContext, request: Any
         DEFAULT_RETENTION if retention is None else retention // ms(1),
         context.version >= _EPOCHS_SINCE,
     )
-    asked = yield from _prepared(node, asked)
-    return (yield from _commit(node, context, request, asked, refusals))
+    asked = yield from _prepared(broker, asked)
+    return (yield from _commit(broker, context, request, asked, refusals))
 
 
-def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
-    offsets, refusals = yield from _offsets(node, request)
+def handle_txn_offset_commit(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
+    offsets, refusals = yield from _offsets(broker, request)
     asked = Commit(
         request.group_id,
         getattr(request, "member_id", ""),
@@ -97,16 +110,16 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
         offsets,
         producer=(request.producer_id, request.producer_epoch),
     )
-    asked = yield from _prepared(node, asked)
+    asked = yield from _prepared(broker, asked)
     try:
-        if context.version < _LOADING_KNOWN_SINCE and node.groups.is_loading:
+        if context.version < _LOADING_KNOWN_SINCE and broker.groups.is_loading:
             # Producers before 2.0 stop at the code for "loading" instead of asking again.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         check_group_id(request.group_id)
-        node.groups.shard(request.group_id)
-        partition = node.find_partition(node.groups.topic, None, node.groups.partition_for(request.group_id))
+        broker.groups.shard(request.group_id)
+        partition = broker.find_partition(broker.groups.topic, None, broker.groups.partition_for(request.group_id))
         _check_producer(partition, request)
-        verification = _verification(node, context, request, partition) if offsets else None
+        verification = _verification(broker, context, request, partition) if offsets else None
         beginning = None if verification is None else verification.start()
         if beginning is not None:
             yield beginning
@@ -115,16 +128,16 @@ def handle_txn_offset_commit(node: BrokerNode, context: RequestContext, request:
             verification.check(partition)
     except KafkaError as failure:
         return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
-    return (yield from _commit(node, context, request, asked, refusals))
+    return (yield from _commit(broker, context, request, asked, refusals))
 
 
-def _verification(node: BrokerNode, context: RequestContext, request: Any, partition: Partition) -> Verification:
+def _verification(broker: Broker, context: RequestContext, request: Any, partition: Partition) -> Verification:
     """The group's partition has to be part of the producer's open transaction."""
     admission = Admission.ADD if context.version >= _ADDS_SINCE else Admission.VERIFY
     if context.version < _ABORTABLE_SINCE:
         admission = Admission.VERIFY_OLD
     producer = Identity(request.producer_id, request.producer_epoch)
-    return node.transactions.verification(request.transactional_id, producer, (partition,), admission)
+    return broker.transactions.verification(request.transactional_id, producer, (partition,), admission)
 
 
 def _as_told(code: ErrorCode) -> ErrorCode:
@@ -132,9 +145,9 @@ def _as_told(code: ErrorCode) -> ErrorCode:
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in UNREACHABLE else code
 
 
-def _offsets(node: BrokerNode, request: Any) -> Work[tuple[list[Offset], _Refusals]]:
+def _offsets(broker: Broker, request: Any) -> Work[tuple[list[Offset], _Refusals]]:
     """The offsets to commit, for partitions that exist."""
-    existing, refusals = yield from _sort_out(node, request.topics)
+    existing, refusals = yield from _sort_out(broker, request.topics)
     offsets = []
     for name, topic_id, one in existing:
         offsets.append(
@@ -151,21 +164,21 @@ def _offsets(node: BrokerNode, request: Any) -> Work[tuple[list[Offset], _Refusa
     return offsets, refusals
 
 
-def _prepared(node: BrokerNode, asked: Commit) -> Work[Commit]:
+def _prepared(broker: Broker, asked: Commit) -> Work[Commit]:
     """A commit of many offsets is one step and one batch: what can be done before the step is done in a thread."""
     if not INLINE_MAX < len(asked.offsets) <= COMMITTED_MAX:
         return asked
-    metadata_max, now_ms = node.config.offset_metadata_max_bytes, node.clock()
+    metadata_max, now_ms = broker.local.config.offset_metadata_max_bytes, broker.clock()
 
     def prepare() -> Prepared:
         prepared = records_of(asked, metadata_max, now_ms)
-        batch = node.groups.encode(prepared.records, asked.producer) if prepared.records else None
+        batch = broker.groups.encode(prepared.records, asked.producer) if prepared.records else None
         return prepared._replace(batch=batch)
 
     return asked._replace(prepared=(yield prepare))
 
 
-def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Commit, refusals: _Refusals) -> Work[Any]:
+def _commit(broker: Broker, context: RequestContext, request: Any, asked: Commit, refusals: _Refusals) -> Work[Any]:
     codes: Iterable[ErrorCode]
     if len(asked.offsets) > COMMITTED_MAX:
         codes = repeat(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -173,7 +186,9 @@ def _commit(node: BrokerNode, context: RequestContext, request: Any, asked: Comm
         codes = _merged(refusals, ())
     else:
         try:
-            reply = node.groups.ask(asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms))
+            reply = broker.groups.ask(
+                asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms)
+            )
             codes = _merged(refusals, (yield from waited(reply)))
         except KafkaError as refusal:
             codes = repeat(refusal.code)
@@ -194,9 +209,9 @@ def _check_producer(partition: Partition, request: Any) -> None:
 # -- deleting
 
 
-def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_offset_delete(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
-    existing, refusals = yield from _sort_out(node, request.topics)
+    existing, refusals = yield from _sort_out(broker, request.topics)
     partitions = [TopicPartition(name, one.partition_index) for name, _, one in existing]
 
     codes: list[ErrorCode] = []
@@ -205,7 +220,7 @@ def handle_offset_delete(node: BrokerNode, context: RequestContext, request: Any
         check_group_id(group_id)
         for start in range(0, max(1, len(partitions)), DELETED_PER_STEP):
             part = partitions[start : start + DELETED_PER_STEP]
-            reply = node.groups.ask(group_id, partial(_delete_some, group_id, part))
+            reply = broker.groups.ask(group_id, partial(_delete_some, group_id, part))
             codes += yield from waited(reply)
             yield
     except KafkaError as refusal:
@@ -232,18 +247,18 @@ def _delete_some(
 # -- fetching
 
 
-def handle_offset_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_offset_fetch(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     has_many = context.version >= _MANY_GROUPS_SINCE
     require_stable = getattr(request, "require_stable", False)
     groups: list[_FetchedGroup] = []
     for group in request.groups if has_many else (request,):
-        code, topics = yield from _fetch(node, context, group, require_stable)
+        code, topics = yield from _fetch(broker, context, group, require_stable)
         groups.append((group, code, topics))
         yield
     # An offset that can still be lost is not told.
     for place, (group, code, _) in enumerate(groups):
         try:
-            wait = None if code else node.groups.settled(group.group_id)
+            wait = None if code else broker.groups.settled(group.group_id)
             yield wait
         except KafkaError as failure:
             groups[place] = (group, failure.code, [])
@@ -278,7 +293,7 @@ def _fetched_group(context: RequestContext, request: Any, code: ErrorCode, topic
 
 
 def _fetch(
-    node: BrokerNode, context: RequestContext, group: Any, require_stable: bool
+    broker: Broker, context: RequestContext, group: Any, require_stable: bool
 ) -> Work[tuple[ErrorCode, list[_FetchedTopic]]]:
     """The error of the group, or what it committed, topic by topic."""
     asked = Fetch(
@@ -290,11 +305,11 @@ def _fetch(
     )
     found: list[_FetchedTopic] = []
     try:
-        fetch(node.groups.shard(group.group_id), asked)  # whether the member may ask at all
+        fetch(broker.groups.shard(group.group_id), asked)  # whether the member may ask at all
         if group.topics is None:
-            topics: Iterable[_Indexes] = yield from _all_topics(node, context, group.group_id)
+            topics: Iterable[_Indexes] = yield from _all_topics(broker, context, group.group_id)
         else:
-            topics = ((*_named(node, topic), topic.partition_indexes) for topic in group.topics)
+            topics = ((*_named(broker, topic), topic.partition_indexes) for topic in group.topics)
         for name, topic_id, indexes in topics:
             yield
             fetched: list[Fetched] = []
@@ -304,7 +319,7 @@ def _fetch(
                     fetched += [Fetched("", index, ErrorCode.UNKNOWN_TOPIC_ID) for index in some]
                 else:
                     partitions = [Asked(name, index, topic_id or ZERO_UUID) for index in some]
-                    fetched += fetch(node.groups.shard(group.group_id), asked._replace(partitions=partitions))
+                    fetched += fetch(broker.groups.shard(group.group_id), asked._replace(partitions=partitions))
                 yield
             found.append((name, topic_id, fetched))
     except KafkaError as failure:
@@ -312,17 +327,17 @@ def _fetch(
     return ErrorCode.NONE, found
 
 
-def _all_topics(node: BrokerNode, context: RequestContext, group_id: str) -> Work[list[_Indexes]]:
+def _all_topics(broker: Broker, context: RequestContext, group_id: str) -> Work[list[_Indexes]]:
     """Of which the group has offsets."""
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in fetchable(node.groups.shard(group_id), group_id):
+    for topic, partition in fetchable(broker.groups.shard(group_id), group_id):
         by_topic.setdefault(topic, []).append(partition)
         yield
     # A topic that is gone has no id that it could be told by.
     return [
         (name, topic_id, sorted(indexes))
         for name, indexes in sorted(by_topic.items())
-        if (topic_id := _id_of(node, name)) or context.version < _TOPIC_IDS_SINCE
+        if (topic_id := _id_of(broker, name)) or context.version < _TOPIC_IDS_SINCE
     ]
 
 
@@ -354,27 +369,27 @@ def _fetched_topics(schema: Schema, plural: str, topics: list[_FetchedTopic]) ->
 # -- in common
 
 
-def _named(node: BrokerNode, topic: Any) -> tuple[str | None, uuid.UUID | None]:
+def _named(broker: Broker, topic: Any) -> tuple[str | None, uuid.UUID | None]:
     """Name and id of a topic that a request names in one of the two ways; no name for an id that nobody has."""
     if hasattr(topic, "name"):
         return topic.name, None
-    image = None if topic.topic_id is None else node.image.topic_by_id(topic.topic_id)
+    image = None if topic.topic_id is None else broker.metadata.image.topic_by_id(topic.topic_id)
     return None if image is None else image.name, topic.topic_id
 
 
-def _id_of(node: BrokerNode, name: str) -> uuid.UUID | None:
-    image = node.image.topics.get(name)
+def _id_of(broker: Broker, name: str) -> uuid.UUID | None:
+    image = broker.metadata.image.topics.get(name)
     return None if image is None else image.topic_id
 
 
-def _sort_out(node: BrokerNode, topics: Any) -> Work[tuple[list[tuple[str, uuid.UUID, Any]], _Refusals]]:
+def _sort_out(broker: Broker, topics: Any) -> Work[tuple[list[tuple[str, uuid.UUID, Any]], _Refusals]]:
     """The partitions that exist, and the others, by their place in the request, with the reason to refuse them."""
     existing: list[tuple[str, uuid.UUID, Any]] = []
     refusals: _Refusals = {}
     for topic in topics:
-        name, topic_id = _named(node, topic)
+        name, topic_id = _named(broker, topic)
         refusal = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        image = None if name is None else node.image.topics.get(name)
+        image = None if name is None else broker.metadata.image.topics.get(name)
         count = 0 if image is None else len(image.partitions)
         for partition in topic.partitions:
             if name is not None and 0 <= partition.partition_index < count:

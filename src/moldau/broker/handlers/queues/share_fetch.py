@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from moldau.broker import needs
 from moldau.broker.coordination.share_fetching import DelayedShareFetch, Delivery, deliver, readable_bytes
 from moldau.broker.coordination.share_partitions import LiveSharePartition
 from moldau.broker.coordination.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
@@ -21,7 +22,22 @@ from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(
+    needs.HasLoop,
+    needs.HasMonotonicClock,
+    needs.HasTurns,
+    needs.HasMetrics,
+    needs.HasConnections,
+    needs.HasLocalBroker,
+    needs.HasMetadata,
+    needs.HasShareState,
+    needs.HasSharePartitions,
+    Protocol,
+):
+    """What these handlers use."""
+
 
 _RENEW_SINCE = 2
 _RECORD_LIMIT = 1
@@ -44,13 +60,13 @@ class _Fetch(NamedTuple):
 # -- ShareFetch
 
 
-async def handle_share_fetch(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_share_fetch(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     try:
         group_id, member_id = _check_member(request)
         _check_renew(request)
-        await node.share_state.ready()
-        session = _session(node, context, request)
+        await broker.share_state.ready()
+        session = _session(broker, context, request)
     except KafkaError as refusal:
         if refusal.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             # As a fetch that finds nothing: the client tries again at once.
@@ -64,33 +80,33 @@ async def handle_share_fetch(node: BrokerNode, context: RequestContext, request:
             node_endpoints=(),
         )
     epoch = request.share_session_epoch
-    acknowledged = await _acknowledge_all(node, context, request, group_id, member_id)
+    acknowledged = await _acknowledge_all(broker, context, request, group_id, member_id)
     given: Given = {}
     if epoch == FINAL_EPOCH:
-        node.share_partitions.release(session)
+        broker.share_partitions.release(session)
     elif not getattr(request, "is_renew_ack", False):
-        given = await _fetch(node, session, _asked(node, group_id, member_id, request))
-    lock_ms = node.share_partitions.group_config(group_id).share_record_lock_duration_ms
+        given = await _fetch(broker, session, _asked(broker, group_id, member_id, request))
+    lock_ms = broker.share_partitions.group_config(group_id).share_record_lock_duration_ms
     return schema.ShareFetchResponse(
         throttle_time=ms(0),
         error_code=error(ErrorCode.NONE),
         error_message=None,
         acquisition_lock_timeout=ms(lock_ms),
-        responses=await node.turns.finish(_responses(node, schema, given, acknowledged)),
-        node_endpoints=_node_endpoints(node, context, [*_refused(given), *_refused(acknowledged)]),
+        responses=await broker.turns.finish(_responses(broker, schema, given, acknowledged)),
+        node_endpoints=_node_endpoints(broker, context, [*_refused(given), *_refused(acknowledged)]),
     )
 
 
-def _asked(node: BrokerNode, group_id: str, member_id: str, request: Any) -> _Fetch:
+def _asked(broker: Broker, group_id: str, member_id: str, request: Any) -> _Fetch:
     exact = getattr(request, "share_acquire_mode", 0) == _RECORD_LIMIT
-    max_bytes = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left)
+    max_bytes = min(request.max_bytes, broker.local.config.fetch_max_bytes, broker.connections.send_budget.left)
     wait_ms = min(max(0, _ms_of(request.max_wait)), WAIT_MAX_MS)
     wanted = Wanted(request.max_records, max(1, request.batch_size), exact)
     return _Fetch(group_id, member_id, wanted, request.min_bytes, max_bytes, wait_ms)
 
 
-def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSession:
-    sessions = node.share_partitions.sessions
+def _session(broker: Broker, context: RequestContext, request: Any) -> ShareSession:
+    sessions = broker.share_partitions.sessions
     group_id: str = request.group_id
     owner = (group_id, request.member_id)
     named = [
@@ -103,7 +119,7 @@ def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSe
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "the first request of a share session cannot have acknowledgements"
             )
-        return sessions.open(owner, context.connection, named, node.config.group_share_max_share_sessions)
+        return sessions.open(owner, context.connection, named, broker.local.config.group_share_max_share_sessions)
     session = sessions.find(owner, request.share_session_epoch)
     if request.share_session_epoch != FINAL_EPOCH:
         forgotten = [
@@ -115,36 +131,36 @@ def _session(node: BrokerNode, context: RequestContext, request: Any) -> ShareSe
     return session
 
 
-async def _fetch(node: BrokerNode, session: ShareSession, asked: _Fetch) -> Given:
+async def _fetch(broker: Broker, session: ShareSession, asked: _Fetch) -> Given:
     if not session.partitions or asked.wanted.max_records <= 0 or asked.max_bytes <= 0:
         return {}
     keys = session.rotated()
-    await _load(node, keys, asked.group_id)
-    lives, refused = _find(node, keys, asked)
+    await _load(broker, keys, asked.group_id)
+    lives, refused = _find(broker, keys, asked)
     is_last = bool(refused) or asked.wait_ms == 0
-    given = {**refused, **_deliver(node, lives, asked, everything=is_last)}
+    given = {**refused, **_deliver(broker, lives, asked, everything=is_last)}
     if given or is_last:
         return given
 
     def attempt(woken: Iterable[ShareKey] | None) -> Given | None:
         # Anew each time: what was there may have been given up, what was loading may be there.
-        found, failed = _find(node, keys if woken is None or asked.min_bytes > 1 else woken, asked)
-        given = _deliver(node, found, asked, everything=woken is None) or failed
+        found, failed = _find(broker, keys if woken is None or asked.min_bytes > 1 else woken, asked)
+        given = _deliver(broker, found, asked, everything=woken is None) or failed
         waiting.watch(found)
         return given or None
 
-    waiting = DelayedShareFetch(node.loop, lives, asked.wait_ms, attempt)
+    waiting = DelayedShareFetch(broker.loop, lives, asked.wait_ms, attempt)
     return await waiting.future or {}
 
 
-async def _load(node: BrokerNode, keys: Iterable[ShareKey], group_id: str) -> None:
+async def _load(broker: Broker, keys: Iterable[ShareKey], group_id: str) -> None:
     """Brings share partitions to life, which is work for each that was not there; many of them take turns."""
-    config = node.share_partitions.group_config(group_id)
-    new = [key for key in keys if not node.share_partitions.is_live(key)]
+    config = broker.share_partitions.group_config(group_id)
+    new = [key for key in keys if not broker.share_partitions.is_live(key)]
     asked: list[Awaitable[None]] = []
-    async for key in node.turns.each(new):
+    async for key in broker.turns.each(new):
         with suppress(KafkaError):  # who looks for it is told
-            loading = node.share_partitions.load(key, config)
+            loading = broker.share_partitions.load(key, config)
             if loading is not None:
                 asked.append(asyncio.shield(loading))  # who goes away must not take it from the others
     if asked:
@@ -152,14 +168,14 @@ async def _load(node: BrokerNode, keys: Iterable[ShareKey], group_id: str) -> No
 
 
 def _find(
-    node: BrokerNode, keys: Iterable[ShareKey], asked: _Fetch
+    broker: Broker, keys: Iterable[ShareKey], asked: _Fetch
 ) -> tuple[list[LiveSharePartition], dict[ShareKey, Delivery | KafkaError]]:
-    config = node.share_partitions.group_config(asked.group_id)
+    config = broker.share_partitions.group_config(asked.group_id)
     found: list[LiveSharePartition] = []
     refused: dict[ShareKey, Delivery | KafkaError] = {}
     for key in keys:
         try:
-            found.append(node.share_partitions.get(key, config))
+            found.append(broker.share_partitions.get(key, config))
         except KafkaError as refusal:
             # Clients of ShareFetch know no such error: until the state of the partition is here, they get nothing.
             if refusal.code not in COORDINATOR_UNAVAILABLE:
@@ -167,10 +183,10 @@ def _find(
     return found, refused
 
 
-def _deliver(node: BrokerNode, lives: Sequence[LiveSharePartition], asked: _Fetch, *, everything: bool) -> Given:
+def _deliver(broker: Broker, lives: Sequence[LiveSharePartition], asked: _Fetch, *, everything: bool) -> Given:
     """What there is, up to the limits; nothing as long as it is less than was asked for, unless it is the last try."""
-    committed = node.share_partitions.group_config(asked.group_id).reads_committed
-    now_ms = node.monotonic_ms()
+    committed = broker.share_partitions.group_config(asked.group_id).reads_committed
+    now_ms = broker.monotonic_ms()
     if not everything and asked.min_bytes > 1:
         missing = min(asked.min_bytes, asked.max_bytes)
         for live in lives:
@@ -192,13 +208,13 @@ def _deliver(node: BrokerNode, lives: Sequence[LiveSharePartition], asked: _Fetc
             given[live.key] = delivery
             bytes_left -= len(delivery.records)
             records_left -= sum(one.last - one.first + 1 for one in delivery.acquired)
-            node.share_partitions.arm(live)
-    node.metrics.bytes_fetched += asked.max_bytes - bytes_left
+            broker.share_partitions.arm(live)
+    broker.metrics.bytes_fetched += asked.max_bytes - bytes_left
     return given
 
 
 def _responses(
-    node: BrokerNode, schema: Schema, given: Given, acknowledged: Mapping[ShareKey, Outcome]
+    broker: Broker, schema: Schema, given: Given, acknowledged: Mapping[ShareKey, Outcome]
 ) -> Work[tuple[Any, ...]]:
     topics: dict[Any, list[Any]] = {}
     for key in dict.fromkeys([*given, *acknowledged]):
@@ -212,7 +228,7 @@ def _responses(
             error_message=refusal.message if refusal else None,
             acknowledge_error_code=int(ack_refusal.code if ack_refusal else ErrorCode.NONE),
             acknowledge_error_message=ack_refusal.message if ack_refusal else None,
-            current_leader=_current_leader(node, schema, key, refusal or ack_refusal),
+            current_leader=_current_leader(broker, schema, key, refusal or ack_refusal),
             records=delivery.records,
             acquired_records=tuple(
                 schema.AcquiredRecords(first_offset=one.first, last_offset=one.last, delivery_count=one.delivery_count)
@@ -230,7 +246,7 @@ def _responses(
 # -- ShareAcknowledge
 
 
-async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_share_acknowledge(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     lock_ms = 0
     acknowledged: dict[ShareKey, Outcome] = {}
@@ -241,20 +257,20 @@ async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, re
             raise KafkaError(
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session cannot be opened by ShareAcknowledge"
             )
-        session = node.share_partitions.sessions.find((group_id, member_id), request.share_session_epoch)
-        lock_ms = node.share_partitions.group_config(group_id).share_record_lock_duration_ms
-        acknowledged = await _acknowledge_all(node, context, request, group_id, member_id)
+        session = broker.share_partitions.sessions.find((group_id, member_id), request.share_session_epoch)
+        lock_ms = broker.share_partitions.group_config(group_id).share_record_lock_duration_ms
+        acknowledged = await _acknowledge_all(broker, context, request, group_id, member_id)
         if request.share_session_epoch == FINAL_EPOCH:
-            node.share_partitions.release(session)
+            broker.share_partitions.release(session)
     except KafkaError as failure:
         refusal = failure
     topics: dict[Any, list[Any]] = {}
-    async for key, outcome in node.turns.each(acknowledged.items()):
+    async for key, outcome in broker.turns.each(acknowledged.items()):
         partition = schema.PartitionData(
             partition_index=key.partition,
             error_code=error(outcome.code if outcome else ErrorCode.NONE),
             error_message=outcome.message if outcome else None,
-            current_leader=_current_leader(node, schema, key, outcome),
+            current_leader=_current_leader(broker, schema, key, outcome),
         )
         topics.setdefault(key.topic_id, []).append(partition)
     return schema.ShareAcknowledgeResponse(
@@ -266,7 +282,7 @@ async def handle_share_acknowledge(node: BrokerNode, context: RequestContext, re
             schema.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=tuple(partitions))
             for topic_id, partitions in topics.items()
         ),
-        node_endpoints=_node_endpoints(node, context, _refused(acknowledged)),
+        node_endpoints=_node_endpoints(broker, context, _refused(acknowledged)),
     )
 
 
@@ -282,26 +298,26 @@ def _is_elsewhere(outcome: object) -> bool:
     return isinstance(outcome, KafkaError) and outcome.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def _leader(node: BrokerNode, key: ShareKey) -> tuple[int, int]:
+def _leader(broker: Broker, key: ShareKey) -> tuple[int, int]:
     """Who leads the partition, and in which epoch."""
-    topic = node.image.topic_by_id(key.topic_id)
+    topic = broker.metadata.image.topic_by_id(key.topic_id)
     partition = None if topic is None else topic.partition(key.partition)
     return (-1, -1) if partition is None else (partition.leader, partition.leader_epoch)
 
 
-def _current_leader(node: BrokerNode, schema: Schema, key: ShareKey, outcome: Outcome) -> Any:
-    leader_id, leader_epoch = _leader(node, key) if _is_elsewhere(outcome) else (0, 0)
+def _current_leader(broker: Broker, schema: Schema, key: ShareKey, outcome: Outcome) -> Any:
+    leader_id, leader_epoch = _leader(broker, key) if _is_elsewhere(outcome) else (0, 0)
     return schema.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
 
 
-def _node_endpoints(node: BrokerNode, context: RequestContext, elsewhere: Sequence[ShareKey]) -> tuple[Any, ...]:
+def _node_endpoints(broker: Broker, context: RequestContext, elsewhere: Sequence[ShareKey]) -> tuple[Any, ...]:
     """Where the leaders of these partitions are: the client need not ask for metadata first."""
-    leaders = {_leader(node, key)[0] for key in elsewhere}
+    leaders = {_leader(broker, key)[0] for key in elsewhere}
     if not leaders:
         return ()
     return tuple(
         context.schema.NodeEndpoint(node_id=broker_id, host=host, port=port, rack=rack)
-        for broker_id, host, port, rack in node.metadata.endpoints(context.connection.listener)
+        for broker_id, host, port, rack in broker.metadata.endpoints(context.connection.listener)
         if broker_id in leaders
     )
 
@@ -325,20 +341,20 @@ def _check_renew(request: Any) -> None:
 
 
 async def _acknowledge_all(
-    node: BrokerNode, context: RequestContext, request: Any, group_id: str, member_id: str
+    broker: Broker, context: RequestContext, request: Any, group_id: str, member_id: str
 ) -> dict[ShareKey, Outcome]:
     """What each partition said to the request's acknowledgements, once they are durable."""
     may_renew = context.version >= _RENEW_SINCE and request.is_renew_ack
     outcomes: dict[ShareKey, Outcome] = {}
     writing: list[tuple[ShareKey, Awaitable[Any]]] = []
     places = ((topic.topic_id or ZERO_UUID, partition) for topic in request.topics for partition in topic.partitions)
-    async for topic_id, partition in node.turns.each(places):
+    async for topic_id, partition in broker.turns.each(places):
         if not partition.acknowledgement_batches:
             continue
         key = ShareKey(group_id, topic_id, partition.partition_index)
         try:
-            acks = [_ack(batch, may_renew) async for batch in node.turns.each(partition.acknowledgement_batches)]
-            durable = node.share_partitions.acknowledge(key, member_id, acks)
+            acks = [_ack(batch, may_renew) async for batch in broker.turns.each(partition.acknowledgement_batches)]
+            durable = broker.share_partitions.acknowledge(key, member_id, acks)
             outcomes[key] = None
         except KafkaError as refusal:
             outcomes[key] = refusal

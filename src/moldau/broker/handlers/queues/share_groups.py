@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.coordination.share_state_client import NO_STATE
 from moldau.broker.handlers.groups.asking import answer, asked
 from moldau.broker.handlers.groups.consumer_groups import GROUP_OPERATIONS
-from moldau.broker.replicas.log_bounds import log_bounds
+from moldau.broker.handlers.queues.log_bounds import log_bounds
 from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
 from moldau.coordinators.share.heartbeat import (
     Heartbeat,
@@ -26,7 +27,24 @@ from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class HasQueues(needs.HasShareState, needs.HasSharePartitions, Protocol):
+    """To delete the state of queues."""
+
+
+class Broker(
+    HasQueues,
+    needs.HasTurns,
+    needs.HasLocalBroker,
+    needs.HasMetadata,
+    needs.HasPartitions,
+    needs.HasPeers,
+    needs.HasGroups,
+    Protocol,
+):
+    """What these handlers use."""
+
 
 _ASSIGNOR = "simple"
 
@@ -34,7 +52,7 @@ _ASSIGNOR = "simple"
 # -- ShareGroupHeartbeat
 
 
-def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+def handle_share_group_heartbeat(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     event = Heartbeat(
         request.group_id,
@@ -69,7 +87,7 @@ def handle_share_group_heartbeat(node: BrokerNode, context: RequestContext, requ
         )
 
     def ask() -> Any:
-        return node.groups.ask(event.group_id, lambda shard, waiter, now_ms: heartbeat(shard, waiter, event, now_ms))
+        return broker.groups.ask(event.group_id, lambda shard, waiter, now_ms: heartbeat(shard, waiter, event, now_ms))
 
     return answer(ask, respond, refuse)
 
@@ -88,19 +106,21 @@ def _assignment(schema: Schema, reply: HeartbeatReply) -> Any:
 # -- ShareGroupDescribe
 
 
-async def handle_share_group_describe(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_share_group_describe(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-    groups = [_described(node, schema, group_id, operations) async for group_id in node.turns.each(request.group_ids)]
+    groups = [
+        _described(broker, schema, group_id, operations) async for group_id in broker.turns.each(request.group_ids)
+    ]
     return schema.ShareGroupDescribeResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
-def _described(node: BrokerNode, schema: Schema, group_id: str, operations: int) -> Any:
+def _described(broker: Broker, schema: Schema, group_id: str, operations: int) -> Any:
     refusal = None
     group = ShareGroup(group_id)
     state = "Dead"
     try:
-        group = share_group(node.groups.shard(group_id), group_id)
+        group = share_group(broker.groups.shard(group_id), group_id)
         state = group.state_name
     except KafkaError as failure:
         refusal = failure
@@ -112,12 +132,12 @@ def _described(node: BrokerNode, schema: Schema, group_id: str, operations: int)
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=_ASSIGNOR if refusal is None else "",
-        members=tuple(_member(node, schema, member_id, member) for member_id, member in group.members.items()),
+        members=tuple(_member(broker, schema, member_id, member) for member_id, member in group.members.items()),
         authorized_operations=operations,
     )
 
 
-def _member(node: BrokerNode, schema: Schema, member_id: str, member: ShareMember) -> Any:
+def _member(broker: Broker, schema: Schema, member_id: str, member: ShareMember) -> Any:
     metadata = member.metadata
     return schema.Member(
         member_id=member_id,
@@ -130,7 +150,7 @@ def _member(node: BrokerNode, schema: Schema, member_id: str, member: ShareMembe
             topic_partitions=tuple(
                 schema.TopicPartitions(topic_id=topic.topic_id, topic_name=image.name, partitions=topic.partitions)
                 for topic in by_topic(member.assigned)
-                if (image := node.image.topic_by_id(topic.topic_id)) is not None
+                if (image := broker.metadata.image.topic_by_id(topic.topic_id)) is not None
             )
         ),
     )
@@ -139,17 +159,17 @@ def _member(node: BrokerNode, schema: Schema, member_id: str, member: ShareMembe
 # -- DescribeShareGroupOffsets
 
 
-async def handle_describe_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_share_group_offsets(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    groups = [await _group_offsets(node, schema, group) async for group in node.turns.each(request.groups)]
+    groups = [await _group_offsets(broker, schema, group) async for group in broker.turns.each(request.groups)]
     return schema.DescribeShareGroupOffsetsResponse(throttle_time=ms(0), groups=tuple(groups))
 
 
-async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
+async def _group_offsets(broker: Broker, schema: Schema, request: Any) -> Any:
     refusal = None
     topics: Sequence[Any] = ()
     try:
-        group = share_group(node.groups.shard(request.group_id), request.group_id)
+        group = share_group(broker.groups.shard(request.group_id), request.group_id)
         if request.topics is None:
             wanted: list[tuple[str, uuid.UUID | None, Sequence[int]]] = [
                 (topic.topic_name, topic.topic_id, topic.partitions) for topic in group.states.values()
@@ -158,7 +178,7 @@ async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
             wanted = [
                 (topic.topic_name, image.topic_id if image is not None else None, topic.partitions)
                 for topic in request.topics
-                for image in (node.image.topics.get(topic.topic_name),)
+                for image in (broker.metadata.image.topics.get(topic.topic_name),)
             ]
         topics = [
             schema.DescribeShareGroupOffsetsResponseTopic(
@@ -166,12 +186,14 @@ async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
                 topic_id=topic_id or ZERO_UUID,
                 partitions=tuple(
                     [
-                        await _partition_offsets(node, schema, ShareKey(request.group_id, topic_id or ZERO_UUID, index))
-                        async for index in node.turns.each(partitions)
+                        await _partition_offsets(
+                            broker, schema, ShareKey(request.group_id, topic_id or ZERO_UUID, index)
+                        )
+                        async for index in broker.turns.each(partitions)
                     ]
                 ),
             )
-            async for name, topic_id, partitions in node.turns.each(wanted)
+            async for name, topic_id, partitions in broker.turns.each(wanted)
         ]
     except KafkaError as failure:
         refusal = failure
@@ -183,18 +205,18 @@ async def _group_offsets(node: BrokerNode, schema: Schema, request: Any) -> Any:
     )
 
 
-async def _partition_offsets(node: BrokerNode, schema: Schema, key: ShareKey) -> Any:
+async def _partition_offsets(broker: Broker, schema: Schema, key: ShareKey) -> Any:
     start_offset, leader_epoch, lag, code = UNINITIALIZED, 0, -1, ErrorCode.NONE
     try:
-        topic = node.image.topic_by_id(key.topic_id)
+        topic = broker.metadata.image.topic_by_id(key.topic_id)
         if topic is None or topic.partition(key.partition) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         state = NO_STATE
-        if node.share_state.exists:
-            state = await asked(node.share_partitions.states.summary(key))
+        if broker.share_state.exists:
+            state = await asked(broker.share_partitions.states.summary(key))
         if state.start_offset != UNINITIALIZED:
             start_offset, leader_epoch = state.start_offset, max(0, state.leader_epoch)
-            log_start_offset, high_watermark = await log_bounds(node, topic, key.partition)
+            log_start_offset, high_watermark = await log_bounds(broker, topic, key.partition)
             undelivered = high_watermark - max(start_offset, log_start_offset)
             lag = max(0, undelivered - max(0, state.delivery_complete_count))
     except KafkaError as failure:
@@ -212,7 +234,7 @@ async def _partition_offsets(node: BrokerNode, schema: Schema, key: ShareKey) ->
 # -- AlterShareGroupOffsets
 
 
-async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_alter_share_group_offsets(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     refusal = None
     responses: list[Any] = []
@@ -220,19 +242,19 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
         _check_group_id(request.group_id)
         known = {
             image.topic_id: {each.partition_index for each in topic.partitions if image.partition(each.partition_index)}
-            async for topic in node.turns.each(request.topics)
-            if (image := node.image.topics.get(topic.topic_name)) is not None
+            async for topic in broker.turns.each(request.topics)
+            if (image := broker.metadata.image.topics.get(topic.topic_name)) is not None
         }
-        await node.groups.ready()
-        await node.share_state.ready()
+        await broker.groups.ready()
+        await broker.share_state.ready()
         epoch = await asked(
-            node.groups.ask(
+            broker.groups.ask(
                 request.group_id, lambda shard, waiter, _: add_states(shard, waiter, request.group_id, known)
             )
         )
         responses = [
-            await _altered_topic(node, schema, request.group_id, topic, epoch)
-            async for topic in node.turns.each(request.topics)
+            await _altered_topic(broker, schema, request.group_id, topic, epoch)
+            async for topic in broker.turns.each(request.topics)
         ]
     except KafkaError as failure:
         refusal = failure
@@ -244,17 +266,17 @@ async def handle_alter_share_group_offsets(node: BrokerNode, context: RequestCon
     )
 
 
-async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic: Any, epoch: int) -> Any:
-    image = node.image.topics.get(topic.topic_name)
+async def _altered_topic(broker: Broker, schema: Schema, group_id: str, topic: Any, epoch: int) -> Any:
+    image = broker.metadata.image.topics.get(topic.topic_name)
     partitions = []
-    async for wanted in node.turns.each(topic.partitions):
+    async for wanted in broker.turns.each(topic.partitions):
         code = ErrorCode.NONE
         if image is None or not 0 <= wanted.partition_index < len(image.partitions):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             key = ShareKey(group_id, image.topic_id, wanted.partition_index)
             try:
-                await _begin_at(node, key, wanted.start_offset, epoch)
+                await _begin_at(broker, key, wanted.start_offset, epoch)
             except KafkaError as failure:
                 code = failure.code
         partitions.append(
@@ -271,15 +293,15 @@ async def _altered_topic(node: BrokerNode, schema: Schema, group_id: str, topic:
     )
 
 
-async def _begin_at(node: BrokerNode, key: ShareKey, start_offset: int, epoch: int) -> None:
-    await asked(node.share_partitions.states.initialize(key, start_offset, epoch))
-    node.share_partitions.forget((key,))
+async def _begin_at(broker: Broker, key: ShareKey, start_offset: int, epoch: int) -> None:
+    await asked(broker.share_partitions.states.initialize(key, start_offset, epoch))
+    broker.share_partitions.forget((key,))
 
 
 # -- DeleteShareGroupOffsets
 
 
-async def handle_delete_share_group_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_delete_share_group_offsets(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     refusal = None
     responses: list[Any] = []
@@ -288,21 +310,21 @@ async def handle_delete_share_group_offsets(node: BrokerNode, context: RequestCo
         ids = {
             topic.topic_name: image.topic_id
             for topic in request.topics
-            if (image := node.image.topics.get(topic.topic_name)) is not None
+            if (image := broker.metadata.image.topics.get(topic.topic_name)) is not None
         }
         wanted = set(ids.values())
-        group = share_group(node.groups.shard(request.group_id), request.group_id)
+        group = share_group(broker.groups.shard(request.group_id), request.group_id)
         group.validate_delete()
         # The states first: should a crash come between, the group still knows what is to be deleted.
-        await delete_states(node, request.group_id, [key for key in group.state_keys() if key[0] in wanted])
+        await delete_states(broker, request.group_id, [key for key in group.state_keys() if key[0] in wanted])
         deleted = await asked(
-            node.groups.ask(
+            broker.groups.ask(
                 request.group_id, lambda shard, waiter, _: remove_states(shard, waiter, request.group_id, wanted)
             )
         )
         responses = [
             _deleted_topic(schema, topic.topic_name, ids.get(topic.topic_name), deleted)
-            async for topic in node.turns.each(request.topics)
+            async for topic in broker.turns.each(request.topics)
         ]
     except KafkaError as failure:
         refusal = failure
@@ -324,14 +346,14 @@ def _deleted_topic(schema: Schema, name: str, topic_id: uuid.UUID | None, delete
     )
 
 
-async def delete_states(node: BrokerNode, group_id: str, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
+async def delete_states(broker: HasQueues, group_id: str, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
     """Forgets what became of the records of these partitions; for a group that is deleted, too."""
-    if not node.share_state.exists:
+    if not broker.share_state.exists:
         return  # nobody ever fetched
     for topic_id, index in partitions:
         key = ShareKey(group_id, topic_id, index)
-        await asked(node.share_partitions.states.delete(key))
-        node.share_partitions.forget((key,))
+        await asked(broker.share_partitions.states.delete(key))
+        broker.share_partitions.forget((key,))
 
 
 def _check_group_id(group_id: str) -> None:

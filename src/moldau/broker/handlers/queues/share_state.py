@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.coordination.share_state_client import NAMES, pack_batches, tell_summary, unpack_batches
 from moldau.broker.handlers.groups.asking import asked
 from moldau.coordinators.effects import Effects
@@ -17,7 +18,11 @@ from moldau.wire.uuids import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasTurns, needs.HasMetadata, needs.HasShareState, Protocol):
+    """What these handlers use."""
+
 
 _Step = Callable[[ShareStateShard, Any, ShareKey, Any], Effects]
 
@@ -79,7 +84,7 @@ _STEPS: dict[int, tuple[_Step, Callable[[Schema, Any], dict[str, Any]]]] = {
 """For each request: the step, and what of the state is told."""
 
 
-async def handle_share_group_state(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_share_group_state(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     step, tell = _STEPS[context.key]
     wanted = [
@@ -88,11 +93,11 @@ async def handle_share_group_state(node: BrokerNode, context: RequestContext, re
         for one in topic.partitions
     ]
     # All steps first, in the order of the request; then all of them wait for their records.
-    replies = [_ask(node, step, *each) async for each in node.turns.each(wanted)]
+    replies = [_ask(broker, step, *each) async for each in broker.turns.each(wanted)]
     results = iter(
         [
             _result(schema, tell, key, *await _outcome(reply))
-            async for (key, _), reply in node.turns.each(zip(wanted, replies, strict=True))
+            async for (key, _), reply in broker.turns.each(zip(wanted, replies, strict=True))
         ]
     )
     verb, suffix = NAMES[ApiKey(context.key)]
@@ -106,15 +111,15 @@ async def handle_share_group_state(node: BrokerNode, context: RequestContext, re
     )
 
 
-def _ask(node: BrokerNode, step: _Step, key: ShareKey, wanted: Any) -> Any:
+def _ask(broker: Broker, step: _Step, key: ShareKey, wanted: Any) -> Any:
     """The reply, an awaitable of it, or the refusal."""
     try:
         if not key.group_id or key.partition < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty or the partition is negative")
-        topic = node.image.topic_by_id(key.topic_id)
+        topic = broker.metadata.image.topic_by_id(key.topic_id)
         if step is not _delete and (topic is None or key.partition >= len(topic.partitions)):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return node.share_state.ask(key.coordinator_key, lambda shard, waiter, _: step(shard, waiter, key, wanted))
+        return broker.share_state.ask(key.coordinator_key, lambda shard, waiter, _: step(shard, waiter, key, wanted))
     except KafkaError as refusal:
         return refusal
 

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from moldau.broker import needs
 from moldau.broker.cluster.metadata_feed import METADATA_TOPIC_ID
 from moldau.broker.handlers.records.replica_fetch import handle_replica_fetch
 from moldau.broker.network.client_connection import Answer, Buffers, Pipelined
@@ -28,7 +29,26 @@ from moldau.wire.primitives import NodeEndpoint
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(
+    needs.HasLoop,
+    needs.HasTurns,
+    needs.HasThreads,
+    needs.HasMetrics,
+    needs.HasConnections,
+    needs.HasLocalBroker,
+    needs.HasMetadata,
+    needs.HasController,
+    needs.HasReadLease,
+    needs.HasPartitions,
+    needs.HasFetchSessions,
+    needs.HasReplicaManager,
+    needs.HasFollowerSessions,
+    Protocol,
+):
+    """What these handlers use."""
+
 
 _READ_COMMITTED = 1
 _TOPIC_IDS_SINCE = 13
@@ -44,46 +64,46 @@ WAIT_MAX_MS = 600_000
 """A fetch may ask to wait for 24 days; a client that is gone must not be remembered that long."""
 
 
-def handle_fetch(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+def handle_fetch(broker: Broker, context: RequestContext, body: memoryview) -> Answer:
     if len(body) > PARSED_INLINE_MAX_BYTES:
-        return _fetch_many(node, context, bytes(body))
-    return _fetch(node, context, parse_fetch_request(context.version, body))
+        return _fetch_many(broker, context, bytes(body))
+    return _fetch(broker, context, parse_fetch_request(context.version, body))
 
 
-async def _fetch_many(node: BrokerNode, context: RequestContext, body: bytes) -> Buffers | Pipelined | None:
-    request = await node.threads.compute(parse_fetch_request, context.version, memoryview(body))
-    answer = _fetch(node, context, request)
+async def _fetch_many(broker: Broker, context: RequestContext, body: bytes) -> Buffers | Pipelined | None:
+    request = await broker.threads.compute(parse_fetch_request, context.version, memoryview(body))
+    answer = _fetch(broker, context, request)
     return await answer if isinstance(answer, Awaitable) and not isinstance(answer, Pipelined) else answer
 
 
-def _fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> Answer:
+def _fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
     if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
-        return node.controller.feed.handle(context, request)
+        return broker.controller.feed.handle(context, request)
     if request.replica_id >= 0:
-        return handle_replica_fetch(node, context, request)
+        return handle_replica_fetch(broker, context, request)
     try:
-        plan = node.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
+        plan = broker.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
     if len(plan.wanted) > READ_AT_ONCE_MAX:
-        return _fetch_in_turns(node, context, request, plan)
-    results, size, failed = _read(node, context, request, plan.wanted)
+        return _fetch_in_turns(broker, context, request, plan)
+    results, size, failed = _read(broker, context, request, plan.wanted)
     if failed or size >= request.min_bytes or request.max_wait_ms <= 0 or not plan.wanted:
-        return _encode(node, context, plan, results, size)
+        return _encode(broker, context, plan, results, size)
 
     def read_again() -> Buffers:
-        late, late_size, _ = _read(node, context, request, plan.wanted)
-        return _encode(node, context, plan, late, late_size)
+        late, late_size, _ = _read(broker, context, request, plan.wanted)
+        return _encode(broker, context, plan, late, late_size)
 
-    return _when_there_is_more(node, request, plan, request.min_bytes - size, read_again)
+    return _when_there_is_more(broker, request, plan, request.min_bytes - size, read_again)
 
 
 def _when_there_is_more(
-    node: BrokerNode, request: FetchRequest, plan: FetchPlan, missing_bytes: int, read: Callable[[], Buffers]
+    broker: Broker, request: FetchRequest, plan: FetchPlan, missing_bytes: int, read: Callable[[], Buffers]
 ) -> asyncio.Future[Buffers]:
-    partitions = [node.find_partition(one.name, one.topic_id, one.partition.index) for one in plan.wanted]
+    partitions = [broker.find_partition(one.name, one.topic_id, one.partition.index) for one in plan.wanted]
     return DelayedFetch(
-        node.loop,
+        broker.loop,
         partitions,
         missing_bytes=missing_bytes,
         wait_ms=min(request.max_wait_ms, WAIT_MAX_MS),
@@ -92,24 +112,24 @@ def _when_there_is_more(
     ).future
 
 
-async def _fetch_in_turns(node: BrokerNode, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> Buffers:
+async def _fetch_in_turns(broker: Broker, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> Buffers:
     """Of thousands of partitions: read in turns, and encoded in a thread."""
-    results, size, failed = await _read_in_turns(node, context, request, plan.wanted)
+    results, size, failed = await _read_in_turns(broker, context, request, plan.wanted)
     if not (failed or size >= request.min_bytes or request.max_wait_ms <= 0):
         with suppress(KafkaError):  # one of them is gone since it was read: the next read tells
-            await _when_there_is_more(node, request, plan, request.min_bytes - size, bytes)
-        results, size, _ = await _read_in_turns(node, context, request, plan.wanted)
-    return await node.threads.compute(_encoded(node, context, plan, results, size))
+            await _when_there_is_more(broker, request, plan, request.min_bytes - size, bytes)
+        results, size, _ = await _read_in_turns(broker, context, request, plan.wanted)
+    return await broker.threads.compute(_encoded(broker, context, plan, results, size))
 
 
 async def _read_in_turns(
-    node: BrokerNode, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted]
+    broker: Broker, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted]
 ) -> tuple[list[FetchPartitionResult], int, bool]:
     results: list[FetchPartitionResult] = []
     size = 0
     is_urgent = False
-    async for start in node.turns.each(range(0, len(wanted), READ_PER_STEP)):
-        some, count, urgent = _read(node, context, request, wanted[start : start + READ_PER_STEP], size)
+    async for start in broker.turns.each(range(0, len(wanted), READ_PER_STEP)):
+        some, count, urgent = _read(broker, context, request, wanted[start : start + READ_PER_STEP], size)
         results += some
         size += count
         is_urgent |= urgent
@@ -117,29 +137,29 @@ async def _read_in_turns(
 
 
 def _encode(
-    node: BrokerNode,
+    broker: Broker,
     context: RequestContext,
     plan: FetchPlan,
     results: Sequence[FetchPartitionResult],
     size: int,
 ) -> list[bytes | memoryview]:
-    return _encoded(node, context, plan, results, size)()
+    return _encoded(broker, context, plan, results, size)()
 
 
 def _encoded(
-    node: BrokerNode,
+    broker: Broker,
     context: RequestContext,
     plan: FetchPlan,
     results: Sequence[FetchPartitionResult],
     size: int,
 ) -> Callable[[], list[bytes | memoryview]]:
     """What makes the answer; any thread may call it."""
-    node.metrics.bytes_fetched += size
+    broker.metrics.bytes_fetched += size
     session_id, topics = plan.answer(results)
     where: Sequence[NodeEndpoint] = ()
     hints = [result.current_leader for result in results if result.current_leader is not None]
     if hints:
-        where = hinted_endpoints(node.metadata, context, hints)
+        where = hinted_endpoints(broker.metadata, context, hints)
     return partial(
         encode_fetch_response,
         context.version,
@@ -151,22 +171,22 @@ def _encoded(
 
 
 def _read(
-    node: BrokerNode, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted], read_bytes: int = 0
+    broker: Broker, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted], read_bytes: int = 0
 ) -> tuple[list[FetchPartitionResult], int, bool]:
     """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once.
 
     The answer has `read_bytes` already.
     """
-    left = min(request.max_bytes, node.config.fetch_max_bytes, node.connections.send_budget.left) - read_bytes
+    left = min(request.max_bytes, broker.local.config.fetch_max_bytes, broker.connections.send_budget.left) - read_bytes
     committed = request.isolation_level == _READ_COMMITTED
     version = context.version
-    lease = node.lease if node.lease.may_be_expired() else None
+    lease = broker.lease if broker.lease.may_be_expired() else None
     results: list[FetchPartitionResult] = []
     size = 0
     urgent = False
     for name, topic_id, asked in wanted:
         try:
-            partition = node.find_partition(name, topic_id, asked.index)
+            partition = broker.find_partition(name, topic_id, asked.index)
             if lease is not None:
                 lease.check(partition)
             if not partition.is_leader and version < _FOLLOWERS_SINCE:
@@ -174,7 +194,7 @@ def _read(
             if version < _ZSTD_SINCE:
                 _refuse_zstd(partition)
             if request.rack_id or asked.last_fetched_epoch >= 0:
-                elsewhere = _elsewhere(node, partition, request.rack_id, asked)
+                elsewhere = _elsewhere(broker, partition, request.rack_id, asked)
                 if elsewhere is not None:
                     urgent = True
                     results.append(elsewhere)
@@ -186,7 +206,7 @@ def _read(
             left -= count
         except KafkaError as error:
             urgent = True
-            hint = leader_hint(node.metadata, error.code, name, topic_id, asked.index)
+            hint = leader_hint(broker.metadata, error.code, name, topic_id, asked.index)
             result = FetchPartitionResult(asked.index, int(error.code), current_leader=hint)
         results.append(result)
     return results, size, urgent
@@ -198,7 +218,7 @@ def _refuse_zstd(partition: Partition) -> None:
 
 
 def _elsewhere(
-    node: BrokerNode, partition: Partition, rack_id: str, asked: FetchPartition
+    broker: Broker, partition: Partition, rack_id: str, asked: FetchPartition
 ) -> FetchPartitionResult | None:
     """For a client that shall read from another replica, or has read what is not in the log any more."""
     log = partition.log
@@ -208,7 +228,7 @@ def _elsewhere(
             return diverging
     if not rack_id or partition.leadership is None:
         return None
-    replica = node.replication.preferred_read_replica(partition, rack_id, asked.fetch_offset)
+    replica = broker.replication.preferred_read_replica(partition, rack_id, asked.fetch_offset)
     if replica is None:
         return None
     partition.check_leader_epoch(asked.current_leader_epoch)

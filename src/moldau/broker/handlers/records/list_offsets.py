@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from moldau.broker import needs
 from moldau.broker.turns import Work
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.lookups import by_max_timestamp, by_timestamp
@@ -19,8 +20,12 @@ from moldau.wire.messages import Schema, error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
     from moldau.broker.replicas.partition import Partition
+
+
+class Broker(needs.HasReadLease, needs.HasPartitions, Protocol):
+    """What these handlers use."""
+
 
 _READ_COMMITTED = 1
 _NOT_FOUND = (-1, -1, -1)
@@ -36,7 +41,7 @@ class _Reader(NamedTuple):
     """What it is told by a leader whose high watermark has yet to reach what the one before had committed."""
 
 
-def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_list_offsets(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     reader = _Reader(
         is_replica=request.replica_id >= 0,
@@ -49,21 +54,21 @@ def handle_list_offsets(node: BrokerNode, context: RequestContext, request: Any)
     for topic in request.topics:
         partitions = []
         for one in topic.partitions:
-            partitions.append((yield from _list_offset(node, schema, topic.name, one, reader)))
+            partitions.append((yield from _list_offset(broker, schema, topic.name, one, reader)))
             yield
         topics.append(schema.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
     return schema.ListOffsetsResponse(throttle_time=ms(0), topics=tuple(topics))
 
 
-def _list_offset(node: BrokerNode, schema: Schema, topic: str, asked: Any, reader: _Reader) -> Work[Any]:
+def _list_offset(broker: Broker, schema: Schema, topic: str, asked: Any, reader: _Reader) -> Work[Any]:
     code = ErrorCode.NONE
     found = _NOT_FOUND
     try:
-        partition = node.find_partition(topic, None, asked.partition_index)
+        partition = broker.find_partition(topic, None, asked.partition_index)
         partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
         partition.check_leads()
-        if node.lease.may_be_expired():
-            node.lease.check(partition)
+        if broker.lease.may_be_expired():
+            broker.lease.check(partition)
         found = yield from _look_up(partition, asked.timestamp, reader)
     except KafkaError as failure:
         code = failure.code
@@ -110,23 +115,23 @@ def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> Work[t
     return found
 
 
-def handle_offset_for_leader_epoch(node: BrokerNode, context: RequestContext, request: Any) -> Work[Any]:
+def handle_offset_for_leader_epoch(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
     topics = []
     for topic in request.topics:
         partitions = []
         for one in topic.partitions:
-            partitions.append(_epoch_end(node, schema, topic.topic, one))
+            partitions.append(_epoch_end(broker, schema, topic.topic, one))
             yield
         topics.append(schema.OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions)))
     return schema.OffsetForLeaderEpochResponse(throttle_time=ms(0), topics=tuple(topics))
 
 
-def _epoch_end(node: BrokerNode, schema: Schema, topic: str, asked: Any) -> Any:
+def _epoch_end(broker: Broker, schema: Schema, topic: str, asked: Any) -> Any:
     code = ErrorCode.NONE
     leader_epoch = end_offset = -1
     try:
-        partition = node.find_partition(topic, None, asked.partition)
+        partition = broker.find_partition(topic, None, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)
         partition.check_leads()
         leader_epoch, end_offset = partition.log.offset_for_leader_epoch(asked.leader_epoch)

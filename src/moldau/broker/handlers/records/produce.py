@@ -7,8 +7,9 @@ import logging
 from collections.abc import Container
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from moldau.broker import needs
 from moldau.broker.handlers.records.txn_produce import Gate
 from moldau.broker.network.client_connection import Answer, Buffers, Pipelined
 from moldau.broker.replicas.delayed_produce import DelayedProduce, Uncommitted
@@ -30,7 +31,22 @@ from moldau.wire.produce import (
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(
+    needs.HasLoop,
+    needs.HasClock,
+    needs.HasTurns,
+    needs.HasTasks,
+    needs.HasMetrics,
+    needs.HasMetadata,
+    needs.HasPartitions,
+    needs.HasGroupCommit,
+    needs.HasTransactions,
+    Protocol,
+):
+    """What these handlers use."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -50,34 +66,32 @@ class _Written(NamedTuple):
     unflushed: list[_Unflushed]
 
 
-def handle_produce(node: BrokerNode, context: RequestContext, body: memoryview) -> Answer:
+def handle_produce(broker: Broker, context: RequestContext, body: memoryview) -> Answer:
     request = parse_produce_request(context.version, body)
     if not -1 <= request.acks <= 1:
         return _refuse(context, request, ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is None:
-        work = _write(node, context, request, None)
+        work = _write(broker, context, request, None)
     else:
-        work = _write_in_transaction(node, context, request, request.transactional_id)
-    answer = node.turns.run(work)
+        work = _write_in_transaction(broker, context, request, request.transactional_id)
+    answer = broker.turns.run(work)
     if isinstance(answer, CoroutineType):
         context.connection.keep_frame()  # its records are still to be written
     return answer
 
 
 def _write_in_transaction(
-    node: BrokerNode, context: RequestContext, request: ProduceRequest, transactional_id: str
+    broker: Broker, context: RequestContext, request: ProduceRequest, transactional_id: str
 ) -> Work[_WrittenAnswer]:
-    gate = Gate(node, context.version, request, transactional_id)
+    gate = Gate(broker, context.version, request, transactional_id)
     adding = gate.add()
     if adding is not None:
         yield adding
-    return (yield from _write(node, context, request, gate))
+    return (yield from _write(broker, context, request, gate))
 
 
-def _write(
-    node: BrokerNode, context: RequestContext, request: ProduceRequest, gate: Gate | None
-) -> Work[_WrittenAnswer]:
-    now_ms = node.clock()
+def _write(broker: Broker, context: RequestContext, request: ProduceRequest, gate: Gate | None) -> Work[_WrittenAnswer]:
+    now_ms = broker.clock()
     acks = request.acks
     failed = False
     written = _Written([], [])
@@ -91,7 +105,7 @@ def _write(
             try:
                 if repeated:
                     _check_named_once(topic, part.index, repeated)
-                partition = node.find_partition(topic.name, topic.topic_id, part.index)
+                partition = broker.find_partition(topic.name, topic.topic_id, part.index)
                 if partition.is_internal or context.version < _ZSTD_SINCE:
                     _check_allowed(partition, part, context)
                 is_prepared = False
@@ -99,38 +113,38 @@ def _write(
                     part = part._replace(records=(yield partial(partition.log.prepare, part.records, now_ms)))  # noqa: PLW2901
                     is_prepared = True
                 result, end_offset = _append(
-                    node, partition, part, gate, now_ms=now_ms, acks=acks, is_prepared=is_prepared
+                    broker, partition, part, gate, now_ms=now_ms, acks=acks, is_prepared=is_prepared
                 )
                 results.append(result)
                 log = partition.log
                 if acks == -1 and log.high_watermark < end_offset:
-                    delayed = delayed or DelayedProduce(node.loop, request.timeout_ms)
+                    delayed = delayed or DelayedProduce(broker.loop, request.timeout_ms)
                     delayed.add(Uncommitted(partition, end_offset, results, len(results) - 1))
                 elif acks == 1 and log.is_flush_due:  # what is committed is on the disk
                     written.unflushed.append((partition, results, len(results) - 1))
             except KafkaError as error:
                 failed = True
-                _count_failure(node, error)
-                hint = leader_hint(node.metadata, error.code, topic.name, topic.topic_id, part.index)
+                _count_failure(broker, error)
+                hint = leader_hint(broker.metadata, error.code, topic.name, topic.topic_id, part.index)
                 results.append(_failure(part.index, error, hint))
         written.topics.append((topic.name, topic.topic_id, results))
     if delayed is not None:
-        return delayed.answer_with(lambda: _encode(node, context, written.topics))
-    return _answer(node, context, written, acks, failed)
+        return delayed.answer_with(lambda: _encode(broker, context, written.topics))
+    return _answer(broker, context, written, acks, failed)
 
 
-def _answer(node: BrokerNode, context: RequestContext, written: _Written, acks: int, failed: bool) -> _WrittenAnswer:
+def _answer(broker: Broker, context: RequestContext, written: _Written, acks: int, failed: bool) -> _WrittenAnswer:
     if acks == 0:
         if failed:  # nobody waits, and to close the connection is the only way to tell
             raise ProtocolError("cannot append records that were sent with acks=0")
         return None
     if written.unflushed:
-        return Pipelined(node.spawn(_flush_then_answer(node, context, written)))
-    return _encode(node, context, written.topics, failed)
+        return Pipelined(broker.spawn(_flush_then_answer(broker, context, written)))
+    return _encode(broker, context, written.topics, failed)
 
 
 def _append(
-    node: BrokerNode,
+    broker: Broker,
     partition: Partition,
     part: ProducePartition,
     gate: Gate | None,
@@ -156,17 +170,17 @@ def _append(
         start_offset = partition.log.log_start_offset
         known_result = ProducePartitionResult(index, 0, known.base_offset, known.timestamp_ms, start_offset)
         return known_result, known.last_offset + 1
-    node.metrics.records_in += info.count
+    broker.metrics.records_in += info.count
     result = ProducePartitionResult(index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)
     return result, info.last_offset + 1
 
 
-def _encode(node: BrokerNode, context: RequestContext, topics: list[_TopicResults], failed: bool = True) -> bytes:
+def _encode(broker: Broker, context: RequestContext, topics: list[_TopicResults], failed: bool = True) -> bytes:
     """Where something `failed` perhaps, the leaders that clients are sent to are told with their addresses."""
     where: list[NodeEndpoint] = []
     if failed:
         hints = [result.current_leader for _, _, results in topics for result in results if result.current_leader]
-        where = hinted_endpoints(node.metadata, context, hints)
+        where = hinted_endpoints(broker.metadata, context, hints)
     return encode_produce_response(context.version, context.correlation_id, topics, node_endpoints=where)
 
 
@@ -213,17 +227,17 @@ def _refuse_zstd(part: ProducePartition) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce or a later one")
 
 
-def _count_failure(node: BrokerNode, error: KafkaError) -> None:
-    count = node.metrics.produce_failed(error.code)
+def _count_failure(broker: Broker, error: KafkaError) -> None:
+    count = broker.metrics.produce_failed(error.code)
     # A full disk refuses thousands of batches a second: the log tells of the 1st, 2nd, 4th, 8th, …
     if error.code is ErrorCode.KAFKA_STORAGE_ERROR and count & (count - 1) == 0:
         logger.error("cannot append to a log: the disk refuses writes", extra={"count": count, "why": error.message})
 
 
-async def _flush_then_answer(node: BrokerNode, context: RequestContext, written: _Written) -> Buffers:
+async def _flush_then_answer(broker: Broker, context: RequestContext, written: _Written) -> Buffers:
     """acks=1 where the topic asks for the disk."""
     done = await asyncio.gather(
-        *(node.group_commit.flushed(partition.log) for partition, _, _ in written.unflushed), return_exceptions=True
+        *(broker.group_commit.flushed(partition.log) for partition, _, _ in written.unflushed), return_exceptions=True
     )
     for (partition, results, place), error in zip(written.unflushed, done, strict=True):
         if error is not None:
@@ -233,7 +247,7 @@ async def _flush_then_answer(node: BrokerNode, context: RequestContext, written:
             results[place] = ProducePartitionResult(
                 partition.index, int(ErrorCode.KAFKA_STORAGE_ERROR), error_message=str(error)
             )
-    return _encode(node, context, written.topics)
+    return _encode(broker, context, written.topics)
 
 
 def _refuse(context: RequestContext, request: ProduceRequest, code: ErrorCode) -> Answer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from moldau.broker import needs
 from moldau.broker.coordination.transaction_coordinator import Admission, Verification
 from moldau.broker.replicas.partition import Partition
 from moldau.coordinators.transactions.transaction import Identity
@@ -13,8 +14,10 @@ from moldau.log.producer_state import NO_EPOCH
 from moldau.wire.batch import BatchHeader, is_transactional, read_header
 from moldau.wire.produce import ProduceRequest
 
-if TYPE_CHECKING:
-    from moldau.broker.node import BrokerNode
+
+class Broker(needs.HasPartitions, needs.HasTransactions, Protocol):
+    """What these handlers use."""
+
 
 _ABORTABLE_SINCE = 11
 _ADDS_SINCE = 12
@@ -25,8 +28,8 @@ _RETRIED = COORDINATOR_UNAVAILABLE | UNREACHABLE
 class Gate:
     """Of one request: first `add`, which may take time, then `check` for each batch."""
 
-    def __init__(self, node: BrokerNode, version: int, request: ProduceRequest, transactional_id: str) -> None:
-        self._node = node
+    def __init__(self, broker: Broker, version: int, request: ProduceRequest, transactional_id: str) -> None:
+        self._broker = broker
         self._admission = Admission.ADD if version >= _ADDS_SINCE else Admission.VERIFY
         if version < _ABORTABLE_SINCE:
             self._admission = Admission.VERIFY_OLD
@@ -37,7 +40,7 @@ class Gate:
         if len(producers) > 1:
             self._refusal = _several_producers()
         elif producers:
-            self._verification = node.transactions.verification(
+            self._verification = broker.transactions.verification(
                 transactional_id, producers.pop(), (one for one, _ in batches), self._admission
             )
 
@@ -47,7 +50,7 @@ class Gate:
                 if not part.records or not is_transactional(part.records):
                     continue
                 try:
-                    partition = self._node.find_partition(topic.name, topic.topic_id, part.index)
+                    partition = self._broker.find_partition(topic.name, topic.topic_id, part.index)
                     partition.check_leads()
                 except KafkaError:
                     continue  # the append will say so

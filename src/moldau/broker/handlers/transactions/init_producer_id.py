@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.coordinators.transactions.shard import NOBODY, Initialized, InitProducerId, TransactionShard
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
@@ -11,14 +12,18 @@ from moldau.wire.messages import error, ms
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasTransactions, needs.HasProducerIds, Protocol):
+    """What these handlers use."""
+
 
 _FENCED_SINCE = 4
 
 
-async def handle_init_producer_id(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_init_producer_id(broker: Broker, context: RequestContext, request: Any) -> Any:
     try:
-        code, producer = await _init(node, request)
+        code, producer = await _init(broker, request)
     except KafkaError as failure:
         code, producer = failure.code, NOBODY
     if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_SINCE:
@@ -28,17 +33,17 @@ async def handle_init_producer_id(node: BrokerNode, context: RequestContext, req
     )
 
 
-async def _init(node: BrokerNode, request: Any) -> Initialized:
+async def _init(broker: Broker, request: Any) -> Initialized:
     expected = Identity(getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
     if (expected.producer_id == -1) != (expected.epoch == -1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and an epoch must be sent together")
     transactional_id = request.transactional_id
     if transactional_id is None:
-        return Initialized(ErrorCode.NONE, Identity(await node.producer_ids.take(), 0))
+        return Initialized(ErrorCode.NONE, Identity(await broker.producer_ids.take(), 0))
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     wanted = InitProducerId(
         transactional_id, request.transaction_timeout // ms(1), None if expected == NOBODY else expected
     )
-    answer: Initialized = await node.transactions.ask_with_id(wanted, TransactionShard.init_producer_id)
+    answer: Initialized = await broker.transactions.ask_with_id(wanted, TransactionShard.init_producer_id)
     return answer

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.broker.turns import Work
 from moldau.coordinators.transactions.transaction import State, Transaction
@@ -16,7 +17,11 @@ from moldau.wire.re2 import compile_regex
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(needs.HasClock, needs.HasTurns, needs.HasThreads, needs.HasPartitions, needs.HasTransactions, Protocol):
+    """What these handlers use."""
+
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _STATES = {state.label: state for state in State}
@@ -25,12 +30,12 @@ _STATES = {state.label: state for state in State}
 # -- DescribeProducers
 
 
-async def handle_describe_producers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_producers(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     places = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
-    described = iter([_producers(node, schema, *place) async for place in node.turns.each(places)])
+    described = iter([_producers(broker, schema, *place) async for place in broker.turns.each(places)])
     return await answer_in_thread(
-        node,
+        broker,
         context,
         lambda: schema.DescribeProducersResponse(
             throttle_time=ms(0),
@@ -42,9 +47,9 @@ async def handle_describe_producers(node: BrokerNode, context: RequestContext, r
     )
 
 
-def _producers(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
+def _producers(broker: Broker, schema: Schema, topic: str, index: int) -> Any:
     try:
-        partition = node.find_partition(topic, None, index)
+        partition = broker.find_partition(topic, None, index)
         partition.check_leads()
         entries = partition.log.producers.producers.values()
     except KafkaError as failure:
@@ -72,19 +77,19 @@ def _producers(node: BrokerNode, schema: Schema, topic: str, index: int) -> Any:
 # -- DescribeTransactions
 
 
-async def handle_describe_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_describe_transactions(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    states = [_describe(node, schema, one) async for one in node.turns.each(request.transactional_ids)]
+    states = [_describe(broker, schema, one) async for one in broker.turns.each(request.transactional_ids)]
     return await answer_in_thread(
-        node,
+        broker,
         context,
         lambda: schema.DescribeTransactionsResponse(throttle_time=ms(0), transaction_states=tuple(states)),
     )
 
 
-def _describe(node: BrokerNode, schema: Schema, transactional_id: str) -> Any:
+def _describe(broker: Broker, schema: Schema, transactional_id: str) -> Any:
     try:
-        transaction = _find(node, transactional_id)
+        transaction = _find(broker, transactional_id)
     except KafkaError as failure:
         return schema.TransactionState(
             error_code=error(failure.code),
@@ -112,10 +117,10 @@ def _describe(node: BrokerNode, schema: Schema, transactional_id: str) -> Any:
     )
 
 
-def _find(node: BrokerNode, transactional_id: str) -> Transaction:
+def _find(broker: Broker, transactional_id: str) -> Transaction:
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-    transaction = node.transactions.shard(transactional_id).transactions.get(transactional_id)
+    transaction = broker.transactions.shard(transactional_id).transactions.get(transactional_id)
     if transaction is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {transactional_id}")
     return transaction
@@ -124,19 +129,19 @@ def _find(node: BrokerNode, transactional_id: str) -> Transaction:
 # -- ListTransactions
 
 
-async def handle_list_transactions(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_list_transactions(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     code = ErrorCode.NONE
     found: list[tuple[str, int, str]] = []
     try:
-        if node.transactions.is_loading:
+        if broker.transactions.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        listed = await node.turns.finish(_list(node, request))
+        listed = await broker.turns.finish(_list(broker, request))
         found = [(one.transactional_id, one.producer_id, one.state.label) for one in listed]
     except KafkaError as failure:
         code = failure.code
     return await answer_in_thread(
-        node,
+        broker,
         context,
         lambda: schema.ListTransactionsResponse(
             throttle_time=ms(0),
@@ -150,12 +155,12 @@ async def handle_list_transactions(node: BrokerNode, context: RequestContext, re
     )
 
 
-def _list(node: BrokerNode, request: Any) -> Work[list[Transaction]]:
+def _list(broker: Broker, request: Any) -> Work[list[Transaction]]:
     states = frozenset(request.state_filters)
     producer_ids = frozenset(request.producer_id_filters)
     duration_ms = getattr(request, "duration_filter", -1)
     pattern = getattr(request, "transactional_id_pattern", None)
-    now_ms = node.clock()
+    now_ms = broker.clock()
 
     def is_wanted(one: Transaction) -> bool:
         return (
@@ -165,7 +170,7 @@ def _list(node: BrokerNode, request: Any) -> Work[list[Transaction]]:
         )
 
     found = []
-    for _, shard in node.transactions.shards():
+    for _, shard in broker.transactions.shards():
         for one in tuple(shard.transactions.values()):
             if is_wanted(one):
                 found.append(one)

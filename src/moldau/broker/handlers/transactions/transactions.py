@@ -10,8 +10,9 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker import needs
 from moldau.broker.turns import Work
 from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
@@ -21,7 +22,19 @@ from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.network.request import RequestContext
-    from moldau.broker.node import BrokerNode
+
+
+class Broker(
+    needs.HasTurns,
+    needs.HasMetadata,
+    needs.HasPartitions,
+    needs.HasGroupCommit,
+    needs.HasGroups,
+    needs.HasTransactions,
+    Protocol,
+):
+    """What these handlers use."""
+
 
 TOGETHER_MAX = 100
 """Transactions of one request that are looked at, and waited for, at once."""
@@ -40,13 +53,13 @@ def _code_for(context: RequestContext, code: ErrorCode) -> Any:
 # -- AddPartitionsToTxn
 
 
-async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_add_partitions_to_txn(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     if context.version < _MANY_TRANSACTIONS_SINCE:
         producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
-        codes = await _add_each(node, request.v3_and_below_transactional_id, producer, topics, version=0)
-        told = await node.turns.finish(_topic_results(context, topics, codes))
+        codes = await _add_each(broker, request.v3_and_below_transactional_id, producer, topics, version=0)
+        told = await broker.turns.finish(_topic_results(context, topics, codes))
         return schema.AddPartitionsToTxnResponse(throttle_time=ms(0), results_by_topic_v3_and_below=told)
     results = []
     transactions = iter(request.transactions)
@@ -55,7 +68,7 @@ async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext
         codes_of_all = await asyncio.gather(
             *(
                 _add_each(
-                    node,
+                    broker,
                     one.transactional_id,
                     Identity(one.producer_id, one.producer_epoch),
                     one.topics,
@@ -65,8 +78,8 @@ async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext
                 for one in together
             )
         )
-        async for one, codes in node.turns.each(zip(together, codes_of_all, strict=True)):
-            told = await node.turns.finish(_topic_results(context, one.topics, codes))
+        async for one, codes in broker.turns.each(zip(together, codes_of_all, strict=True)):
+            told = await broker.turns.finish(_topic_results(context, one.topics, codes))
             results.append(schema.AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=told))
     return schema.AddPartitionsToTxnResponse(
         throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=tuple(results)
@@ -74,7 +87,7 @@ async def handle_add_partitions_to_txn(node: BrokerNode, context: RequestContext
 
 
 async def _add_each(
-    node: BrokerNode,
+    broker: Broker,
     transactional_id: str,
     producer: Identity,
     topics: Sequence[Any],
@@ -84,30 +97,30 @@ async def _add_each(
 ) -> dict[TopicPartition, ErrorCode]:
     """All the partitions or none: where one does not exist, the others are not attempted."""
     places = (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-    wanted = [one async for one in node.turns.each(places)]
-    missing = {one async for one in node.turns.each(wanted) if not _exists(node, one)}
+    wanted = [one async for one in broker.turns.each(places)]
+    missing = {one async for one in broker.turns.each(wanted) if not _exists(broker, one)}
     if missing:
         return {
             one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
-            async for one in node.turns.each(wanted)
+            async for one in broker.turns.each(wanted)
         }
     if not verify_only:
-        code = await _add(node, AddPartitions(transactional_id, producer, wanted, version))
+        code = await _add(broker, AddPartitions(transactional_id, producer, wanted, version))
         return dict.fromkeys(wanted, code)
-    codes = {one: _verify(node, transactional_id, producer, one) async for one in node.turns.each(wanted)}
-    return codes if await _is_settled(node, transactional_id) else dict.fromkeys(wanted, ErrorCode.NOT_COORDINATOR)
+    codes = {one: _verify(broker, transactional_id, producer, one) async for one in broker.turns.each(wanted)}
+    return codes if await _is_settled(broker, transactional_id) else dict.fromkeys(wanted, ErrorCode.NOT_COORDINATOR)
 
 
-def _exists(node: BrokerNode, partition: TopicPartition) -> bool:
-    topic = node.image.topics.get(partition[0])
+def _exists(broker: Broker, partition: TopicPartition) -> bool:
+    topic = broker.metadata.image.topics.get(partition[0])
     return topic is not None and 0 <= partition[1] < len(topic.partitions)
 
 
-async def _add(node: BrokerNode, request: AddPartitions) -> ErrorCode:
+async def _add(broker: Broker, request: AddPartitions) -> ErrorCode:
     try:
         if not request.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        answer = node.transactions.ask(
+        answer = broker.transactions.ask(
             request.transactional_id, lambda shard, reply, now_ms: shard.add_partitions(reply, request, now_ms)
         )
         if inspect.isawaitable(answer):
@@ -117,20 +130,20 @@ async def _add(node: BrokerNode, request: AddPartitions) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _verify(node: BrokerNode, transactional_id: str, producer: Identity, partition: TopicPartition) -> ErrorCode:
+def _verify(broker: Broker, transactional_id: str, producer: Identity, partition: TopicPartition) -> ErrorCode:
     try:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        node.transactions.shard(transactional_id).verify(transactional_id, producer, [partition])
+        broker.transactions.shard(transactional_id).verify(transactional_id, producer, [partition])
     except KafkaError as failure:
         return failure.code
     return ErrorCode.NONE
 
 
-async def _is_settled(node: BrokerNode, transactional_id: str) -> bool:
+async def _is_settled(broker: Broker, transactional_id: str) -> bool:
     """What is said of a transaction must not be forgotten when this broker dies; False: it is not the coordinator."""
     try:
-        settled = node.transactions.settled(transactional_id)
+        settled = broker.transactions.settled(transactional_id)
         if settled is not None:
             await settled
     except KafkaError:
@@ -156,19 +169,19 @@ def _topic_results(
 # -- AddOffsetsToTxn, EndTxn
 
 
-async def handle_add_offsets_to_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_add_offsets_to_txn(broker: Broker, context: RequestContext, request: Any) -> Any:
     """The group's partition of `__consumer_offsets` becomes part of the transaction, as any other."""
     try:
-        await node.groups.ready()
-        where = TopicPartition(node.groups.topic, node.groups.partition_for(request.group_id))
+        await broker.groups.ready()
+        where = TopicPartition(broker.groups.topic, broker.groups.partition_for(request.group_id))
         producer = Identity(request.producer_id, request.producer_epoch)
-        code = await _add(node, AddPartitions(request.transactional_id, producer, [where], version=0))
+        code = await _add(broker, AddPartitions(request.transactional_id, producer, [where], version=0))
     except KafkaError as failure:
         code = failure.code
     return context.schema.AddOffsetsToTxnResponse(throttle_time=ms(0), error_code=_code_for(context, code))
 
 
-async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_end_txn(broker: Broker, context: RequestContext, request: Any) -> Any:
     code, producer = ErrorCode.NONE, NOBODY
     bumps = context.version >= _END_BUMPS_SINCE
     try:
@@ -180,7 +193,7 @@ async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any
             request.committed,
             EPOCH_BUMP_SINCE if bumps else 0,
         )
-        producer = await node.transactions.ask_with_id(wanted, TransactionShard.end)
+        producer = await broker.transactions.ask_with_id(wanted, TransactionShard.end)
     except KafkaError as failure:
         code = failure.code
     return context.schema.EndTxnResponse(
@@ -194,7 +207,7 @@ async def handle_end_txn(node: BrokerNode, context: RequestContext, request: Any
 # -- WriteTxnMarkers
 
 
-async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, request: Any) -> Any:
+async def handle_write_txn_markers(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     places = (
         (marker, topic.name, index)
@@ -202,10 +215,10 @@ async def handle_write_txn_markers(node: BrokerNode, context: RequestContext, re
         for topic in marker.topics
         for index in topic.partition_indexes
     )
-    written = [_write_marker(node, *place) async for place in node.turns.each(places)]
+    written = [_write_marker(broker, *place) async for place in broker.turns.each(places)]
     outcomes = iter(await asyncio.gather(*(wait for _, wait in written if wait is not None), return_exceptions=True))
     codes = iter([code if wait is None else _code_after(code, next(outcomes)) for code, wait in written])
-    markers = await node.turns.finish(_marker_results(schema, request.markers, codes))
+    markers = await broker.turns.finish(_marker_results(schema, request.markers, codes))
     return schema.WriteTxnMarkersResponse(markers=markers)
 
 
@@ -225,14 +238,14 @@ def _marker_results(schema: Schema, markers: Sequence[Any], codes: Iterator[Erro
     return tuple(told)
 
 
-def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:
+def _write_marker(broker: Broker, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:
     """The code, and what has to happen until it is true."""
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None  # nobody's transaction
     code = ErrorCode.NONE
     try:
-        partition = node.find_partition(topic, None, index)
-        node.transactions.markers.write(
+        partition = broker.find_partition(topic, None, index)
+        broker.transactions.markers.write(
             partition,
             Identity(marker.producer_id, marker.producer_epoch),
             committed=marker.transaction_result,
@@ -244,7 +257,7 @@ def _write_marker(node: BrokerNode, marker: Any, topic: str, index: int) -> tupl
         if code is not ErrorCode.INVALID_PRODUCER_EPOCH:
             return code, None
     # The epoch is known already, perhaps from this very marker: as long as that is not safe, nor is the answer.
-    return code, node.group_commit.safe(partition, partition.log.config.flush_messages)
+    return code, broker.group_commit.safe(partition, partition.log.config.flush_messages)
 
 
 def _code_after(code: ErrorCode, outcome: object) -> ErrorCode:

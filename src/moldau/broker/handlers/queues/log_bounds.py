@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from moldau.broker.cluster.peers import Peers
-from moldau.broker.replicas.hosted_partitions import FindPartition
+from moldau.broker import needs
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import TopicImage
 from moldau.wire.apis import ApiKey
@@ -16,32 +15,23 @@ from moldau.wire.messages import Schema, ms
 ASK_TIMEOUT_S = 5.0
 
 
-class Replicas(Protocol):
+class Broker(needs.HasLocalBroker, needs.HasPeers, needs.HasPartitions, Protocol):
     """The local partitions, and the other brokers."""
 
-    @property
-    def node_id(self) -> int: ...
 
-    @property
-    def peers(self) -> Peers: ...
-
-    @property
-    def find_partition(self) -> FindPartition: ...
-
-
-async def log_bounds(replicas: Replicas, topic: TopicImage, index: int) -> tuple[int, int]:
+async def log_bounds(broker: Broker, topic: TopicImage, index: int) -> tuple[int, int]:
     """Log start offset and high watermark."""
     leader = topic.partitions[index].leader
-    if leader == replicas.node_id:
-        log = replicas.find_partition(topic.name, None, index).log
+    if leader == broker.local.node_id:
+        log = broker.find_partition(topic.name, None, index).log
         return log.log_start_offset, log.high_watermark
     first, end = await asyncio.gather(
-        *(_ask(replicas, leader, topic.name, index, timestamp) for timestamp in (EARLIEST, LATEST))
+        *(_ask(broker, leader, topic.name, index, timestamp) for timestamp in (EARLIEST, LATEST))
     )
     return first, end
 
 
-async def _ask(replicas: Replicas, leader: int, topic: str, index: int, timestamp: int) -> int:
+async def _ask(broker: Broker, leader: int, topic: str, index: int, timestamp: int) -> int:
     def build(schema: Schema) -> Any:
         partition = schema.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         return schema.ListOffsetsRequest(
@@ -51,7 +41,7 @@ async def _ask(replicas: Replicas, leader: int, topic: str, index: int, timestam
             timeout=ms(int(ASK_TIMEOUT_S * 1000)),
         )
 
-    answer = await replicas.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
+    answer = await broker.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
     told = answer.topics[0].partitions[0]
     if told.error_code:
         raise KafkaError(ErrorCode(told.error_code))
