@@ -116,10 +116,10 @@ class DirCheckpoints:
         for log in logs:
             # Not above the high watermark: a follower may cut its log down to there, and this would have to be written.
             offset = offsets[_key(log)] = min(log.recovery_point, log.high_watermark)
-            log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, offset)
+            log.durability.checkpoint_begins(offset)
         self._write_offsets(checkpoints.RECOVERY_POINT, offsets)
         for log in logs:
-            log.checkpointed_recovery_point = offsets[_key(log)]
+            log.durability.checkpoint_ended(offsets[_key(log)])
 
     def _write_dirty_offsets(self, logs: Sequence[PartitionLog]) -> None:
         self._write_offsets(

@@ -1,113 +1,141 @@
-"""Forcing a log to disk, producer snapshots, closing. Appends go to the page cache; how often to flush is the caller's.
+"""The recovery point of a log, and how it moves: what is below it has been forced to disk.
 
-A flush runs beside appends, in another thread: it takes the log end first, opens descriptors of its own, and
-only then moves the recovery point. A truncation meanwhile voids it.
+Appends go to the page cache; how often to flush is the caller's choice. A flush runs beside appends, in another thread:
+the caller takes the log end first, then the files are synced by descriptors of their own, and only then the recovery
+point moves. A truncation meanwhile voids the flush.
 """
 
 from __future__ import annotations
 
 import errno
+import threading
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
-from moldau.disk import write_file
 from moldau.log.checkpoints import PARTITION_METADATA
-from moldau.log.files import SNAPSHOT_SUFFIX, file_name
-from moldau.log.segment import base_offset_of
-
-if TYPE_CHECKING:
-    from moldau.log.partition_log import PartitionLog
+from moldau.log.context import LogContext, LogParts
+from moldau.log.segment import Segment, base_offset_of
+from moldau.log.segments import LogSegments
 
 # Not the disk's failures: there are too many open files, and the next try may find fewer.
-_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def flush(log: PartitionLog, upto_offset: int | None) -> None:
-    truncations = log.truncations
-    end_offset = log.log_end_offset
-    if upto_offset is not None:
-        end_offset = min(end_offset, upto_offset)
-    with log.flush_lock:
-        if end_offset <= log.recovery_point:
-            return
-        try:
-            log.epochs.write()  # a full disk is told here: further down it would look like a failed fsync
-        except OSError as error:
-            raise log.log_dir.storage_error(f"cannot flush {log.name}", error) from error
-        try:
-            _sync(log, end_offset)
-        except OSError as error:
-            if error.errno not in _OURS:
-                # The kernel may have dropped what it could not write; only a restart shows what is on disk.
-                log.log_dir.take_offline(f"fsync of {log.name} failed: {error}")
-            raise log.log_dir.storage_error(f"cannot flush {log.name}", error) from error
-        with log.recovery_lock:
-            if truncations == log.truncations:
-                log.recovery_point = max(log.recovery_point, end_offset)
-    log.last_flush_ms = log.monotonic()
+def _no_checkpoint() -> None:
+    """Of a log without a manager."""
 
 
-def _sync(log: PartitionLog, end_offset: int) -> None:
-    segments = list(log.segments)
-    # One below the recovery point: a segment that ends there may have been sealed since the last flush.
-    first = max(0, bisect_right(segments, log.recovery_point - 1, key=base_offset_of) - 1)
-    for segment in segments[first:]:
-        if segment.base_offset < end_offset:
-            segment.flush(with_indexes=segment is not segments[-1] or not segment.writable)
-    _sync_small_files(log)
+class Durability:
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_log_dir",
+        "_lower_checkpoint",
+        "_monotonic",
+        "_moving",
+        "_segments",
+        "_snapshots",
+        "checkpointed",
+        "flush_lock",
+        "last_flush_ms",
+        "recovery_point",
+        "truncations",
+    )
 
+    def __init__(self, directory: Path, context: LogContext, parts: LogParts, segments: LogSegments) -> None:
+        self.recovery_point = parts.recovery_point
+        self.last_flush_ms = context.monotonic()
+        self.truncations = 0
+        self.checkpointed = 0
+        """The recovery point that a start after a crash finds in the checkpoint file, or a higher one."""
+        self.flush_lock = threading.Lock()  # between flushing threads
+        self._moving = threading.Lock()  # around the recovery point
+        self._lower_checkpoint: Callable[[], None] = _no_checkpoint
+        self._directory = directory
+        self._log_dir = context.log_dir
+        self._monotonic = context.monotonic
+        self._segments = segments
+        self._epochs = parts.epochs
+        self._snapshots = parts.snapshots
 
-def _sync_small_files(log: PartitionLog) -> None:
-    """What is marked here is only unmarked once it is on disk; the owner may be marking more meanwhile."""
-    sync = log.log_dir.disk.sync
-    snapshots = list(log.unsynced_snapshots)
-    for path in snapshots:
-        sync(path)
-    del log.unsynced_snapshots[: len(snapshots)]
-    log.epochs.flush()
-    if log.needs_dir_sync:
-        log.needs_dir_sync = False
-        try:
-            sync(log.directory / PARTITION_METADATA)
-            sync(log.directory)
-            sync(log.directory.parent)  # which names this one, if it is new
-        except OSError:
-            log.needs_dir_sync = True
-            raise
+    def flush(self, end_offset: int, truncations: int) -> None:
+        """Forces the log to disk up to `end_offset`; void if it was truncated since `truncations` was taken."""
+        name = self._directory.name
+        with self.flush_lock:
+            if end_offset <= self.recovery_point:
+                return
+            try:
+                self._epochs.write()  # a full disk is told here: further down it would look like a failed fsync
+            except OSError as error:
+                raise self._log_dir.storage_error(f"cannot flush {name}", error) from error
+            try:
+                self._sync(end_offset)
+            except OSError as error:
+                if error.errno not in _NOT_THE_DISK:
+                    # The kernel may have dropped what it could not write; only a restart shows what is on disk.
+                    self._log_dir.take_offline(f"fsync of {name} failed: {error}")
+                raise self._log_dir.storage_error(f"cannot flush {name}", error) from error
+            with self._moving:
+                if truncations == self.truncations:
+                    self.recovery_point = max(self.recovery_point, end_offset)
+        self.last_flush_ms = self._monotonic()
 
+    def _sync(self, end_offset: int) -> None:
+        segments = list(self._segments)
+        # One below the recovery point: a segment that ends there may have been sealed since the last flush.
+        first = max(0, bisect_right(segments, self.recovery_point - 1, key=base_offset_of) - 1)
+        for segment in segments[first:]:
+            if segment.base_offset < end_offset:
+                segment.flush(with_indexes=segment is not segments[-1] or not segment.writable)
+        self._sync_small_files()
 
-def take_snapshot(log: PartitionLog) -> None:
-    """Writes the producer state as of its end offset, unless that is there already; the next flush forces it."""
-    offset = log.producers.end_offset
-    if offset == log.producers.snapshot_offset:
-        return
-    path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-    write_file(log.log_dir.disk, path, log.producers.encode())
-    log.producers.snapshot_offset = offset
-    log.snapshots.append(offset)
-    log.unsynced_snapshots.append(path)
-    log.needs_dir_sync = True
+    def _sync_small_files(self) -> None:
+        """What is marked here is only unmarked once it is on disk; the owner may be marking more meanwhile."""
+        sync = self._log_dir.disk.sync
+        self._snapshots.sync()
+        self._epochs.flush()
+        if self._segments.needs_dir_sync:
+            self._segments.needs_dir_sync = False
+            try:
+                sync(self._directory / PARTITION_METADATA)
+                sync(self._directory)
+                sync(self._directory.parent)  # which names this one, if it is new
+            except OSError:
+                self._segments.needs_dir_sync = True
+                raise
 
-
-def close(log: PartitionLog) -> None:
-    active = log.segments[-1]
-    changed = active.writable
-    try:
-        active.close()
-        take_snapshot(log)
-        flush(log, None)
-        with log.flush_lock:
-            if changed:
+    def sync_closed(self, active: Segment, *, was_written: bool) -> None:
+        """After the last flush: what the closing of the log wrote behind it."""
+        with self.flush_lock:
+            if was_written:
                 active.flush(with_indexes=True)
-            _sync_small_files(log)  # there may be some though no record is: the snapshot of just now
-    except OSError as error:
-        raise log.log_dir.storage_error(f"cannot close {log.name}", error) from error
-    finally:
-        log.close_files()
+            self._sync_small_files()  # there may be some though no record is: the last snapshot
 
+    # -- truncations
 
-def lower_recovery_point(log: PartitionLog, offset: int) -> None:
-    """Before a truncation: a flush that is under way must not count for what is written after it."""
-    with log.recovery_lock:
-        log.truncations += 1
-        log.recovery_point = min(log.recovery_point, offset)
+    def lower(self, offset: int) -> None:
+        """Before a truncation: a flush that is under way must not count for what is written after it."""
+        with self._moving:
+            self.truncations += 1
+            self.recovery_point = min(self.recovery_point, offset)
+        if offset < self.checkpointed:
+            self._lower_checkpoint()  # or a start after a power loss would trust what is written here next
+
+    def start_over_at(self, offset: int) -> None:
+        """After everything was deleted."""
+        self.recovery_point = offset
+
+    # -- the checkpoint file
+
+    def follow_checkpoint(self, checkpointed: int, lower_checkpoint: Callable[[], None]) -> None:
+        """From now on there is such a file: it says `checkpointed`, and `lower_checkpoint` writes it anew."""
+        self.checkpointed = checkpointed
+        self._lower_checkpoint = lower_checkpoint
+
+    def checkpoint_begins(self, offset: int) -> None:
+        """Either this or what was there before is what the file says."""
+        self.checkpointed = max(self.checkpointed, offset)
+
+    def checkpoint_ended(self, offset: int) -> None:
+        self.checkpointed = offset

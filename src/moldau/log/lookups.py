@@ -1,4 +1,4 @@
-"""Questions about a log that are not on the hot path: by timestamp, and which transactions were aborted.
+"""Questions about a log by timestamp.
 
 The batch in which a timestamp lies is found by the indexes. To find the record, the batch has to be unpacked and
 read, which takes up to a second; so that is done in steps (`Lookup`).
@@ -6,14 +6,10 @@ read, which takes up to a second; so that is done in steps (`Lookup`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.errors import CorruptFileError, StorageError
-from moldau.log.segment import base_offset_of
-from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, iter_records
 
 if TYPE_CHECKING:
@@ -48,6 +44,16 @@ def at_once(lookup: Lookup) -> Found | None:
     except StopIteration as end:
         found: Found | None = end.value
         return found
+
+
+def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> Found | None:
+    """The first record that is not older than `timestamp_ms`."""
+    return at_once(by_timestamp(log, timestamp_ms))
+
+
+def max_timestamp(log: PartitionLog) -> Found | None:
+    """The newest record; the first one, if several are."""
+    return at_once(by_max_timestamp(log))
 
 
 def by_timestamp(log: PartitionLog, timestamp_ms: int) -> Lookup:
@@ -87,7 +93,7 @@ def _first_not_older(batch: _Batch, timestamp_ms: int, start_offset: int, bytes_
 def _looked_into(
     batch: _Batch, search: Callable[[_Batch, int, int, int], Found | None], timestamp_ms: int, log: PartitionLog
 ) -> Lookup:
-    work = partial(search, batch, timestamp_ms, log.log_start_offset, log.uncompressed_bytes_max)
+    work = partial(search, batch, timestamp_ms, log.log_start_offset, log.rules.uncompressed_bytes_max)
     return work() if batch.is_small else (yield work)
 
 
@@ -145,17 +151,3 @@ def _newest_in(batch: _Batch, newer_than_ms: int, start_offset: int, bytes_max: 
             newer_than_ms = record.timestamp_ms
             newest = record.timestamp_ms, record.offset, batch.header.leader_epoch
     return newest
-
-
-def aborted_transactions(log: PartitionLog, start_offset: int, upto_offset: int) -> list[tuple[int, int]]:
-    found: list[AbortedTxn] = []
-    first = max(0, bisect_right(log.segments, start_offset, key=base_offset_of) - 1)
-    for segment in log.segments[first:]:
-        try:
-            if segment.txn_index.exists and segment.txn_index.collect(start_offset, upto_offset, found):
-                break
-        except CorruptFileError as error:
-            raise StorageError(f"{error}; restart the broker to build it again") from error
-        except OSError as error:
-            raise log.log_dir.storage_error(f"cannot read {log.name}", error) from error
-    return [(txn.producer_id, txn.first_offset) for txn in found]

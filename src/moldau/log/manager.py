@@ -23,11 +23,12 @@ from moldau.disk import OS_DISK, Disk
 from moldau.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from moldau.log import checkpoints
 from moldau.log.closing import Closing, StartThread, start_daemon_thread
+from moldau.log.context import LogContext
 from moldau.log.dir_checkpoints import DirCheckpoints
 from moldau.log.dir_lock import DirLock
 from moldau.log.files import FilePool, LogDir
 from moldau.log.meta_properties import check_in
-from moldau.log.partition_log import LogContext, PartitionLog
+from moldau.log.partition_log import PartitionLog
 from moldau.log.recovery import create_log, load_log
 from moldau.log.segment import Segment
 from moldau.wire.constants import METADATA_TOPIC
@@ -170,8 +171,7 @@ class LogManager:
                 logger.error("%s", context.log_dir.storage_error(f"cannot load {name}", error).message)
                 context.log_dir.take_offline(str(error))
                 return None
-            log.checkpointed_recovery_point = recovery_points.get(key, 0)
-            log.lower_checkpoint = partial(self.checkpoint, directory)
+            log.durability.follow_checkpoint(recovery_points.get(key, 0), partial(self.checkpoint, directory))
             _make_durable(log)
             if not context.single_replica:
                 log.high_watermark = high_watermarks.get(key, 0)
@@ -278,7 +278,7 @@ class LogManager:
             log = create_log(directory, topic, partition, topic_id, config or self._default_config, context=context)
         except OSError as error:
             raise context.log_dir.storage_error(f"cannot create {topic}-{partition}", error) from error
-        log.lower_checkpoint = partial(self.checkpoint, context.log_dir.path)
+        log.durability.follow_checkpoint(0, partial(self.checkpoint, context.log_dir.path))
         self.logs[TopicPartition(topic, partition)] = log
         return log
 
@@ -323,9 +323,9 @@ class LogManager:
                 self.disk.remove_tree(entry[1])
                 self._deleted.remove(entry)  # in place: the owner may be adding to it
         for log in self._logs_in(directory):
-            if log.deleted_files:
+            if log.segments.deleted_files:
                 try:
-                    log.purge_deleted(now_ms)
+                    log.segments.purge_deleted(now_ms)
                 except OSError as error:
                     logger.error("%s", log.log_dir.storage_error(f"cannot remove files of {log.name}", error).message)
 
@@ -351,7 +351,7 @@ class LogManager:
         for log in self._logs_in(directory):
             unflushed = log.unflushed_messages
             if unflushed > 0 and (
-                unflushed >= log.config.flush_messages or now_ms - log.last_flush_ms >= log.config.flush_ms
+                unflushed >= log.config.flush_messages or now_ms - log.durability.last_flush_ms >= log.config.flush_ms
             ):
                 try:
                     log.flush()

@@ -26,6 +26,7 @@ from moldau.disk import TEMPORARY_SUFFIX, Disk
 from moldau.errors import CorruptFileError, CorruptRecordError, KafkaError
 from moldau.log.checkpoints import read_partition_metadata, write_partition_metadata
 from moldau.log.cleaning.swap import finish_swaps
+from moldau.log.context import LogContext, LogParts
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.files import (
     CLEANED_SUFFIX,
@@ -39,10 +40,11 @@ from moldau.log.files import (
     FilePool,
     file_name,
 )
-from moldau.log.partition_log import LogContext, LogParts, PartitionLog
+from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import ProducerState
 from moldau.log.replay import rebuild_producer_state, replay_batch
 from moldau.log.segment import Segment, scan
+from moldau.log.snapshots import ProducerSnapshots
 from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, check_batch
 from moldau.wire.uuids import ZERO_UUID
@@ -83,7 +85,7 @@ def create_log(
         segments=[segment],
         producers=ProducerState(context.producer_id_expiration_ms),
         epochs=EpochCache(disk, directory),
-        snapshots=[],
+        snapshots=ProducerSnapshots(disk, str(directory)),
     )
     return PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
 
@@ -109,10 +111,9 @@ def load_log(
         topic_id = ZERO_UUID
     has_gaps = has_gaps or config.compact or first_dirty_offset > 0
     parts = _Loader(directory, config, context, log_start_offset, has_gaps).load(clean, recovery_point)
-    log = PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
     # Should the log have lost its end, what is written there next is dirty.
-    log.first_dirty_offset = min(first_dirty_offset, log.log_end_offset)
-    return log
+    parts.first_dirty_offset = min(first_dirty_offset, parts.log_end_offset)
+    return PartitionLog(directory, topic, partition, topic_id, config, context=context, parts=parts)
 
 
 class _Loader:
@@ -132,7 +133,7 @@ class _Loader:
         # Loading may run in threads: each has its own files open, and none when it is done.
         self.pool = FilePool(_UNLIMITED, self.disk)
         found = _list_files(self.disk, directory)
-        self.snapshots = found.snapshots
+        self.snapshots = ProducerSnapshots(self.disk, str(directory), found.snapshots)
         self.segments = [self._open_segment(base, found) for base in sorted(found.sizes)]
         self._drop_strays()
         self.epochs = self._load_epochs()
@@ -212,17 +213,14 @@ class _Loader:
         return end_offset
 
     def _load_producers(self, end_offset: int) -> None:
-        if self.snapshots:
+        if self.snapshots.offsets:
             self._rebuild_producers(end_offset)
         else:
             # Kafka takes it so too: a clean stop always leaves a snapshot, unless there is nothing to tell.
             self.producers.clear(end_offset)
 
     def _rebuild_producers(self, upto_offset: int) -> None:
-        directory = str(self.directory)
-        rebuild_producer_state(
-            self.producers, self.segments, directory, self.snapshots, upto_offset, disk=self.disk, now_ms=self.now_ms
-        )
+        rebuild_producer_state(self.producers, self.segments, self.snapshots, upto_offset, now_ms=self.now_ms)
 
     # -- after a crash
 
@@ -307,9 +305,7 @@ class _Loader:
             self._delete_files(segment)
         self.segments = [Segment.create(str(self.directory), self.log_start_offset, self.pool, self.now_ms)]
         self.segments[0].index_interval_bytes = self.config.index_interval_bytes
-        for offset in self.snapshots:
-            self.disk.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
-        self.snapshots.clear()
+        self.snapshots.delete(list(self.snapshots.offsets))
         self.epochs.clear()
         self.producers.clear(self.log_start_offset)
         return self.log_start_offset
@@ -317,11 +313,8 @@ class _Loader:
     def _remove_stray_snapshots(self, end_offset: int) -> None:
         """Keeps the snapshots at the start of a segment, and the newest one."""
         bases = {segment.base_offset for segment in self.segments}
-        newest = max((offset for offset in self.snapshots if offset <= end_offset), default=-1)
-        keep = [offset for offset in self.snapshots if offset <= end_offset and (offset in bases or offset == newest)]
-        for offset in set(self.snapshots).difference(keep):
-            self.disk.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
-        self.snapshots[:] = sorted(keep)
+        keep = {*(base for base in bases if base <= end_offset), self.snapshots.newest_upto(end_offset)}
+        self.snapshots.delete([offset for offset in self.snapshots.offsets if offset not in keep])
 
     def _delete_files(self, segment: Segment) -> None:
         segment.close_files()
@@ -369,5 +362,4 @@ def _list_files(disk: Disk, directory: Path) -> _Found:
         if int(name.partition(".")[0]) not in found.sizes:
             logger.warning("removing %s: there is no segment for it", directory / name)
             disk.remove(directory / name)
-    found.snapshots.sort()
     return found

@@ -7,14 +7,18 @@ CreateTime, not compacted) never looks at a record: `check_header` is all it run
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from moldau.config.topic import TopicConfig
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, RefusedRecordsError
+from moldau.log.lookups import SMALL_BYTES
+from moldau.log.producer_state import AppendOrigin
 from moldau.wire.batch import (
+    LOG_OVERHEAD,
     RECORD_SIZE_MIN,
     UNCOMPRESSED_BYTES_MAX,
     BatchHeader,
+    check_batch,
     iter_headers,
     iter_records,
     read_header,
@@ -85,6 +89,30 @@ class LogRules(NamedTuple):
             ),
             records_max=max(config.max_message_bytes // RECORD_SIZE_MIN, _RECORDS_MIN),
         )
+
+    def check(
+        self, records: memoryview | bytearray, now_ms: int, origin: AppendOrigin
+    ) -> tuple[memoryview | bytearray, BatchHeader]:
+        """The batch as it is to be stored, and its header."""
+        header = read_header(records)
+        size = header.length + LOG_OVERHEAD
+        if size != len(records):
+            raise _wrong_size(records, header)
+        if size > self.segment_bytes or (size > self.max_message_bytes and origin is AppendOrigin.CLIENT):
+            self.check_size(size)  # a coordinator's step is one batch, however many members its group has
+        check_batch(records, 0, header, strict=origin is AppendOrigin.CLIENT)
+        self.check_header(records, header, now_ms)
+        if not self.headers_suffice and origin is AppendOrigin.CLIENT:
+            return self.apply(records, header, now_ms)
+        return records, header
+
+    def has_to_look_into(self, records: memoryview | None) -> TypeGuard[memoryview]:
+        """Whether the append has to go through the records of the batch, and there may be many."""
+        return not self.headers_suffice and records is not None and len(records) > SMALL_BYTES
+
+    def prepare(self, records: memoryview | bytearray, now_ms: int) -> memoryview | bytearray:
+        """What `append` does with a produced batch before it writes it. Any thread may call it."""
+        return self.check(records, now_ms, AppendOrigin.CLIENT)[0]
 
     def check_size(self, size: int) -> None:
         if size > self.max_message_bytes:
@@ -160,7 +188,7 @@ class LogRules(NamedTuple):
             raise RefusedRecordsError(ErrorCode.INVALID_RECORD, message, refused)
 
 
-def wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:
+def _wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:
     """For what is not exactly one batch."""
     if header.size > len(records) or not list(iter_headers(records)):
         return CorruptRecordError(f"batch claims {header.size} bytes, {len(records)} were sent")

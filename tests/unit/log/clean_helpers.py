@@ -32,7 +32,7 @@ def clean_log(log: PartitionLog, limits: CleaningLimits = LIMITS) -> int:
         if isinstance(report, Cleaned):
             assert swap_in(todo, report)
         elif isinstance(report, Done):
-            log.first_dirty_offset = report.end_offset
+            log.compacted_upto(report.end_offset)
             keys = report.keys
     return keys
 

@@ -12,9 +12,10 @@ from typing import Any
 from hypothesis import settings
 
 from moldau.config.topic import TopicConfig
+from moldau.log.context import LogContext
 from moldau.log.files import FilePool, LogDir
 from moldau.log.manager import LogManager
-from moldau.log.partition_log import AppendInfo, LogContext, PartitionLog
+from moldau.log.partition_log import AppendInfo, PartitionLog
 from moldau.log.producer_state import AppendOrigin
 from moldau.log.recovery import create_log, load_log
 from moldau.wire.batch import (
@@ -59,9 +60,9 @@ def new_log(directory: Path, clock: Clock | None = None, *, pool_limit: int = 10
 
 def load(log: PartitionLog, *, clean: bool, recovery_point: int | None = None, **config: Any) -> PartitionLog:
     """The log in the same directory, as a new process finds it."""
-    context = LogContext(
-        LogDir(log.log_dir.path), FilePool(log.pool.limit), log.clock, 86_400_000, log.single_replica, log.monotonic
-    )
+    old = log.segments.context
+    pool, log_dir = FilePool(old.pool.limit), LogDir(log.log_dir.path)
+    context = dataclasses.replace(old, log_dir=log_dir, pool=pool, single_replica=log.single_replica)
     return load_log(
         log.directory,
         "t",

@@ -19,6 +19,7 @@ import pytest
 import moldau.disk
 from moldau.log.cleaning.offset_map import BYTES_PER_KEY
 from moldau.log.cleaning.plan import CleaningLimits, look_at
+from moldau.log.lookups import offset_for_timestamp
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import read_marker
 from moldau.wire.batch import decode_records, stamp
@@ -149,7 +150,7 @@ class History:
             self.log = restart(self.log)
         else:
             self.log = crash(self.log, recovery_point=0 if kind == "replay" else None)
-        self.log.first_dirty_offset = dirty_offset
+        self.log.compacted_upto(dirty_offset)
         first_offset = self.log.segments[0].base_offset
         after = sequences(self.log)
         for producer_id, state in before.items():
@@ -219,7 +220,7 @@ class History:
         ]
         for timestamp_ms in {record.timestamp_ms for record in records[::3]}:
             first = next(record for record in records if record.timestamp_ms >= timestamp_ms)
-            answer = log.offset_for_timestamp(timestamp_ms)
+            answer = offset_for_timestamp(log, timestamp_ms)
             assert answer is not None
             assert answer[:2] == (first.timestamp_ms, first.offset)
 

@@ -86,7 +86,7 @@ def test_an_impossible_checkpoint_means_that_all_is_dirty(tmp_path: Path, first_
     log = compacted(tmp_path)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
-    log.first_dirty_offset = first_dirty_offset
+    log.compacted_upto(first_dirty_offset)
     assert look_at(log, NOW_MS).first_dirty_offset == 0
 
 

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from moldau.log.cleaning.job import Failed
 from moldau.log.cleaning.offset_map import BYTES_PER_KEY, OffsetMap
 from moldau.log.cleaning.plan import CleaningLimits, look_at
+from moldau.log.lookups import max_timestamp
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader, decode_records, stamp
 from moldau.wire.compression import Codec
@@ -263,7 +264,7 @@ def test_the_newest_timestamp_of_a_batch_is_that_of_a_record_it_still_has(tmp_pa
     put(log, (b"c", b"2"))
     clean_log(log)
     assert headers(log)[0].max_timestamp == NOW_MS + 5
-    assert log.max_timestamp() == (NOW_MS + 5, 1, 0)
+    assert max_timestamp(log) == (NOW_MS + 5, 1, 0)
 
 
 def test_log_append_time_is_kept(tmp_path: Path) -> None:

@@ -258,5 +258,5 @@ def test_old_files_of_two_cleanings_do_not_meet(tmp_path: Path) -> None:
         clean_log(log)
     gone = [name for name in files_of(log) if name.startswith(f"{0:020d}.log") and name.endswith(".deleted")]
     assert len(gone) == 3
-    log.purge_deleted(log.clock() + log.config.file_delete_delay_ms)
+    log.segments.purge_deleted(log.clock() + log.config.file_delete_delay_ms)
     assert not [name for name in files_of(log) if name.endswith(".deleted")]

@@ -30,7 +30,7 @@ def test_a_flush_moves_the_recovery_point_to_the_end(tmp_path: Path) -> None:
     assert (log.recovery_point, log.unflushed_messages) == (0, 10)
     clock.now_ms += 5
     log.flush()
-    assert (log.recovery_point, log.unflushed_messages, log.last_flush_ms) == (10, 0, clock.now_ms)
+    assert (log.recovery_point, log.unflushed_messages, log.durability.last_flush_ms) == (10, 0, clock.now_ms)
 
 
 def test_a_flush_up_to_an_offset_counts_no_further(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_could_not_be_forced_to_disk_is_tried_again(tmp_path: Path, monkeyp
     log = new_log(tmp_path, segment_bytes=300)
     for _ in range(5):
         append(log, leader_epoch=3)
-    small = {f"{log.snapshots[-1]:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata", "t-0"}
+    small = {f"{log.snapshots.offsets[-1]:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata", "t-0"}
     failed: set[str] = set()
 
     def fail_once(fd: int) -> None:

@@ -70,7 +70,7 @@ class LogMachine(RuleBasedStateMachine):
     def time_passes(self, elapsed_ms: int) -> None:
         self.clock.now_ms += elapsed_ms
         self.log.enforce_retention(self.clock.now_ms)
-        self.log.purge_deleted(self.clock.now_ms)
+        self.log.segments.purge_deleted(self.clock.now_ms)
 
     @rule()
     def stop_and_start(self) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.errors import CorruptRecordError, OffsetOutOfRangeError
+from moldau.log.lookups import offset_for_timestamp
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader, iter_headers
 from tests.unit.log.log_helpers import NOW_MS, append, batch, new_log, offsets_of, properties, read_all, restart
@@ -125,7 +126,7 @@ def test_more_files_than_may_be_open_are_read_all_the_same(tmp_path: Path) -> No
         append(log, batch(size=50))
     assert len(log.segments) >= 15
     assert offsets_of(log) == list(range(40))
-    assert len(log.pool) <= 3
+    assert len(log.segments.context.pool) <= 3
     assert sum(segment.file is not None for segment in log.segments) <= 3
 
 
@@ -147,7 +148,7 @@ def test_a_bad_index_of_a_sealed_segment_is_built_again(tmp_path: Path, suffix: 
             path.write_bytes(path.read_bytes() + b"\x7f" * (8 if suffix == ".index" else 11))
     log = restart(log)
     assert offsets_of(log) == list(range(20))
-    assert log.offset_for_timestamp(NOW_MS + 7) == (NOW_MS + 7, 7, 0)
+    assert offset_for_timestamp(log, NOW_MS + 7) == (NOW_MS + 7, 7, 0)
     for segment in log.segments:
         segment.load_indexes()
     assert [path.read_bytes() for path in paths] == originals

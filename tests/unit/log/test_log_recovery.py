@@ -12,6 +12,7 @@ import pytest
 
 from moldau.errors import CorruptRecordError
 from moldau.log import checkpoints
+from moldau.log.lookups import max_timestamp, offset_for_timestamp
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader
 from tests.unit.log.log_helpers import (
@@ -61,8 +62,8 @@ def state_of(log: PartitionLog) -> dict[str, Any]:
         "epochs": log.epochs.entries(),
         "aborted": log.aborted_transactions(0, log.log_end_offset),
         "segments": [(segment.base_offset, segment.size) for segment in log.segments],
-        "times": [log.offset_for_timestamp(NOW_MS + number) for number in range(6)],
-        "newest": log.max_timestamp(),
+        "times": [offset_for_timestamp(log, NOW_MS + number) for number in range(6)],
+        "newest": max_timestamp(log),
     }
 
 

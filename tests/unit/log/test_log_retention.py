@@ -108,13 +108,13 @@ def test_deleted_files_are_renamed_and_removed_after_the_delay(tmp_path: Path) -
     assert len(renamed) == 6
     assert f"{2:020d}.snapshot" not in files_of(log)
     clock.now_ms += 59_999
-    log.purge_deleted(clock.now_ms)
+    log.segments.purge_deleted(clock.now_ms)
     assert [name for name in files_of(log) if name.endswith(".deleted")] == renamed
     clock.now_ms += 1
-    log.purge_deleted(clock.now_ms)
+    log.segments.purge_deleted(clock.now_ms)
     assert not [name for name in files_of(log) if name.endswith(".deleted")]
     assert f"{4:020d}.log" in files_of(log)
-    assert log.deleted_files == []
+    assert log.segments.deleted_files == []
 
 
 # -- DeleteRecords
@@ -166,7 +166,7 @@ def test_the_epochs_of_deleted_records_are_forgotten(tmp_path: Path) -> None:
         append(log, batch(2), leader_epoch=epoch)
     log.delete_records(5)
     assert log.epochs.entries() == [(2, 5), (3, 6), (4, 8)]
-    assert log.epoch_of(5) == 2
+    assert log.epochs.epoch_of(5) == 2
     assert log.offset_for_leader_epoch(0) == (0, 5)
     assert log.offset_for_leader_epoch(3) == (3, 8)
     assert log.offset_for_leader_epoch(9) == (-1, -1)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.errors import KafkaError
+from moldau.log.lookups import max_timestamp
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import read_header
 from tests.unit.log.log_helpers import (
@@ -67,7 +68,7 @@ def test_what_is_left_is_as_if_the_rest_had_never_been_written(
     assert log.aborted_transactions(0, 100) == model.aborted_transactions(0, 100)
     assert log.last_stable_offset == model.last_stable_offset
     assert log.recovery_point <= log.high_watermark == end
-    assert log.max_timestamp() == model.max_timestamp()
+    assert max_timestamp(log) == max_timestamp(model)
     assert append(log, leader_epoch=9).base_offset == last_base_offset(log) == end
     log.close_files()
     model.close_files()

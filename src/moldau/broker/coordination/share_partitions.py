@@ -24,6 +24,7 @@ from moldau.config.group import GroupConfig
 from moldau.coordinators.share.partition import Ack, ShareLimits, SharePartition, StateWrite
 from moldau.coordinators.share.state_shard import UNINITIALIZED, Epochs, ShareKey, ShareState, ShareStateShard
 from moldau.errors import ErrorCode, KafkaError
+from moldau.log.lookups import offset_for_timestamp
 
 if TYPE_CHECKING:
     from moldau.broker.network.client_connection import ClientConnection
@@ -161,7 +162,7 @@ class SharePartitions:
             return partition.log.log_start_offset
         duration_ms = config.reset_duration_ms
         if duration_ms is not None:
-            found = partition.log.offset_for_timestamp(self._host.wall_clock() - duration_ms)
+            found = offset_for_timestamp(partition.log, self._host.wall_clock() - duration_ms)
             if found is not None:
                 return found[1]
         return partition.log.high_watermark

@@ -152,7 +152,7 @@ class Cleaner:
                     bytes_before += report.bytes_before
                     bytes_after += report.bytes_after
                 case Done(end_offset, keys):
-                    todo.log.first_dirty_offset = end_offset
+                    todo.log.compacted_upto(end_offset)
                     self._metrics.cleanings += 1
                     self._metrics.bytes_cleaned += bytes_before
                     logger.info(

@@ -274,7 +274,7 @@ class Partition:
     ) -> AppendInfo:
         """As the leader; KafkaError where this broker is none, or for acks=all has too few in-sync followers.
 
-        `now_ms` is the wall clock's. A batch that `is_prepared` comes from the log's `prepare`.
+        `now_ms` is the wall clock's. A batch that `is_prepared` comes from `LogRules.prepare`.
         """
         log = self.log
         leadership = self.leadership

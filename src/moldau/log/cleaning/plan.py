@@ -9,14 +9,13 @@ due           more than `min.cleanable.dirty.ratio` of the bytes are dirty, or a
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from moldau.config.keys import LONG_MAX
 from moldau.log.cleaning.job import CleaningJob
 from moldau.log.partition_log import PartitionLog
-from moldau.log.segment import Segment, base_offset_of
+from moldau.log.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class LogToClean:
     def is_void(self) -> bool:
         """Whether the log has changed so that what is made of it can no longer be put in its place."""
         log = self.log
-        return log.truncations != self.truncations or not log.config.compact or log.log_dir.offline
+        return log.durability.truncations != self.truncations or not log.config.compact or log.log_dir.offline
 
     def job(self, now_ms: int, limits: CleaningLimits) -> CleaningJob:
         log, config = self.log, self.log.config
@@ -77,7 +76,7 @@ class LogToClean:
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
-            uncompressed_bytes_max=log.uncompressed_bytes_max,
+            uncompressed_bytes_max=log.rules.uncompressed_bytes_max,
             dedupe_buffer_bytes=limits.dedupe_buffer_bytes,
             buffer_bytes=limits.io_buffer_bytes,
             bytes_per_second_max=limits.bytes_per_second_max,
@@ -98,9 +97,9 @@ def look_at(log: PartitionLog, now_ms: int) -> LogToClean:
     first_dirty_offset = log.first_dirty_offset
     if not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
         first_dirty_offset = log.log_start_offset  # deleted up to there, or a checkpoint of a log that was longer
-    first_dirty = _segment_of(segments, first_dirty_offset)
+    first_dirty = segments.index_of(first_dirty_offset)
     # The last one is active; the one that holds the last stable offset has records that cannot be judged yet.
-    end = min(_segment_of(segments, log.last_stable_offset), len(segments) - 1)
+    end = min(segments.index_of(log.last_stable_offset), len(segments) - 1)
     if log.config.min_compaction_lag_ms:
         end = _first_too_young(segments, first_dirty, end, now_ms - log.config.min_compaction_lag_ms)
     return LogToClean(
@@ -113,23 +112,18 @@ def look_at(log: PartitionLog, now_ms: int) -> LogToClean:
         ),
         dirty_bytes=sum(segment.size for segment in segments[first_dirty:end]),
         is_overdue=_is_overdue(segments[first_dirty:-1], now_ms, log.config.max_compaction_lag_ms),
-        truncations=log.truncations,
+        truncations=log.durability.truncations,
     )
 
 
-def _segment_of(segments: list[Segment], offset: int) -> int:
-    """Which segment holds `offset`."""
-    return max(0, bisect_right(segments, offset, key=base_offset_of) - 1)
-
-
-def _first_too_young(segments: list[Segment], first: int, end: int, oldest_ms: int) -> int:
+def _first_too_young(segments: Sequence[Segment], first: int, end: int, oldest_ms: int) -> int:
     for number in range(first, end):
         if segments[number].largest_timestamp() > oldest_ms:
             return number
     return end
 
 
-def _is_overdue(segments: list[Segment], now_ms: int, lag_ms: int) -> bool:
+def _is_overdue(segments: Sequence[Segment], now_ms: int, lag_ms: int) -> bool:
     if lag_ms == LONG_MAX:
         return False
     return any(0 < segment.first_batch_timestamp() < now_ms - lag_ms for segment in segments)

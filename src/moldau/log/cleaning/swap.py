@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from moldau.disk import Disk, read_file, replace_file
+from moldau.disk import Disk
 from moldau.errors import CorruptFileError, CorruptRecordError
 from moldau.log.cleaning.job import Cleaned
 from moldau.log.cleaning.plan import LogToClean
@@ -28,15 +28,14 @@ from moldau.log.files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import without_transactions
-from moldau.log.segment import Segment, scan
+from moldau.log.segment import scan
+from moldau.log.snapshots import ProducerSnapshots
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +52,8 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
     disk, directory = log.log_dir.disk, str(log.directory)
     paths = [f"{directory}/{file_name(cleaned.base_offset, suffix)}" for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX)]
     try:
-        if cleaned.base_offset in log.snapshots:
-            _end_transactions(log, f"{directory}/{file_name(cleaned.base_offset, SNAPSHOT_SUFFIX)}")
+        if cleaned.base_offset in log.snapshots.offsets:
+            _end_transactions(log.snapshots, cleaned.base_offset)
         for path in paths:
             disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError as error:
@@ -62,32 +61,26 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
             disk.remove(path + SWAP_SUFFIX)
         raise log.log_dir.storage_error(f"cannot swap in a cleaned segment of {log.name}", error) from error
     try:
-        log.mark_deleted(old, keep_snapshot_at=cleaned.base_offset)
+        log.move_aside(old)
         for path in paths:
             _put_in_place(disk, path)
-        segment = Segment(
-            directory, cleaned.base_offset, log.pool,
-            size=cleaned.bytes_after, created_ms=old[-1].created_ms, has_txn_index=disk.exists(paths[2]),
-        )  # fmt: skip
+        log.segments.replace(old, cleaned.bytes_after)
     except OSError as error:
         # Half of it has its new name: only the next start can tell which half.
         log.log_dir.take_offline(f"cannot swap in a cleaned segment of {log.name}: {error}")
         raise log.log_dir.storage_error(f"cannot swap in a cleaned segment of {log.name}", error) from error
-    segment.index_interval_bytes = log.config.index_interval_bytes
-    log.replace_segments(old, segment)
     return True
 
 
-def _end_transactions(log: PartitionLog, path: str) -> None:
+def _end_transactions(snapshots: ProducerSnapshots, offset: int) -> None:
     """True before the swap as well: records of a transaction that lie behind the snapshot open it again."""
     try:
-        before = read_file(log.log_dir.disk, path)
+        before = snapshots.read(offset)
         after = without_transactions(before)
     except (CorruptFileError, FileNotFoundError):
         return  # whoever needs it finds out
     if after != before:
-        replace_file(log.log_dir.disk, path, after, sync=False)
-        log.unsynced_snapshots.append(path)
+        snapshots.rewrite(offset, after)
 
 
 def _put_in_place(disk: Disk, path: str) -> None:

@@ -225,7 +225,7 @@ async def test_a_step_without_records_waits_for_the_records_it_may_tell_of(start
     await coordinator.ready()
     coordinator.follow()
     leader = broker.node.find_partition("__counters", None, coordinator.partition_for("a"))
-    with leader.log.flush_lock:  # the disk takes its time
+    with leader.log.durability.flush_lock:  # the disk takes its time
         written = coordinator.ask("a", add("a"))
         told = coordinator.ask("a", lambda shard, waiter, _: shard.tell(waiter, "a"))
         assert not isinstance(told, int)

@@ -17,8 +17,9 @@ from moldau.broker.replicas.partition import UNCOMMITTED_MAX, Partition
 from moldau.cluster.replica import IsrChange
 from moldau.config.topic import TopicConfig
 from moldau.errors import ErrorCode, KafkaError, StorageError
+from moldau.log.context import LogContext
 from moldau.log.files import FilePool, LogDir
-from moldau.log.partition_log import LogContext, PartitionLog
+from moldau.log.partition_log import PartitionLog
 from moldau.log.recovery import create_log
 from moldau.metadata.image import PartitionImage
 from moldau.wire.batch import encode_batch

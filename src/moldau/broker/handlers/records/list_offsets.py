@@ -99,7 +99,7 @@ def _look_up(partition: Partition, timestamp_ms: int, reader: _Reader) -> Work[t
             raise KafkaError(reader.not_yet, "the leader is new and does not know its high watermark yet")
         return (-1, readable_upto, partition.leader_epoch)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
-        return (-1, log.log_start_offset, log.epoch_of(log.log_start_offset))
+        return (-1, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset))
     if timestamp_ms == MAX_TIMESTAMP:
         found = yield from by_max_timestamp(log)
     elif timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):

@@ -109,8 +109,8 @@ def _write(broker: Broker, context: RequestContext, request: ProduceRequest, gat
                 if partition.is_internal or context.version < _ZSTD_SINCE:
                     _check_allowed(partition, part, context)
                 is_prepared = False
-                if partition.log.has_to_look_into(part.records):
-                    part = part._replace(records=(yield partial(partition.log.prepare, part.records, now_ms)))  # noqa: PLW2901
+                if partition.log.rules.has_to_look_into(part.records):
+                    part = part._replace(records=(yield partial(partition.log.rules.prepare, part.records, now_ms)))  # noqa: PLW2901
                     is_prepared = True
                 result, end_offset = _append(
                     broker, partition, part, gate, now_ms=now_ms, acks=acks, is_prepared=is_prepared
