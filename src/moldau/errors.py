@@ -1,27 +1,27 @@
-"""Every error of the project, drawn once.
+"""All errors of the project.
 
     MoldauError
-    ├── ConfigError          a bad key, value or file at start; the process says so and exits with 2
-    ├── ProtocolError        bytes that are no Kafka message; answered by closing that one connection
-    │   └── UnservedRequestError     an API, or a version of it, that this broker does not have
-    ├── DataLossError        records that a query was to read are gone (the Spark source)
-    ├── InDoubtError         whether rows are in a topic already cannot be told (the Spark sink)
-    ├── RecordFormatError    a record that is not what its format and schema say (typed topics, console consumers)
-    ├── CorruptFileError     an index, a checkpoint or a snapshot in a log directory that is damaged; it is rebuilt
-    ├── CommandError         a command cannot do what it was asked for; it says why and exits with 1
-    └── KafkaError           answered on the wire with its Kafka code; the connection lives on
-        ├── CorruptRecordError       a batch that fails its CRC or its own header
-        ├── RefusedRecordsError      a batch refused because of some of its records; carries which
-        ├── InvalidRegexError        a pattern that is not RE2's, or that takes too long to match
+    ├── ConfigError          an invalid key, value or file; at startup the process prints it and exits with 2
+    ├── ProtocolError        bytes that are not a Kafka message; closes the connection they came on
+    │   └── UnservedRequestError     an API or API version that this broker does not support
+    ├── DataLossError        records were deleted before a query read them (Spark source)
+    ├── InDoubtError         it is unknown whether rows were already written (Spark sink)
+    ├── RecordFormatError    a record does not match its format and schema (typed topics, console consumers)
+    ├── CorruptFileError     a damaged index, checkpoint or snapshot in a log directory; it is rebuilt
+    ├── CommandError         a command failed; it prints the message and exits with 1
+    └── KafkaError           returned to the client with its Kafka error code; the connection stays open
+        ├── CorruptRecordError       a batch with a wrong CRC or an invalid header
+        ├── RefusedRecordsError      a batch rejected because of some of its records; has their indexes
+        ├── InvalidRegexError        a pattern that is not valid RE2 or takes too long to match
         ├── OffsetOutOfRangeError    a read outside [log start offset, log end offset]
         ├── OffsetMismatchError      records from a leader that do not continue the follower's log
-        ├── DuplicateSequenceError   an idempotent batch already in the log; carries where it is
-        └── StorageError             the disk said no; the log directory may go offline
-            └── FencedControllerError    a controller wanted to write metadata, but a later one has taken over
+        ├── DuplicateSequenceError   an idempotent batch that is already in the log; has its offset
+        └── StorageError             a disk or metadata store failed; a log directory may go offline
+            └── FencedControllerError    metadata written by a controller that has been replaced
 
 A `KafkaError` without a class of its own is raised with its code: `KafkaError(ErrorCode.INVALID_CONFIG, "…")`.
-Messages are for people: they name what was given and what to do about it. An exception that is caught where it is
-raised (in one module, or one package) is defined there.
+A message says what happened, to what, and what to do. An exception that is caught where it is raised (in one module or
+package) is defined there.
 """
 
 from __future__ import annotations
@@ -181,45 +181,45 @@ class ErrorCode(IntEnum):
 RETRIABLE = frozenset(code for code in ErrorCode if code.retriable)
 
 UNREACHABLE = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAILABLE})
-"""No broker answered. Kafka does not mark the last as retriable; here it means that no known address accepts a
-connection, which may change."""
+"""No broker responded. Kafka does not mark BROKER_NOT_AVAILABLE as retriable; here it means that no known address
+accepts a connection, which may change."""
 
 COORDINATOR_UNAVAILABLE = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
-"""The coordinator moves, loads or is being created: find it again and repeat the request."""
+"""The coordinator is moving, loading or being created: find it again and repeat the request."""
 
 
 class MoldauError(Exception):
-    """The root: anything this project raises on purpose."""
+    """The base class of all errors of this project."""
 
 
 class ConfigError(MoldauError):
-    """A configuration that cannot be used; the message names key, value and what is allowed."""
+    """An invalid configuration; the message names the key, the value and what is allowed."""
 
 
 class ProtocolError(MoldauError):
-    """The peer sent bytes that cannot be a Kafka message: the connection is closed, nothing else happens."""
+    """The peer sent bytes that are not a Kafka message: its connection is closed."""
 
 
 class UnservedRequestError(ProtocolError):
-    """A request of an API, or in a version of it, that this broker does not have."""
+    """A request with an API or API version that this broker does not support."""
 
 
 class DataLossError(MoldauError):
-    """Records were deleted before a query read them; the message says how to go on without."""
+    """Records were deleted before a query read them; the message says how to continue without them."""
 
 
 class InDoubtError(MoldauError):
-    """Writing could double rows and not writing could lose some; the message says what to look at."""
+    """Writing could duplicate rows and not writing could lose some; the message says what to check."""
 
 
 class RecordFormatError(MoldauError):
-    """A key or value that its format and schema cannot read, or cannot write."""
+    """A key or value that cannot be read or written with its format and schema."""
 
 
 class CorruptFileError(MoldauError):
-    """A file beside the records that is not as it was written. What it says can be found out from the records."""
+    """A damaged file beside the records, which can be rebuilt from the records."""
 
 
 class CommandError(MoldauError):
@@ -227,7 +227,7 @@ class CommandError(MoldauError):
 
 
 class KafkaError(MoldauError):
-    """An error with a Kafka code: it goes back to the client in the response."""
+    """An error with a Kafka error code, which is returned to the client in the response."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -246,7 +246,7 @@ class CorruptRecordError(KafkaError):
 
 
 class RefusedRecordsError(KafkaError):
-    """Producers blame only these records for the loss of the batch: `indexes` are places in the batch."""
+    """A batch rejected because of some of its records: `indexes` are their positions in the batch."""
 
     def __init__(self, code: ErrorCode, message: str, indexes: Sequence[int]) -> None:
         super().__init__(code, message)
@@ -274,7 +274,7 @@ class OffsetMismatchError(KafkaError):
 
 
 class DuplicateSequenceError(KafkaError):
-    """A retry of a batch the log already holds: the producer gets the first append's offset and timestamp."""
+    """A retry of a batch that is already in the log: the producer gets the offset and timestamp of the first append."""
 
     def __init__(self, base_offset: int, last_offset: int, timestamp_ms: int) -> None:
         super().__init__(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, f"batch already written at offset {base_offset}")
@@ -289,7 +289,7 @@ class StorageError(KafkaError):
 
 
 class FencedControllerError(StorageError):
-    """There is a later controller, and nothing was acknowledged.
+    """A newer controller has taken over, and nothing was acknowledged.
 
-    If the later one began in the middle of an append, it may have found the records: its image tells.
+    If it took over in the middle of an append, it may have found the records: see its image.
     """

@@ -298,7 +298,7 @@ class TestKeeping:
 class TestSharedFolder:
     def test_two_brokers_of_one_id_are_noticed(self, tmp_path: Path, join: Join) -> None:
         join(f"shared:{tmp_path}", 1)
-        with pytest.raises(ConfigError, match=r"another broker of this node\.id is running"):
+        with pytest.raises(ConfigError, match=r"another broker with this node\.id is running"):
             join(f"shared:{tmp_path}", 1)
 
     def test_epochs_go_on_when_the_claims_are_gone(self, tmp_path: Path, join: Join) -> None:
@@ -316,7 +316,7 @@ class TestSharedFolder:
         member = leader_of([join(f"shared:{tmp_path / 'shared'}", 1)])
         member.load()
         shutil.rmtree(tmp_path / "shared")
-        with pytest.raises(StorageError, match="was removed while the broker ran"):
+        with pytest.raises(StorageError, match="was removed while the broker was running"):
             member.append("x")
         eventually(lambda: not member.leads, "nobody leads")
         assert not (tmp_path / "shared").exists()
@@ -329,7 +329,7 @@ class TestZooKeeper:
             store = ZooKeeperStore(connect, session_timeout_ms=60_000, connection_timeout_ms=700)
             start_s = time.monotonic()
             with pytest.raises(
-                StorageError, match=f"no ZooKeeper of zookeeper.connect={connect} answered within 0.7 s"
+                StorageError, match=f"no ZooKeeper server of zookeeper.connect={connect} responded within 0.7 s"
             ):
                 store.open()
             assert time.monotonic() - start_s < 3
@@ -341,7 +341,7 @@ class TestZooKeeper:
             ZooKeeperStore("localhost:2181").open()
 
     def test_an_address_that_is_none_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"zookeeper\.connect=localhost:many is not understood"):
+        with pytest.raises(ConfigError, match=r"zookeeper\.connect=localhost:many is invalid"):
             ZooKeeperStore("localhost:many").open()
 
     def test_tools_find_controller_and_brokers_where_kafka_put_them(self, zookeeper: ZooKeeper, join: Join) -> None:
@@ -444,7 +444,7 @@ class TestZooKeeper:
             leader.append("before")
             (server,) = own.servers
             server.kill()
-            with pytest.raises(StorageError, match="does not answer"):
+            with pytest.raises(StorageError, match="does not respond"):
                 leader.append("in-doubt")
             eventually(lambda: all(member.leadership is None for member in members), "nobody knows")
             server.start()

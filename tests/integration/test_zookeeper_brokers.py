@@ -70,8 +70,8 @@ async def test_a_zookeeper_that_goes_away_and_comes_back_costs_two_lines(
         finally:
             await server.stop()
     assert said == [
-        "ZooKeeper does not answer: no leader is elected and no topic changed until it does",
+        "ZooKeeper does not respond: no elections and no metadata changes until it does",
         "this broker is no longer the controller",
-        "ZooKeeper answers again",
+        "ZooKeeper responds again",
         "this broker is the controller",
     ]

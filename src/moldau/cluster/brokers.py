@@ -62,7 +62,7 @@ def check_life(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
     if not is_registered(image, broker_id, broker_epoch):
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"epoch {broker_epoch} of broker {broker_id} is not the one that is registered",
+            f"stale epoch {broker_epoch} of broker {broker_id}",
         )
 
 

@@ -33,15 +33,15 @@ def divergence(log: LeadersLog, fetch_offset: int, last_fetched_epoch: int) -> t
     OffsetOutOfRangeError for a position that the log does not have.
     """
     if fetch_offset < log.log_start_offset:
-        raise OffsetOutOfRangeError(f"{log.name} begins at {log.log_start_offset}")
+        raise OffsetOutOfRangeError(f"{log.name} starts at offset {log.log_start_offset}")
     if last_fetched_epoch >= 0:
         epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
         if epoch < 0 or end_offset < 0:
-            raise OffsetOutOfRangeError(f"{log.name} knows nothing of epoch {last_fetched_epoch}")
+            raise OffsetOutOfRangeError(f"{log.name} has no records of epoch {last_fetched_epoch}")
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
     if fetch_offset > log.log_end_offset:
-        raise OffsetOutOfRangeError(f"{log.name} ends at {log.log_end_offset}")
+        raise OffsetOutOfRangeError(f"{log.name} ends at offset {log.log_end_offset}")
     return None
 
 

@@ -73,7 +73,7 @@ def _towards(partition: PartitionImage, wanted: tuple[int, ...], allow_replicati
     if not allow_replication_factor_change and len(wanted) != factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {factor} to {len(wanted)}",
+            f"The replication factor cannot change from {factor} to {len(wanted)}",
         )
     unwanted = [one for one in partition.adding if one not in wanted]
     isr = tuple(one for one in partition.isr if one not in unwanted)

@@ -201,12 +201,12 @@ class ImageDraft:
     def _name_of(self, topic_id: uuid.UUID) -> str:
         name = self._names_by_id.get(topic_id.bytes)
         if name is None:
-            raise StorageError(f"metadata: a record names topic id {topic_id}, which does not exist")
+            raise StorageError(f"metadata: a record has the unknown topic id {topic_id}")
         return name
 
     def _add_topic(self, record: TopicRecord) -> None:
         if record.name in self._topics or record.topic_id.bytes in self._names_by_id:
-            raise StorageError(f"metadata: topic {record.name} with id {record.topic_id} exists already")
+            raise StorageError(f"metadata: topic {record.name} with id {record.topic_id} already exists")
         self._topics[record.name] = TopicImage(record.name, record.topic_id)
         self._names_by_id[record.topic_id.bytes] = record.name
         unified = unified_name(record.name)
@@ -219,7 +219,7 @@ class ImageDraft:
         if partitions is None:
             partitions = self._open_partitions[name] = list(self._topics[name].partitions)
         if not 0 <= record.index <= len(partitions):
-            raise StorageError(f"metadata: partition {record.index} of {name} comes after {len(partitions)}")
+            raise StorageError(f"metadata: expected partition {len(partitions)} of {name}, got {record.index}")
         partition = PartitionImage(
             record.index,
             record.leader,

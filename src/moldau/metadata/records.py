@@ -178,7 +178,7 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
     cls = _TYPES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise StorageError(
-            f"metadata record of unknown type {name!r}: of a later version? Known are {', '.join(_TYPES)}"
+            f"unknown type of metadata record {name!r}, perhaps of a newer version; known types: {', '.join(_TYPES)}"
         )
     try:
         values = {
@@ -187,5 +187,5 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
             if field in data or field not in _DEFAULTS[cls]
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"metadata record of type {name} cannot be read: {error!r} in {data}") from None
+        raise StorageError(f"cannot read metadata record of type {name}: {error!r} in {data}") from None
     return cls(**values)

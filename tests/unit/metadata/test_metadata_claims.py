@@ -105,5 +105,5 @@ def test_a_full_disk_is_told(claims: Claims, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_file_that_was_removed_is_noticed(claims: Claims, path: Path) -> None:
     claims.add(claim(1))
     path.unlink()
-    with pytest.raises(StorageError, match="was removed while the broker ran"):
+    with pytest.raises(StorageError, match="was removed while the broker was running"):
         claims.newest()

@@ -169,7 +169,7 @@ def test_a_missing_append_is_noticed(path: Path) -> None:
     steps = filled(path, 3)
     data = path.read_bytes()
     path.write_bytes(data[: steps[1][0]] + data[steps[2][0] :])
-    with pytest.raises(StorageError, match=f"damaged at byte {steps[1][0]}: it leads to version 9, but 6 was next"):
+    with pytest.raises(StorageError, match=f"damaged at byte {steps[1][0]}: expected version 6, found 9"):
         LocalStore(path).open()
 
 
@@ -182,7 +182,7 @@ def test_an_empty_file_is_not_taken_for_a_new_store(path: Path) -> None:
 def test_a_file_of_a_later_format_is_refused(path: Path) -> None:
     body = b'{"format":2,"version":0,"records":[]}'
     path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
-    with pytest.raises(StorageError, match="its format is 2, this version reads 1"):
+    with pytest.raises(StorageError, match="unsupported format 2, expected 1"):
         LocalStore(path).open()
 
 

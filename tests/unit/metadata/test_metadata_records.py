@@ -66,7 +66,7 @@ def test_ids_are_written_as_kafka_writes_them() -> None:
 
 @pytest.mark.parametrize("data", [{}, {"type": "from-the-future"}, {"type": 3}, {"type": ["topic"]}])
 def test_a_record_of_unknown_type_is_an_error_that_says_so(data: dict[str, object]) -> None:
-    with pytest.raises(StorageError, match="metadata record of unknown type"):
+    with pytest.raises(StorageError, match="unknown type of metadata record"):
         record_from_json(data)
 
 
@@ -80,5 +80,5 @@ def test_a_record_of_unknown_type_is_an_error_that_says_so(data: dict[str, objec
     ],
 )
 def test_a_record_with_a_hole_is_an_error_that_says_so(data: dict[str, object]) -> None:
-    with pytest.raises(StorageError, match=f"of type {data['type']} cannot be read"):
+    with pytest.raises(StorageError, match=f"cannot read metadata record of type {data['type']}"):
         record_from_json(data)

@@ -78,7 +78,7 @@ class GroupBase:
             self.members.validated(member_id, instance_id)
             self.check_generation(generation)
         elif not is_transactional:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, and this is none of them")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "unknown member: the group has active members")
         if not is_transactional and self.state is State.COMPLETING:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member has no assignment yet")
 
@@ -91,7 +91,10 @@ class GroupBase:
 
     def check_generation(self, generation: int) -> None:
         if generation != self.generation:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"generation {generation}, where {self.generation} is due")
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"generation {generation} does not match the group's generation {self.generation}",
+            )
 
     def find_topics(self) -> None:
         self._topics = None
@@ -113,7 +116,7 @@ class GroupBase:
             names = [name for name, _ in request.protocols]
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"{request.protocol_type!r} with {names} does not fit the group's {self.protocol_type!r}",
+                f"{request.protocol_type!r} with {names} does not match the group's protocol {self.protocol_type!r}",
             )
 
     def joined(self, member: Member) -> JoinReply:

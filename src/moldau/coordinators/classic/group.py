@@ -108,7 +108,9 @@ class ClassicGroup(GroupBase):
             (request.protocol_name, self.protocol_name),
         ):
             if said is not None and said != known:
-                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{said!r}, where the group has {known!r}")
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{said!r} does not match the group's {known!r}"
+                )
         TABLE[self.state].syncs(self, step, waiter, request, member)
 
     def heartbeat(self, request: Heartbeat, now_ms: int) -> ErrorCode:
@@ -178,7 +180,7 @@ class ClassicGroup(GroupBase):
                 return
         elif request.requires_member_id:
             if len(self._pending) >= PENDING_MAX:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{PENDING_MAX} members are on their way already")
+                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"too many members are joining ({PENDING_MAX})")
             self._pending[member_id] = step.now_ms + request.session_timeout_ms
             self._alarm(step, self._pending[member_id])
             step.effects.reply(waiter, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
@@ -328,7 +330,7 @@ class ClassicGroup(GroupBase):
         if not self.fits_a_record(step.config.message_max_bytes):
             for member in self.members:
                 member.assignment = b""
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the assignment is too large to be kept")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the assignment is too large")
 
     def _tell_assignment(self, step: Step, waiter: Waiter, request: Sync, member: Member) -> None:
         self._unsynced.discard(member.member_id)
@@ -346,7 +348,7 @@ class ClassicGroup(GroupBase):
         if not member_id:
             found = self.members.member_of(leaver.instance_id) if leaver.instance_id is not None else None
             if found is None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"no static member {leaver.instance_id!r}")
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown static member {leaver.instance_id!r}")
             return found
         return member_id if member_id in self._pending else self.members.validated(*leaver).member_id
 
@@ -426,11 +428,11 @@ class Row(NamedTuple):
 
 
 def _unknown(group: ClassicGroup, step: Step, waiter: Waiter, request: Join | Sync, member: Member) -> None:
-    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "an empty group has no members")
+    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "unknown member: the group is empty")
 
 
 def _rebalancing(group: ClassicGroup, step: Step, waiter: Waiter, request: Sync, member: Member) -> None:
-    raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member has to join again")
+    raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing: the member must rejoin")
 
 
 def _nothing(group: ClassicGroup, step: Step) -> None:

@@ -121,12 +121,14 @@ class Members:
         if instance_id is not None:
             current = self._by_instance.get(instance_id)
             if current is not None and current != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id!r} is {current!r} now")
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID, f"static member {instance_id!r} now has the member id {current!r}"
+                )
             if current is None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"no static member {instance_id!r}")
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown static member {instance_id!r}")
         member = self._by_id.get(member_id)
         if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member {member_id!r}")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown member {member_id!r}")
         return member
 
     def add(self, member: Member) -> None:

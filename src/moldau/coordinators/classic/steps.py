@@ -36,7 +36,11 @@ def join(shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effec
     config = shard.config
     check_group_id(request.group_id)
     if not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms:
-        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, f"a session timeout of {request.session_timeout_ms} ms")
+        raise KafkaError(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"session timeout {request.session_timeout_ms} ms is below group.min.session.timeout.ms or above "
+            "group.max.session.timeout.ms",
+        )
     group = shard.groups.get(request.group_id)
     effects = Effects()
     if isinstance(group, ClassicGroup):
@@ -47,7 +51,7 @@ def join(shard: GroupShard, waiter: Waiter, request: Join, now_ms: int) -> Effec
             return group.classic_join(shard, waiter, request, now_ms)
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{request.group_id!r} is a {group.type.value} group")
     if request.member_id:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r} to be a member of")
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown group {request.group_id!r}")
     for key in group.tombstones() if group is not None else ():
         effects.record(key, None)
     made = ClassicGroup(request.group_id, shard.wall_clock())
@@ -112,7 +116,7 @@ def _group_of_member(shard: GroupShard, group_id: str) -> ClassicGroup | Classic
 def _other(group: Group | None, group_id: str) -> ClassicRequests:
     if isinstance(group, ClassicRequests):
         return group
-    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r} with classic members")
+    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown classic group {group_id!r}")
 
 
 def _replay(shard: GroupShard, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:

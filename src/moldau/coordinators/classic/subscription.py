@@ -22,16 +22,16 @@ def topics_of(subscription: bytes) -> set[str]:
     try:
         version, count = _START.unpack_from(subscription)
         if version < 0 or not 0 <= count <= len(subscription):
-            raise ProtocolError(f"no subscription: version {version}, {count} topics")
+            raise ProtocolError(f"invalid subscription: version {version}, {count} topics")
         topics = set()
         pos = _START.size
         for _ in range(count):
             (length,) = _LENGTH.unpack_from(subscription, pos)
             pos += _LENGTH.size
             if not 0 <= length <= len(subscription) - pos:
-                raise ProtocolError(f"no subscription: a topic name of {length} bytes")
+                raise ProtocolError(f"invalid subscription: a topic name of {length} bytes")
             topics.add(str(subscription[pos : pos + length], "utf-8"))
             pos += length
     except MALFORMED as error:
-        raise ProtocolError(f"no subscription: {error}") from error
+        raise ProtocolError(f"invalid subscription: {error}") from error
     return topics

@@ -76,12 +76,14 @@ def _validated_subscription(group: ConsumerGroup, request: Join) -> Subscription
     known = Counter(protocol.name for metadata in classic for protocol in metadata.supported_protocols)
     shares_one = any(known[name] == len(classic) for name, _ in request.protocols)
     if request.protocol_type != PROTOCOL_TYPE or not shares_one:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the member's protocols are not those of the group")
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the member's protocols do not match those of the group"
+        )
     check_size(len(metadata) for _, metadata in request.protocols)
     try:
         return read_subscription(request.protocols[0][1])
     except ProtocolError as error:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"no subscription: {error}") from error
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"invalid subscription: {error}") from error
 
 
 def _joining_member(group: ConsumerGroup, request: Join) -> Member | None:
@@ -117,7 +119,7 @@ def sync(shard: GroupShard, group: ConsumerGroup, waiter: Waiter, request: Sync,
     protocol = classic.supported_protocols[0]
     for said, known in ((request.protocol_type, PROTOCOL_TYPE), (request.protocol_name, protocol.name)):
         if said is not None and said != known:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{said!r}, where the member has {known!r}")
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{said!r} does not match the member's {known!r}")
     step = Step(shard, group, now_ms)
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         _expect_join(step, member)
@@ -183,7 +185,9 @@ def _classic_member(
     if member.classic is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} does not use the classic protocol.")
     if generation != member.epoch:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"generation {generation}, where {member.epoch} is due")
+        raise KafkaError(
+            ErrorCode.ILLEGAL_GENERATION, f"generation {generation} does not match the member's epoch {member.epoch}"
+        )
     return member, member.classic
 
 

@@ -82,6 +82,6 @@ def by_topic_id(named: Iterable[NamedPartitions], topics: Topics) -> Partitions:
 
 def _in_known_version(data: bytes) -> bytes:
     if len(data) < _VERSION.size:
-        raise ProtocolError("no version")
+        raise ProtocolError("version is missing")
     (version,) = _VERSION.unpack_from(data)
     return _VERSION.pack(min(version, _NEWEST)) + data[_VERSION.size :]

@@ -119,7 +119,9 @@ class ConsumerGroup:
             return  # a producer that does not say for whom it commits
         member = self.member(member_id)
         if not (is_transactional or knows_epochs or member.uses_classic_protocol):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "members with epochs commit with version 9 or above")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "members with epochs must commit with OffsetCommit version 9 or newer"
+            )
         self._validate_epoch(member, generation)
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:

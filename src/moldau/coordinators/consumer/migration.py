@@ -82,7 +82,7 @@ def upgraded(shard: GroupShard, group: Group) -> ConsumerGroup:
                 raise ProtocolError("two members have the same partition")
             made.put_member(made_one)
     except ProtocolError as error:
-        raise _not_upgraded(group, f"of the embedded protocol: {error}") from error
+        raise _not_upgraded(group, f"its embedded protocol is invalid: {error}") from error
     _keep_claims(made, subscriptions, shard.topics)
     made.targets.update((member.member_id, member.assigned) for member in made.members.values())
     made.metadata_hash = made.compute_metadata_hash(shard.topics)
@@ -107,7 +107,7 @@ def _keep_claims(group: ConsumerGroup, subscriptions: dict[str, Subscription], t
 
 def _check_assignor(member: ClassicMember, protocol: str) -> None:
     if protocol not in _KNOWN_ASSIGNORS and read_assignment(member.assignment).user_data:
-        raise ProtocolError("a custom assignor is in use, and what it sends its members would be lost")
+        raise ProtocolError("a custom assignor with user data is in use")
 
 
 def _upgraded_member(classic: ClassicMember, subscription: Subscription, generation: int, topics: Topics) -> Member:

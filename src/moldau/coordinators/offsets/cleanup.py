@@ -142,7 +142,7 @@ def _is_expired(group: Group, value: OffsetCommitValue, timestamp_ms: int, reten
 def _group(shard: GroupShard, group_id: str) -> Group:
     group = shard.groups.get(group_id)
     if group is None:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"unknown group {group_id!r}")
     return group
 
 

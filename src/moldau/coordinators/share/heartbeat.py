@@ -333,7 +333,7 @@ def _check_epoch(member: ShareMember, epoch: int) -> None:
     if epoch not in (member.epoch, member.previous_epoch, JOIN_EPOCH):
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The member's epoch is {member.epoch}, not {epoch}: it has to join again.",
+            f"The member's epoch is {member.epoch}, not {epoch}: it must rejoin.",
         )
 
 

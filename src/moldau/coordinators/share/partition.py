@@ -296,9 +296,9 @@ class SharePartition:
             position = ack.last
             # The ends come first: what they allow is in memory already, while types may be sent without end.
             if ack.last >= self.end_offset:
-                raise _refused(ErrorCode.INVALID_REQUEST, ack, f"nothing from offset {self.end_offset} on was acquired")
+                raise _refused(ErrorCode.INVALID_REQUEST, ack, f"no record from offset {self.end_offset} is acquired")
             if ack.last < self.start_offset:
-                raise _refused(ErrorCode.INVALID_RECORD_STATE, ack, "it is over, or gone from the log")
+                raise _refused(ErrorCode.INVALID_RECORD_STATE, ack, "it is already acknowledged or deleted")
             for first, last, kind in _marks(ack):
                 for run in self._overlapping(first, last):
                     if run.state is not ACQUIRED:
@@ -391,7 +391,10 @@ class SharePartition:
 def _marks(ack: Ack) -> Iterator[tuple[int, int, AckType]]:
     """The acknowledgement as spans of one type each."""
     if ack.first > ack.last or ack.first < 0 or len(ack.types) not in (1, ack.last - ack.first + 1):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"offsets {ack.first} to {ack.last} with {len(ack.types)} types")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"acknowledgement of offsets {ack.first} to {ack.last} has {len(ack.types)} types",
+        )
     if len(ack.types) == 1:
         yield ack.first, ack.last, _ACK_TYPES[ack.types[0]]
         return

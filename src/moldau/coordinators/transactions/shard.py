@@ -89,7 +89,7 @@ class TransactionShard:
         if not 0 < timeout_ms <= self._config().transaction_max_timeout_ms:
             raise KafkaError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"a transaction timeout of {timeout_ms} ms; "
+                f"invalid transaction timeout {timeout_ms} ms; "
                 f"transaction.max.timeout.ms is {self._config().transaction_max_timeout_ms}",
             )
         effects = Effects()
@@ -150,7 +150,7 @@ class TransactionShard:
     def _known(self, transactional_id: str) -> Transaction:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody knows {transactional_id} here")
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"unknown transactional id {transactional_id}")
         return transaction
 
     def _prepared(self, effects: Effects, transaction: Transaction) -> None:
@@ -193,7 +193,7 @@ class TransactionShard:
         effects = Effects()
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and transaction.is_overdue(now_ms):
-            logger.info("a transaction timed out: it is aborted", extra={"transactional_id": transactional_id})
+            logger.info("aborting a transaction that timed out", extra={"transactional_id": transactional_id})
             transaction.fence(self._wall_clock())
             self._prepared(effects, transaction)
         return effects

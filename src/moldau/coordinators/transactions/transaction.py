@@ -249,7 +249,7 @@ class Transaction:
             return False
         together = self.partitions.union(partitions)
         if len(together) > PARTITIONS_MAX or _size_of(together) > PARTITIONS_BYTES_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(together)} partitions are too many for one transaction")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"too many partitions in one transaction ({len(together)})")
         self._enter(State.ONGOING, timestamp_ms, self.identity)
         self.partitions = together
         self.version = version
@@ -274,7 +274,9 @@ class Transaction:
             raise self._fenced(producer)
         if verdict is Verdict.NO:
             wish = "commit" if committed else "abort"
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: {wish} in {self.state.label}")
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: cannot {wish} in state {self.state.label}"
+            )
         next_id = _given(fresh_id) if version >= EPOCH_BUMP_SINCE and self.is_exhausted else NO_PRODUCER_ID
         self._prepare(State.PREPARE_COMMIT if committed else State.PREPARE_ABORT, version, timestamp_ms)
         self.next_producer_id = next_id
@@ -368,7 +370,9 @@ class Transaction:
     @classmethod
     def of(cls, transactional_id: str, value: TransactionLogValue) -> Transaction:
         if not 0 <= value.transaction_status < State.DEAD:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{transactional_id} in state {value.transaction_status}")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"{transactional_id} has the unknown state {value.transaction_status}"
+            )
         return cls(
             transactional_id,
             value.producer_id,

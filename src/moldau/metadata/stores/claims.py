@@ -55,7 +55,9 @@ class Claims:
                 raise StorageError(f"{self._path} is not open")
             status = os.fstat(self._fd)
             if not status.st_nlink:
-                raise StorageError(f"{self._path} was removed while the broker ran; stop all brokers and restore it")
+                raise StorageError(
+                    f"{self._path} was removed while the broker was running; stop all brokers and restore it"
+                )
             if status.st_size > self._position:
                 self._read_on(status.st_size)
             return self._newest

@@ -27,7 +27,7 @@ def snapshot_entry(epoch: int, image: MetadataImage) -> bytes:
 
 def read_snapshot(entry: dict[str, Any]) -> MetadataImage:
     if entry.get("format") != FORMAT:
-        raise StorageError(f"its format is {entry.get('format')!r}, this version reads {FORMAT}")
+        raise StorageError(f"unsupported format {entry.get('format')!r}, expected {FORMAT}")
     # Its records are fewer than those that led to it.
     return read_append(MetadataImage(version=int(entry["version"]) - len(entry["records"])), entry)
 
@@ -40,7 +40,7 @@ def read_append(image: MetadataImage, entry: dict[str, Any]) -> MetadataImage:
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(str(error)) from error
     if image.version != version:
-        raise StorageError(f"it leads to version {version}, but {image.version} was next")
+        raise StorageError(f"expected version {image.version}, found {version}")
     return image
 
 

@@ -113,7 +113,7 @@ class Journal:
         except OSError as error:
             # After a failed fsync nobody knows what is on disk: only a fresh read can tell.
             self.close()
-            raise StorageError(f"cannot flush metadata to {self.path}: {error}; restart") from error
+            raise StorageError(f"cannot flush metadata to {self.path}: {error}; restart the broker") from error
         self._size += len(line)
 
     def _cut_back(self) -> None:
@@ -144,7 +144,7 @@ class Journal:
             fsync_directory(self.path.parent)
         except OSError as error:
             self.close()
-            raise StorageError(f"cannot flush the folder of {self.path}: {error}; restart") from error
+            raise StorageError(f"cannot flush the directory of {self.path}: {error}; restart the broker") from error
 
     def _use(self, fd: int, snapshot_size: int) -> None:
         self.close()

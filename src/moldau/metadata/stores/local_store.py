@@ -62,4 +62,4 @@ class LocalStore:
 
     def _check(self, epoch: int) -> None:
         if epoch != self._epoch:
-            raise FencedControllerError(f"the controller of epoch {epoch} is not the one of epoch {self._epoch}")
+            raise FencedControllerError(f"controller epoch {epoch} is fenced; the current epoch is {self._epoch}")

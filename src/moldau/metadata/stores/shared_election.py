@@ -99,7 +99,7 @@ class SharedElection:
                 self._look()
                 wait_s = _POLL_S
             except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
-                logger.error("cannot take part in the election of the controller", extra={"why": str(error)})
+                logger.error("cannot take part in the controller election, will retry", extra={"why": str(error)})
                 self._tell_if_new(None)
                 wait_s = _AFTER_ERROR_S
         self._holder.forget()
@@ -189,7 +189,9 @@ def _take_lock(path: Path) -> int:
     while not _try_lock(fd, fcntl.LOCK_EX):
         if time.monotonic() > deadline_s:
             os.close(fd)
-            raise ConfigError(f"another broker of this node.id is running: it has {path} locked")
+            raise ConfigError(
+                f"another broker with this node.id is running (it has locked {path}): stop it, or use another node.id"
+            )
         time.sleep(_POLL_S / 2)
     return fd
 

@@ -44,7 +44,7 @@ class SharedStore:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._election.open(epoch_floor=max((epoch for epoch, _ in self._files()), default=0))
         except OSError as error:
-            raise StorageError(f"moldau.metadata.dir={self._folder} cannot be used: {error}") from error
+            raise StorageError(f"cannot use moldau.metadata.dir={self._folder}: {error}") from error
 
     def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
         self._election.campaign(candidate, on_change)
@@ -73,7 +73,7 @@ class SharedStore:
     def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
         self._check(epoch)
         if self._journal is None or self._journal.epoch != epoch:
-            raise StorageError(f"the controller of epoch {epoch} has not loaded the metadata")
+            raise StorageError(f"the controller with epoch {epoch} has not loaded the metadata")
         self._journal.append(epoch, records, image)
         self._check(epoch)
         self._journal.snapshot_if_due(image)
@@ -91,7 +91,7 @@ class SharedStore:
 
     def _check(self, epoch: int) -> None:
         if not self._election.leads(epoch):
-            raise FencedControllerError(f"the controller of epoch {epoch} is deposed")
+            raise FencedControllerError(f"controller epoch {epoch} is fenced by a newer controller")
 
     def _read_newest(self) -> MetadataImage:
         while True:

@@ -104,7 +104,7 @@ class ZooKeeperClient:
             from kazoo.exceptions import ConfigurationError
             from kazoo.handlers.threading import SequentialThreadingHandler
         except ImportError:
-            raise ConfigError("zookeeper.connect needs the package kazoo: pip install kazoo") from None
+            raise ConfigError("zookeeper.connect requires the package kazoo: pip install kazoo") from None
         handler = SequentialThreadingHandler()
         handler.create_connection = self._connecting(handler.create_connection)
         try:
@@ -122,15 +122,16 @@ class ZooKeeperClient:
             )
         except (ConfigurationError, ValueError) as error:
             raise ConfigError(
-                f"zookeeper.connect={self.address} is not understood ({error}); write host:port,host:port/chroot"
+                f"zookeeper.connect={self.address} is invalid ({error}); expected host:port,host:port/chroot"
             ) from error
         client.add_listener(lambda _: self._on_state())
         self._connected = client.start_async()
         if not self._connected.wait(self._connection_timeout_s):
             _stop(client)
             raise StorageError(
-                f"no ZooKeeper of zookeeper.connect={self.address} answered within {self._connection_timeout_s:g} s "
-                "(zookeeper.connection.timeout.ms): is the ensemble running, and reachable from here?"
+                f"no ZooKeeper server of zookeeper.connect={self.address} responded within "
+                f"{self._connection_timeout_s:g} s (zookeeper.connection.timeout.ms): check that the "
+                "ensemble is running and reachable"
             )
         self._client = client
 
@@ -204,7 +205,7 @@ class ZooKeeperClient:
             position = next(
                 i for i, name in enumerate(names) if name not in ("RolledBackError", "RuntimeInconsistency")
             )
-            raise RefusedError(f"ZooKeeper refused {operations[position][0]}: {names[position]}", position)
+            raise RefusedError(f"ZooKeeper rejected {operations[position][0]}: {names[position]}", position)
 
     def _node(self, asked: Any) -> Node | None:
         try:
@@ -236,11 +237,13 @@ class ZooKeeperClient:
                     if self._client.connected and connection is self._socket:
                         _hang_up(connection)  # what waits for it ends with ConnectionLoss
         except (ConnectionLoss, ConnectionClosedError, SessionExpiredError, KazooTimeoutError) as error:
-            raise LostContactError(f"ZooKeeper ({self.address}) does not answer: {type(error).__name__}") from error
+            raise LostContactError(f"ZooKeeper ({self.address}) does not respond: {type(error).__name__}") from error
         except NoNodeError as error:
-            raise _NoNodeError("a node in ZooKeeper is missing: were the nodes of this cluster removed?") from error
+            raise _NoNodeError(
+                "a node of this cluster is missing in ZooKeeper: check whether it was removed"
+            ) from error
         except KazooException as error:
-            raise StorageError(f"ZooKeeper ({self.address}) refuses: {error!r}") from error
+            raise StorageError(f"ZooKeeper ({self.address}) returned an error: {error!r}") from error
 
 
 def _kazoo_logger() -> logging.Logger:

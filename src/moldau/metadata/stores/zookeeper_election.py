@@ -94,7 +94,7 @@ class ZooKeeperElection:
         """What every write of the controller of `epoch` has to begin with."""
         fence = self._fence
         if fence is None or fence[0] != epoch:
-            raise FencedControllerError(f"the controller of epoch {epoch} is deposed")
+            raise FencedControllerError(f"controller epoch {epoch} is fenced by a newer controller")
         return Check(EPOCH, fence[1])
 
     def give_up(self, epoch: int) -> None:
@@ -114,7 +114,7 @@ class ZooKeeperElection:
             try:
                 self._withdraw(fence[0])
             except (LostContactError, RefusedError) as error:
-                logger.info("the leadership is not given up yet", extra={"why": str(error)})
+                logger.info("cannot resign as controller yet, will retry", extra={"why": str(error)})
         self._wake.set()
 
     def stand(self) -> None:
@@ -142,7 +142,7 @@ class ZooKeeperElection:
                 self._wake.set()  # somebody else was quicker
             except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
                 if self._log_limit.allows(str(error)):
-                    logger.error("cannot take part in the election of the controller", extra={"why": str(error)})
+                    logger.error("cannot take part in the controller election, will retry", extra={"why": str(error)})
                 self._follow(None)
 
     def _look(self) -> None:
@@ -154,7 +154,7 @@ class ZooKeeperElection:
         node = self._client.get(CONTROLLER, on_change=self._changed)
         self._contact_s = asked_s
         if self._log_limit.reset(_AWAY):
-            logger.info("ZooKeeper answers again", extra={"zookeeper": self._client.address})
+            logger.info("ZooKeeper responds again", extra={"zookeeper": self._client.address})
         if node is None:
             self._follow(None)
             if self._stands:
@@ -198,9 +198,9 @@ class ZooKeeperElection:
     def _newest_epoch(self) -> tuple[int, int]:
         node = self._client.get(EPOCH)
         if node is None:
-            raise StorageError(f"ZooKeeper has no {EPOCH} any more: were the nodes of this cluster removed?")
+            raise StorageError(f"{EPOCH} is missing in ZooKeeper: check whether the nodes of this cluster were removed")
         if not node.data.isdigit():
-            raise StorageError(f"{EPOCH} in ZooKeeper is no number: {node.data[:20]!r}")
+            raise StorageError(f"{EPOCH} in ZooKeeper is not a number: {node.data[:20]!r}")
         return int(node.data), node.version
 
     def _lead(self, leadership: Leadership) -> None:
@@ -227,7 +227,7 @@ class ZooKeeperElection:
         silent_s = time.monotonic() - self._contact_s
         if silent_s > _BLIP_S and self._log_limit.allows(_AWAY):
             logger.warning(
-                "ZooKeeper does not answer: no leader is elected and no topic changed until it does",
+                "ZooKeeper does not respond: no elections and no metadata changes until it does",
                 extra={"zookeeper": self._client.address},
             )
         if silent_s > self._session_timeout_s:
@@ -264,8 +264,8 @@ def _leadership(node: Node) -> Leadership:
         return Leadership(int(entry["epoch"]), int(entry["brokerid"]), str(entry["host"]), int(entry["port"]))
     except (ValueError, KeyError, TypeError):
         raise StorageError(
-            f"{CONTROLLER} in ZooKeeper is not of this system ({node.data[:200]!r}): give each cluster a chroot of its "
-            "own, as in zookeeper.connect=host:2181/moldau"
+            f"{CONTROLLER} in ZooKeeper was written by another system ({node.data[:200]!r}): give each cluster its own "
+            "chroot, as in zookeeper.connect=host:2181/moldau"
         ) from None
 
 

@@ -144,7 +144,7 @@ class ZooKeeperStore:
     def _bodies(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for path, node in zip(paths, self._client.get_all(paths), strict=True):
             if node is None:
-                raise FencedControllerError(f"{path} was removed meanwhile: a later controller is at work")
+                raise FencedControllerError(f"{path} was removed by a newer controller")
             if not node.data.startswith(_NAMES_PARTS):
                 yield path, node.data
                 continue
@@ -162,7 +162,7 @@ class ZooKeeperStore:
         try:
             self._parts = self._put(epoch, f"{_SNAPSHOTS}/{image.version:019d}", body)
         except StorageError as error:
-            logger.warning("no snapshot of the metadata was written", extra={"why": str(error)})
+            logger.warning("cannot write a metadata snapshot, will retry", extra={"why": str(error)})
             return
         self._snapshot_version, self._snapshot_bytes = image.version, len(body)
         self._sweep(epoch)
@@ -198,7 +198,7 @@ class ZooKeeperStore:
         except RefusedError as error:
             self._election.give_up(epoch)
             if error.position == 0:
-                raise FencedControllerError(f"the controller of epoch {epoch} is deposed") from error
+                raise FencedControllerError(f"controller epoch {epoch} is fenced by a newer controller") from error
             raise
 
     def _insist(self, epoch: int, work: Callable[[], T]) -> T:
@@ -223,7 +223,7 @@ class ZooKeeperStore:
                 deletes = [Delete(path) for path in garbage[start : start + _DELETES_PER_REQUEST]]
                 self._client.commit([self._election.fence(epoch), *deletes])
         except StorageError as error:
-            logger.info("old metadata is not removed yet", extra={"why": str(error)})
+            logger.info("cannot delete old metadata, will retry", extra={"why": str(error)})
 
 
 def _replay(path: str, body: bytes, image: MetadataImage | None) -> MetadataImage:
@@ -232,6 +232,6 @@ def _replay(path: str, body: bytes, image: MetadataImage | None) -> MetadataImag
         return read_snapshot(entry) if image is None else read_append(image, entry)
     except (ValueError, KeyError, TypeError, AttributeError, StorageError) as error:
         raise StorageError(
-            f"the metadata in ZooKeeper is damaged at {path}: {error}. Restore the ensemble from a backup; going on "
+            f"the metadata in ZooKeeper is damaged at {path}: {error}. Restore the ensemble from a backup; continuing "
             "without it would lose topics."
         ) from error
