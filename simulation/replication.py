@@ -1,5 +1,5 @@
 """Stands for `broker.replication`, `broker.follower_sessions` and `broker.replica_fetcher`: who fetches what where, and
-what the controller is asked about the ISR. What is decided is decided by `Partition`, `Leadership` and
+what the controller is asked about the ISR. What is decided is decided by `Partition`, `LeaderState` and
 `cluster.follower`, which are the real ones.
 """
 

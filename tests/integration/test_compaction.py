@@ -125,7 +125,7 @@ def test_readers_find_the_last_value_of_each_key(tmp_path: Path) -> None:
         metrics = broker.metrics()
         assert metrics["moldau_cleanings_total"] >= 1
         assert metrics["moldau_cleaned_bytes_total"] > 100_000
-        assert "cleaned a log" in broker.output()
+        assert "compacted a log" in broker.output()
         assert broker.stop() == 0
         broker.start()
         assert read(broker.bootstrap, topic) == rows
@@ -162,7 +162,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
         broker.start()
         eventually(lambda: workers(broker), "there is a worker")
         workers(broker)[0].kill()
-        eventually(lambda: "the cleaner's worker died" in broker.output(), "its death is told")
+        eventually(lambda: "the worker process of the log cleaner died" in broker.output(), "its death is told")
         eventually(lambda: is_clean(broker, topic, 20), "another one cleans the log")
         assert table(read(broker.bootstrap, topic)) == left
 
@@ -194,11 +194,11 @@ def test_a_corrupt_log_is_given_up_once_and_disturbs_no_other(tmp_path: Path) ->
         broker.properties["log.cleaner.enable"] = "true"
         broker.start()
         eventually(lambda: is_clean(broker, good, 5), "the good one is cleaned")
-        eventually(lambda: "a log cannot be cleaned" in broker.output(), "the bad one is told of")
+        eventually(lambda: "a log cannot be compacted" in broker.output(), "the bad one is told of")
         cleanings = broker.metrics()["moldau_cleanings_total"]
         left |= write(broker.bootstrap, good, rounds=5)
         eventually(lambda: broker.metrics()["moldau_cleanings_total"] > cleanings, "rounds go on")
-        assert broker.output().count("a log cannot be cleaned") == 1
+        assert broker.output().count("a log cannot be compacted") == 1
         assert table(read(broker.bootstrap, good)) == left
 
 

@@ -162,20 +162,20 @@ class TestElection:
         assert again.leadership is not None
         assert again.leadership.epoch == 2
 
-    def test_a_dead_controller_can_be_usurped_before_its_time_out(self, place: str, join: Join, spawn: Spawn) -> None:
+    def test_a_dead_controller_can_be_replaced_before_its_time_out(self, place: str, join: Join, spawn: Spawn) -> None:
         process = spawn(place, 1, session_timeout_ms=8_000)
         eventually(lambda: process.leads, "the process leads")
         process.ask("load")
         other = join(place, 2, session_timeout_ms=8_000)
         process.send_signal(signal.SIGSTOP)
-        other.store.usurp(1)
+        other.store.take_over(1)
         assert seconds_until(lambda: other.leads, "the other leads") < 0.5
         other.load()
         other.append("by-2")
         process.send_signal(signal.SIGCONT)
         assert "deposed" in process.ask("append", "by-1")
         eventually(lambda: process.told[-1] == other.leadership, "the deposed one is told")
-        other.store.usurp(1)  # it is not the controller any more
+        other.store.take_over(1)  # it is not the controller any more
         other.append("by-2-again")
 
 
@@ -200,7 +200,7 @@ class TestFencing:
         eventually(lambda: process.leads, "the first one leads again")
         assert process.ask("load")["keys"] == ["early", "successor", "successor-2"]
 
-    @pytest.mark.parametrize("how", ["stopped", "usurped"])
+    @pytest.mark.parametrize("how", ["stopped", "replaced"])
     def test_what_a_controller_acknowledged_until_the_last_moment_is_found_by_the_next(
         self, place: str, join: Join, spawn: Spawn, how: str
     ) -> None:
@@ -213,7 +213,7 @@ class TestFencing:
         if how == "stopped":
             process.send_signal(signal.SIGSTOP)
         else:
-            other.store.usurp(1)
+            other.store.take_over(1)
         eventually(lambda: other.leads, "the other leads")
         other.load()
         other.append("successor")

@@ -161,7 +161,7 @@ class BrokerNode:
 
     def _new_membership(self, store: MetadataStore) -> ClusterMembership:
         local, metadata, controller, peers, loop = self.local, self.metadata, self.controller, self.peers, self.loop
-        take_over = partial(self.threads.metadata, store.usurp)
+        take_over = partial(self.threads.metadata, store.take_over)
         lease = LeaderLease(local, controller, loop.time)
         takeover = Takeover(
             local,

@@ -46,7 +46,7 @@ _METADATA_WILL_TELL = frozenset(
 """The controller knows more than we do: its news are on their way."""
 
 
-class Cluster(Protocol):
+class ReplicaContext(Protocol):
     """What a leader has to know beside its partition."""
 
     @property
@@ -116,7 +116,7 @@ class Follower:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 
-class Leadership:
+class LeaderState:
     """From the moment a replica becomes leader until it is not any more."""
 
     __slots__ = (
@@ -132,7 +132,7 @@ class Leadership:
     )
 
     def __init__(
-        self, broker_id: int, image: PartitionImage, cluster: Cluster, *, log_end_offset: int, now_ms: int
+        self, broker_id: int, image: PartitionImage, cluster: ReplicaContext, *, log_end_offset: int, now_ms: int
     ) -> None:
         self.broker_id = broker_id
         self._cluster = cluster

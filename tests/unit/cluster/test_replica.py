@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower, IsrChange, Leadership
+from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower, IsrChange, LeaderState
 from moldau.errors import ErrorCode
 from moldau.metadata.image import PartitionImage
 
@@ -28,12 +28,12 @@ def image(isr: tuple[int, ...] = (1, 2, 3), *, leader_epoch: int = 5, partition_
     return PartitionImage(0, LEADER, leader_epoch, (1, 2, 3), isr, partition_epoch)
 
 
-def leadership(isr: tuple[int, ...] = (1, 2, 3), *, log_end_offset: int = 0, world: World | None = None) -> Leadership:
-    return Leadership(LEADER, image(isr), world or World(), log_end_offset=log_end_offset, now_ms=0)
+def leadership(isr: tuple[int, ...] = (1, 2, 3), *, log_end_offset: int = 0, world: World | None = None) -> LeaderState:
+    return LeaderState(LEADER, image(isr), world or World(), log_end_offset=log_end_offset, now_ms=0)
 
 
 def fetch(
-    lead: Leadership, broker_id: int, offset: int, log_end_offset: int, now_ms: int = 0, *, epoch: int = 7
+    lead: LeaderState, broker_id: int, offset: int, log_end_offset: int, now_ms: int = 0, *, epoch: int = 7
 ) -> None:
     lead.followers[broker_id].fetched(
         offset, log_start_offset=0, leader_end_offset=log_end_offset, broker_epoch=epoch, now_ms=now_ms
@@ -41,7 +41,7 @@ def fetch(
 
 
 def high_watermark(
-    lead: Leadership,
+    lead: LeaderState,
     log_end_offset: int,
     known: int = 0,
     *,

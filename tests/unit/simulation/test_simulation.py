@@ -14,7 +14,7 @@ import pytest
 from moldau.broker.replicas.partition import Partition
 from moldau.cluster import partition_changes
 from moldau.cluster.controller import Controller
-from moldau.cluster.replica import Leadership
+from moldau.cluster.replica import LeaderState
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.log.epoch_cache import EpochCache
@@ -71,10 +71,10 @@ class TestFinds:
         return next((one.problem for one in outcomes if one.problem is not None), "nothing")
 
     def test_a_high_watermark_that_does_not_wait_for_the_isr(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def high_watermark(_: Leadership, known: int, *, log_end_offset: int, **__: int) -> int:
+        def high_watermark(_: LeaderState, known: int, *, log_end_offset: int, **__: int) -> int:
             return max(known, log_end_offset)
 
-        monkeypatch.setattr(Leadership, "high_watermark", high_watermark)
+        monkeypatch.setattr(LeaderState, "high_watermark", high_watermark)
         assert "are committed" in self.found("crashes")
 
     def test_leader_epochs_that_tell_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:

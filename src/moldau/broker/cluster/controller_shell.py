@@ -49,18 +49,18 @@ EVERYWHERE_TIMEOUT_S = 1.0
 TICK_INTERVAL_S = 0.1
 LATE_MS = 1_000
 """A round that is later than this was held up: by a store that did not answer, or because the process stood still."""
-STAND_ASIDE_S = 5.0
+RESIGNED_S = 5.0
 """More than an election takes."""
 
 T = TypeVar("T")
 Planned: TypeAlias = "tuple[Sequence[Record], T]"
 Plan: TypeAlias = "Callable[[MetadataImage], Sequence[Record] | Work[Sequence[Record]]]"
 Step: TypeAlias = "Callable[[MetadataImage], Planned[T] | Work[Planned[T]]]"
-_Asked: TypeAlias = "tuple[Step[Any], asyncio.Future[Any]]"
+_Request: TypeAlias = "tuple[Step[Any], asyncio.Future[Any]]"
 _Reply = tuple["asyncio.Future[Any]", Any]
 
 
-class _Heard(NamedTuple):
+class _Contact(NamedTuple):
     """The newest heartbeat of a broker."""
 
     connection: object
@@ -111,13 +111,13 @@ class ControllerShell:
         self.deposed_s = 0.0
         """When this broker last ceased to be the controller, on the loop's clock."""
         self._store: MetadataStore | None = None
-        self._steps: deque[_Asked] = deque()
+        self._steps: deque[_Request] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._ticked_ms = 0
-        self._stood_aside = False
+        self._has_resigned = False
         self._log_limit = LogLimit()
         self._began_s = 0.0
-        self._heard: dict[int, _Heard] = {}
+        self._contacts: dict[int, _Contact] = {}
 
     @property
     def is_active(self) -> bool:
@@ -145,12 +145,12 @@ class ControllerShell:
         The heartbeat may have waited in the socket while this process stood still, so it does not tell when it was
         sent. But a broker sends the next one on a connection only after the answer to the one before has arrived.
         """
-        before = self._heard.get(broker_id)
+        before = self._contacts.get(broker_id)
         if before is None:
             arrived_s = self._began_s
         else:
             arrived_s = before.at_s if before.connection is connection else before.answer_arrived_s
-        self._heard[broker_id] = _Heard(connection, self._loop.time(), arrived_s)
+        self._contacts[broker_id] = _Contact(connection, self._loop.time(), arrived_s)
 
     @property
     def majority_contact_s(self) -> float:
@@ -160,7 +160,7 @@ class ControllerShell:
         needed = len(others) // 2
         if needed == 0:
             return self._loop.time()
-        arrived_s = [self._heard[id_].answer_arrived_s if id_ in self._heard else self._began_s for id_ in others]
+        arrived_s = [self._contacts[id_].answer_arrived_s if id_ in self._contacts else self._began_s for id_ in others]
         return sorted(arrived_s, reverse=True)[needed - 1]
 
     # -- being elected
@@ -194,20 +194,20 @@ class ControllerShell:
             if self.leadership != leadership:
                 return
             self._take_over(leadership, image)
-            await self.run(self._settle)  # the first step: whatever is planned later goes by it
+            await self.run(self._first_records)  # the first step: whatever is planned later goes by it
         except FencedControllerError:
             return  # another one was quicker: we are told of it
         except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
-            logger.error("elected, but cannot load the metadata", extra={"why": str(error)})
+            logger.error("elected as controller, but cannot load the metadata; resigning", extra={"why": str(error)})
             if self.leadership == leadership:
                 self.deposed()
-                await self._give_way(store)
+                await self._resign(store)
             return
         logger.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
         self._metadata.follow(self.image)
         self._spawn(self._tick_forever(self.machine))
 
-    def _settle(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
+    def _first_records(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
         """What a cluster has from its first controller on."""
         return [*self._cluster_id_for(image), *settling_records(image, self._me.config)], None
 
@@ -220,7 +220,7 @@ class ControllerShell:
         self.leadership = leadership
         self.image = image
         self._ticked_ms = self._monotonic_ms()
-        self._heard.clear()
+        self._contacts.clear()
         self.machine = Controller(lambda: self._me.config, image, self._ticked_ms)
         self.feed.begin(leadership.epoch, image)
         self.machine.followed = self.feed.followed
@@ -286,7 +286,7 @@ class ControllerShell:
         if task.cancelled():  # the broker closes
             return
         if (error := task.exception()) is not None:
-            logger.error("a change of metadata failed inside", exc_info=error)
+            logger.error("internal error while changing metadata (please report it)", exc_info=error)
         if self._steps and self.machine is not None:
             self._begin_writing()
 
@@ -297,9 +297,15 @@ class ControllerShell:
                 await self._write_batch(batch)
             finally:
                 for _, answer in batch:
-                    _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the change failed inside the controller"))
+                    _fail(
+                        answer,
+                        KafkaError(
+                            ErrorCode.UNKNOWN_SERVER_ERROR,
+                            "the change failed: internal error in the controller (see its log)",
+                        ),
+                    )
 
-    async def _write_batch(self, batch: Sequence[_Asked]) -> None:
+    async def _write_batch(self, batch: Sequence[_Request]) -> None:
         machine, before = self.machine, self.image
         records, replies, after = await self._plan(batch)
         if self.machine is not machine:  # deposed while it planned in turns
@@ -322,12 +328,12 @@ class ControllerShell:
                 self.image = after
                 self.feed.publish(records, after)
                 self._metadata.follow(after)
-                self._tell_moves(before, after, records)
+                self._report_moves(before, after, records)
         for answer, reply in replies:
             if not answer.done():
                 answer.set_result(reply)
 
-    def _tell_moves(self, before: MetadataImage, after: MetadataImage, records: Sequence[Record]) -> None:
+    def _report_moves(self, before: MetadataImage, after: MetadataImage, records: Sequence[Record]) -> None:
         """Counts them now and logs them in turns: a broker that dies may have led thousands."""
         moved = list(moves(before, after, records))
         metrics = self._metrics
@@ -345,10 +351,15 @@ class ControllerShell:
         async for move in self._turns.each(moved):
             message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
             level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
-            told = {"partition": move.partition, "from": _shown(move.before), "to": _shown(move.after), "why": move.why}
+            told = {
+                "partition": move.partition,
+                "from": _describe(move.before),
+                "to": _describe(move.after),
+                "why": move.why,
+            }
             logger.log(level, message, extra=told)
 
-    async def _plan(self, batch: Sequence[_Asked]) -> tuple[list[Record], list[_Reply], MetadataImage]:
+    async def _plan(self, batch: Sequence[_Request]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
         draft = ImageDraft(self.image)
         records: list[Record] = []
@@ -360,8 +371,8 @@ class ControllerShell:
             except KafkaError as error:
                 _fail(answer, error)
                 continue
-            except Exception:  # a slip of ours in one step must not cost the others
-                logger.exception("a step of the controller failed")
+            except Exception:  # a bug in one step must not cost the others
+                logger.exception("internal error in a step of the controller (please report it)")
                 continue
             draft.add(planned)
             records += planned
@@ -377,7 +388,7 @@ class ControllerShell:
             if self.machine is machine:
                 self.deposed()
                 if not isinstance(error, FencedControllerError):
-                    await self._give_way(self._store)  # to the store it would still be the controller
+                    await self._resign(self._store)  # to the store it would still be the controller
             return
         if self.machine is machine and image.version != before.version:
             self.image = image
@@ -390,10 +401,10 @@ class ControllerShell:
         while machine is not None and self.machine is machine:
             try:
                 if await self.run(partial(self._tick, machine)):
-                    await self._stand_aside()
+                    await self._resign_as_isolated()
             except KafkaError as error:
                 if self._log_limit.allows(error.message):
-                    logger.error("the controller's round failed", extra={"why": error.message})
+                    logger.error("a periodic check of the controller failed, will retry", extra={"why": error.message})
             await asyncio.sleep(TICK_INTERVAL_S)
 
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
@@ -403,32 +414,32 @@ class ControllerShell:
         if late_ms > 0:
             machine.overslept(late_ms)
         is_cut_off = machine.is_cut_off(image, now_ms)
-        if is_cut_off and not self._stood_aside:
+        if is_cut_off and not self._has_resigned:
             return (), True
         if not is_cut_off:
-            self._stood_aside = False
+            self._has_resigned = False
         return machine.tick(image, now_ms), False
 
-    async def _stand_aside(self) -> None:
+    async def _resign_as_isolated(self) -> None:
         """Lets the others elect one whom they can reach. Elected again, this one is the only one there is."""
-        logger.warning("most brokers are silent: this one may be cut off, and lets another be the controller")
+        logger.warning("no contact with most brokers: resigning as controller")
         assert self._store is not None
-        self._stood_aside = True
-        await self._give_way(self._store)
+        self._has_resigned = True
+        await self._resign(self._store)
 
-    async def _give_way(self, store: MetadataStore) -> None:
+    async def _resign(self, store: MetadataStore) -> None:
         """Another one may do better; this one stands for election again soon."""
         with suppress(StorageError):
             await self._store_thread(store.resign)
-        self._spawn(self._stand_again(store))
+        self._spawn(self._run_again(store))
 
-    async def _stand_again(self, store: MetadataStore) -> None:
-        await asyncio.sleep(STAND_ASIDE_S)
+    async def _run_again(self, store: MetadataStore) -> None:
+        await asyncio.sleep(RESIGNED_S)
         await self._store_thread(store.stand)
 
     def silent_since(self, broker_id: int, moment_ms: int) -> None:
         """Its session began then, if it is not heard any more."""
-        if self.machine is not None and broker_id not in self._heard:
+        if self.machine is not None and broker_id not in self._contacts:
             self.machine.silent_since(broker_id, moment_ms)
 
     async def broker_died(self, broker_id: int) -> None:
@@ -436,11 +447,14 @@ class ControllerShell:
         machine, broker = self.machine, self.image.brokers.get(broker_id)
         if machine is None or broker is None or broker.fenced:
             return
-        logger.warning("a broker is gone", extra={"broker": broker_id})
+        logger.warning("broker is not reachable, fencing it", extra={"broker": broker_id})
         try:
             await self.run(lambda image: (machine.broker_died(image, broker_id, broker.broker_epoch), None))
         except KafkaError as error:
-            logger.error("cannot fence a broker", extra={"broker": broker_id, "why": error.message})
+            logger.error(
+                "cannot fence a broker: it stays until its session ends",
+                extra={"broker": broker_id, "why": error.message},
+            )
 
 
 def find_cluster_id(logs: LogManager, new_uuid: Callable[[], uuid.UUID]) -> str:
@@ -455,7 +469,7 @@ def find_cluster_id(logs: LogManager, new_uuid: Callable[[], uuid.UUID]) -> str:
     return known or uuid_to_text(new_uuid())
 
 
-def _shown(brokers: int | tuple[int, ...]) -> str:
+def _describe(brokers: int | tuple[int, ...]) -> str:
     """A leader, or an in-sync set: 1,2,3."""
     known = [str(one) for one in ((brokers,) if isinstance(brokers, int) else sorted(brokers)) if one != NO_LEADER]
     return ",".join(known) or "none"

@@ -132,7 +132,7 @@ class Cleaner:
             failure: KafkaError = todo.log.log_dir.storage_error(f"cannot clean {todo.log.name}", error)
         except KafkaError as error:
             failure = error
-        logger.error("cannot clean a log", extra={"partition": todo.log.name, "why": failure.message})
+        logger.error("cannot compact a log", extra={"partition": todo.log.name, "why": failure.message})
         return False
 
     async def _clean(self, todo: LogToClean, worker: _Worker) -> bool:
@@ -156,7 +156,7 @@ class Cleaner:
                     self._metrics.cleanings += 1
                     self._metrics.bytes_cleaned += bytes_before
                     logger.info(
-                        "cleaned a log",
+                        "compacted a log",
                         extra={
                             "partition": todo.log.name, "upto_offset": end_offset, "keys": keys,
                             "bytes_before": bytes_before, "bytes_after": bytes_after,
@@ -169,15 +169,21 @@ class Cleaner:
                     self._note_failure(todo.log, reason, is_corrupt)
                     return False
                 case None:
-                    logger.warning("the cleaner's worker died", extra={"partition": todo.log.name})
+                    logger.warning(
+                        "the worker process of the log cleaner died, will retry", extra={"partition": todo.log.name}
+                    )
                     return False
 
     def _note_failure(self, partition_log: PartitionLog, reason: str, is_corrupt: bool) -> None:
         if is_corrupt:
             self._uncleanable.add(partition_log)
-            logger.error("a log cannot be cleaned", extra={"partition": partition_log.name, "why": reason})
+            logger.error(
+                "a log cannot be compacted: it is corrupt", extra={"partition": partition_log.name, "why": reason}
+            )
         else:
-            logger.warning("a cleaning failed", extra={"partition": partition_log.name, "why": reason})
+            logger.warning(
+                "compaction of a log failed, will retry", extra={"partition": partition_log.name, "why": reason}
+            )
 
     def _is_gone(self, partition_log: PartitionLog) -> bool:
         return self._logs.get(partition_log.topic, partition_log.partition) is not partition_log

@@ -1,7 +1,7 @@
 """A partition as this broker serves it: one replica of it, its log, who leads it, and who waits for what comes next.
 
 Where this broker is the only replica, the log's end is its high watermark and nothing here costs anything. Else the
-leader keeps a `Leadership` (the decisions are there): followers say with their fetches what they have, that moves the
+leader keeps a `LeaderState` (the decisions are there): followers say with their fetches what they have, that moves the
 high watermark, and with it go the answers to acks=all and the fetches of consumers. A follower's high watermark is set
 by its fetcher.
 
@@ -29,8 +29,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from moldau.broker.replicas.waiting import CommitFuture, Subscriber, WaitingCommit, WaitingFetch
 from moldau.cluster.partition_changes import NO_LEADER
-from moldau.cluster.replica import Cluster, Follower, IsrChange, Leadership
+from moldau.cluster.replica import Follower, IsrChange, LeaderState, ReplicaContext
 from moldau.cluster.replication_quota import is_throttled
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.partition_log import AppendInfo, PartitionLog
@@ -42,37 +43,7 @@ from moldau.metadata.topics import is_internal
 logger = logging.getLogger(__name__)
 
 
-class WaitingFetch(Protocol):
-    committed: bool
-
-    def more(self, byte_count: int) -> None: ...
-
-
-class Subscriber(Protocol):
-    """A follower's fetch session, as far as this partition is in it."""
-
-    @property
-    def broker_id(self) -> int: ...
-
-    @property
-    def last_fetch_ms(self) -> int: ...
-
-    def appended(self, base_offset: int, byte_count: int) -> None: ...
-
-    def high_watermark_moved(self) -> None: ...
-
-    def leader_changed(self) -> None: ...
-
-
-class WaitingCommit(Protocol):
-    """Somebody who has to know when a record is committed."""
-
-    def committed(self) -> None: ...
-
-    def failed(self, error: KafkaError) -> None: ...
-
-
-class Replicas(Cluster, Protocol):
+class Replicas(ReplicaContext, Protocol):
     """What a partition needs of the broker's `ReplicaManager`."""
 
     @property
@@ -80,8 +51,8 @@ class Replicas(Cluster, Protocol):
 
     @property
     def is_registered(self) -> bool:
-        """Whether the image knows this life of the broker. One from before may still make it the leader that it was,
-        and followers would cut their logs to what its machine's death left of it."""
+        """Whether the image knows this process of the broker. An earlier image may still make it the leader that it
+        was, and followers would truncate their logs to what a crash of its machine left of it."""
         ...
 
     @property
@@ -149,7 +120,7 @@ class Partition:
         self.leader_id = self.leader_epoch = self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.adding: tuple[int, ...] = ()
-        self.leadership: Leadership | None = None
+        self.leadership: LeaderState | None = None
         """Of a leader that has followers."""
         self._replicas = replicas
         self._uncommitted: deque[tuple[int, int]] = deque()
@@ -226,7 +197,7 @@ class Partition:
             return
         self.log.single_replica = False
         if self.leadership is None:
-            self.leadership = Leadership(
+            self.leadership = LeaderState(
                 self._replicas.broker_id, image, self._replicas, log_end_offset=end_offset, now_ms=now_ms
             )
         else:
@@ -351,9 +322,9 @@ class Partition:
         where = {"partition": self.name, "offset": offset, "from": partition_log.log_end_offset, "why": why}
         if offset < partition_log.high_watermark:
             where["high_watermark"] = partition_log.high_watermark
-            logger.error("RECORDS THAT WERE COMMITTED ARE CUT OFF: the leader does not have them", extra=where)
+            logger.error("truncating committed records that the leader does not have (data loss)", extra=where)
         elif offset < partition_log.log_end_offset:
-            logger.info("cutting off what the leader does not have", extra=where)
+            logger.info("truncating records that the leader does not have", extra=where)
         partition_log.truncate_to(offset)
         while self._uncommitted and self._uncommitted[-1][0] > partition_log.log_end_offset:
             self._uncommitted.pop()
@@ -362,7 +333,7 @@ class Partition:
         """Drops everything: the leader's log begins after the end of this one."""
         if self.log.log_end_offset > self.log.log_start_offset:
             logger.warning(
-                "the whole log is dropped: the leader's begins after its end",
+                "deleting the local log: the leader's log starts after its end",
                 extra={"partition": self.name, "offset": offset, "from": self.log.log_end_offset, "why": why},
             )
         self.log.truncate_fully_and_start_at(offset)
@@ -475,7 +446,7 @@ class Partition:
             return None
         future: asyncio.Future[None] = self._replicas.loop.create_future()
         if self.is_leader:
-            self.wait_for_commit(offset, _CommitFuture(future))
+            self.wait_for_commit(offset, CommitFuture(future))
         else:  # who asks after a pause may be too late for `_fail_commits`
             future.set_exception(self._not_leading())
         return future
@@ -502,7 +473,7 @@ class Partition:
         if change is not None:
             assert leadership is not None
             logger.debug(
-                "followers are behind for too long",
+                "followers lag behind, removing them from the in-sync replicas",
                 extra={"partition": self.name, "isr": sorted(leadership.isr), "proposed": list(change.broker_ids)},
             )
             self._replicas.propose(self, change)
@@ -516,18 +487,3 @@ class Partition:
     def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:
         """True when the same change is to be sent again."""
         return self.leadership is not None and self.leadership.refused(change, code)
-
-
-class _CommitFuture:
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def committed(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def failed(self, error: KafkaError) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)

@@ -62,7 +62,7 @@ FETCH_VERSION = 17
 RETRY_MIN_S = 0.02
 """After a first failure; it doubles up to `replica.fetch.backoff.ms`."""
 EXPECTED_FAILURES = 5
-"""In a row, until either side knows of a new leader: nothing to write home about."""
+"""In a row, until either side knows of a new leader: not worth a line in the log."""
 THROTTLED_MAX_S = 0.5
 """How long a throttled partition waits before it is looked at again: it may be in sync by then, or the rate another."""
 LIST_OFFSETS_TIMEOUT_MS = 30_000
@@ -118,7 +118,7 @@ class Followed:
             if not is_confirmed:
                 raise OffsetMismatchError(partition_log.name, end_offset, first_offset)
             logger.warning(
-                "the leader has no records between two offsets; going on after the gap",
+                "the leader has no records between two offsets, continuing after the gap",
                 extra={"partition": partition_log.name, "log_end_offset": end_offset, "first_offset": first_offset},
             )
 
@@ -175,7 +175,7 @@ class ReplicaFetcher:
         followed = self._followed.pop((partition.topic_id, partition.index), None)
         if followed is not None:
             self._leave_out(followed)
-            self._speak_up()
+            self._send_ahead()
 
     def stop(self) -> None:
         self._task.cancel()
@@ -185,9 +185,9 @@ class ReplicaFetcher:
     def _follow(self, followed: Followed) -> None:
         self._followed[followed.key] = self._unnamed[followed.key] = followed
         self._wanted.set()
-        self._speak_up()
+        self._send_ahead()
 
-    def _speak_up(self) -> None:
+    def _send_ahead(self) -> None:
         """There is something to say: the request that waits is not waited for."""
         if self._is_waiting and self._ahead is None and self._session != _NEW_SESSION:
             self._ahead = self._spawn(self._ask())
@@ -202,7 +202,7 @@ class ReplicaFetcher:
     async def _run(self) -> None:
         while True:
             if not self._followed and not self._gone:
-                self._begin_anew()
+                self._start_session()
                 self._wanted.clear()
                 await self._wanted.wait()
             try:
@@ -211,23 +211,23 @@ class ReplicaFetcher:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                self._begin_anew()
+                self._start_session()
                 await self._back_off(error)
 
     async def _back_off(self, error: Exception) -> None:
         self._failures += 1
         where = {"leader": self.broker_id, "why": str(error)}
         if not isinstance(error, KafkaError):
-            logger.error("a fetch from a leader failed inside", exc_info=error, extra=where)
+            logger.error("internal error while fetching from a leader (please report it)", exc_info=error, extra=where)
         elif self._failures == 1:
-            logger.info("cannot fetch from a leader", extra=where)
+            logger.info("cannot fetch from a leader, will retry", extra=where)
         await asyncio.sleep(self._retry_s(self._failures))
 
     def _retry_s(self, failures: int) -> float:
         longest_s = self._me.config.replica_fetch_backoff_ms / 1000
         return min(RETRY_MIN_S * (1 << min(failures - 1, 16)), longest_s)
 
-    def _begin_anew(self) -> None:
+    def _start_session(self) -> None:
         self._session = _NEW_SESSION
         self._answered = self._sent
         self._named.clear()
@@ -321,7 +321,7 @@ class ReplicaFetcher:
                 self._refused(followed, ErrorCode(result.error_code))
                 return
             if result.diverging_epoch is not None:
-                self._cut_diverging(followed.partition, *result.diverging_epoch)
+                self._truncate_diverging(followed.partition, *result.diverging_epoch)
                 self._unnamed[followed.key] = followed
             else:
                 records = result.records if isinstance(result.records, memoryview) else memoryview(b"")
@@ -354,18 +354,18 @@ class ReplicaFetcher:
             self._leave_out(followed)
             self._spawn(self._find_place(followed))
         else:
-            self._failed(followed, KafkaError(code, "the leader refused it"))
+            self._failed(followed, KafkaError(code, "the leader refused a fetch of this partition"))
 
     def _failed(self, followed: Followed, error: Exception) -> None:
         followed.failures += 1
         where = {"partition": followed.partition.name, "leader": self.broker_id, "why": str(error)}
         if not isinstance(error, KafkaError):
-            logger.error("a partition cannot be followed, for a slip of ours", exc_info=error, extra=where)
+            logger.error("internal error while replicating a partition (please report it)", exc_info=error, extra=where)
         elif isinstance(error, OffsetMismatchError):
             if followed.failures & (followed.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th time …
-                logger.warning("refused records that do not continue the log; fetching again", extra=where)
+                logger.warning("received records that do not continue the log, fetching again", extra=where)
         elif followed.failures == (1 if isinstance(error, StorageError) else EXPECTED_FAILURES + 1):
-            logger.error("A PARTITION CANNOT BE FOLLOWED", extra=where)
+            logger.error("cannot replicate a partition: it stays out of sync until the cause is fixed", extra=where)
         self._leave_out(followed)
         self._loop.call_later(self._retry_s(followed.failures), self._return, followed)
 
@@ -375,7 +375,7 @@ class ReplicaFetcher:
 
     # -- where the logs part
 
-    def _cut_diverging(self, partition: Partition, leader_epoch: int, leader_end_offset: int) -> None:
+    def _truncate_diverging(self, partition: Partition, leader_epoch: int, leader_end_offset: int) -> None:
         partition_log = partition.log
         own_epoch, own_end_offset = partition_log.offset_for_leader_epoch(leader_epoch)
         offset = truncation(

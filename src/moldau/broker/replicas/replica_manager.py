@@ -82,12 +82,12 @@ class ReplicaManager:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the image knows this life of the broker."""
+        """Whether the image knows this process of the broker."""
         me = self._me
         return not me.config.is_clustered or 0 <= me.broker_epoch <= self._metadata.image.version
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether that life of the broker may join an ISR: alive, staying, and the one that is registered."""
+        """Whether that process of the broker may join an ISR: alive, staying, and the one that is registered."""
         broker = self._metadata.image.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False

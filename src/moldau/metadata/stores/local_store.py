@@ -38,7 +38,7 @@ class LocalStore:
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         """No tool looks for a broker in this file."""
 
-    def usurp(self, epoch: int) -> None:
+    def take_over(self, epoch: int) -> None:
         """There is nobody else whose place could be taken."""
 
     def load(self, epoch: int) -> MetadataImage:

@@ -39,7 +39,7 @@ class SharedElection:
         self._on_change: OnChange = lambda _: None
         self._stands = False
         self._told: Claim | None = None
-        self._usurped_epoch = -1
+        self._taken_over_epoch = -1
         self._lock_fd = -1
         self._renewed_s = 0.0
         self._holder = _Holder()
@@ -65,8 +65,8 @@ class SharedElection:
         newest = self._claims.newest()
         return newest is not None and newest.epoch == epoch and self._is_ours(newest)
 
-    def usurp(self, epoch: int) -> None:
-        self._usurped_epoch = epoch
+    def take_over(self, epoch: int) -> None:
+        self._taken_over_epoch = epoch
         self._wake.set()
 
     def resign(self) -> None:
@@ -125,7 +125,7 @@ class SharedElection:
         return claim.token == self._token and claim.node_id != NOBODY
 
     def _is_gone(self, claim: Claim) -> bool:
-        if claim.node_id == NOBODY or self._is_our_past(claim) or claim.epoch == self._usurped_epoch:
+        if claim.node_id == NOBODY or self._is_our_past(claim) or claim.epoch == self._taken_over_epoch:
             return True
         return self._holder.is_gone(claim, self._lock_path(claim.node_id), self._timeout_s)
 

@@ -52,8 +52,8 @@ class SharedStore:
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         """No tool looks for brokers in this folder."""
 
-    def usurp(self, epoch: int) -> None:
-        self._election.usurp(epoch)
+    def take_over(self, epoch: int) -> None:
+        self._election.take_over(epoch)
 
     def load(self, epoch: int) -> MetadataImage:
         self._check(epoch)

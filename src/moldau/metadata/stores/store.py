@@ -52,7 +52,7 @@ class MetadataStore(Protocol):
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         """Lets tools that ask the store (`--zookeeper`) find this broker while it lives; the cluster does not ask."""
 
-    def usurp(self, epoch: int) -> None:
+    def take_over(self, epoch: int) -> None:
         """The controller of `epoch` is known to be dead: begin the next epoch without waiting for its time-out."""
 
     def load(self, epoch: int) -> MetadataImage:

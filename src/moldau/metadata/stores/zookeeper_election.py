@@ -6,7 +6,7 @@
 
 To begin an epoch is one transaction: `/controller` is created and `/controller_epoch` set, if nobody else has set it
 since. Every write of a controller checks that version, so whatever becomes of sessions and watches, a deposed one can
-write nothing. That allows `usurp`: to take the place of a controller whose session did not end yet.
+write nothing. That allows `take_over`: to take the place of a controller whose session did not end yet.
 
 A controller that loses contact goes on when it finds its session again in time. Later, nobody here can know who leads:
 then it counts as deposed, and begins an epoch of its own when contact is back.
@@ -59,7 +59,7 @@ class ZooKeeperElection:
         self._stands = False
         self._fence: tuple[int, int] | None = None
         self._told: Leadership | None = None
-        self._given_up_epoch = self._usurped_epoch = -1
+        self._given_up_epoch = self._taken_over_epoch = -1
         self._contact_s = 0.0  # the newest time at which ZooKeeper is known to have heard of this session
         self._announcement: tuple[str, bytes] | None = None
         self._announced_session = 0
@@ -102,8 +102,8 @@ class ZooKeeperElection:
         self._given_up_epoch = max(self._given_up_epoch, epoch)
         self._wake.set()
 
-    def usurp(self, epoch: int) -> None:
-        self._usurped_epoch = epoch
+    def take_over(self, epoch: int) -> None:
+        self._taken_over_epoch = epoch
         self._wake.set()
 
     def resign(self) -> None:
@@ -175,7 +175,7 @@ class ZooKeeperElection:
 
     def _is_gone(self, leadership: Leadership) -> bool:
         # At our own address, in another session, it was an earlier life of this broker.
-        return leadership.epoch == self._usurped_epoch or leadership[1:] == self._candidate
+        return leadership.epoch == self._taken_over_epoch or leadership[1:] == self._candidate
 
     def _begin_epoch(self, predecessor: Leadership | None) -> None:
         epoch, version = self._newest_epoch()

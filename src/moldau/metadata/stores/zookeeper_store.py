@@ -85,8 +85,8 @@ class ZooKeeperStore:
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         self._election.announce(node_id, endpoints, rack)
 
-    def usurp(self, epoch: int) -> None:
-        self._election.usurp(epoch)
+    def take_over(self, epoch: int) -> None:
+        self._election.take_over(epoch)
 
     def resign(self) -> None:
         self._election.resign()

@@ -101,7 +101,7 @@ class SimulatedStore:
                 session.seen_us = now_us
                 if not self.is_away:
                     session.tell()
-                    if session.usurped_epoch == self._epoch and self._owner is not session and session.stands:
+                    if session.taken_over_epoch == self._epoch and self._owner is not session and session.stands:
                         self.begin(session)
             elif now_us - session.seen_us > self.session_timeout_us and self._owner is session:
                 self.end_leadership()
@@ -126,7 +126,7 @@ class StoreSession:
         self.loop = loop
         self.candidate = Candidate(-1, "", 0)
         self.stands = False
-        self.usurped_epoch = -1
+        self.taken_over_epoch = -1
         self.seen_us = store.world.now_us
         """When the store last heard of the session."""
         self._store = store
@@ -185,8 +185,8 @@ class StoreSession:
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         pass
 
-    def usurp(self, epoch: int) -> None:
-        self.usurped_epoch = epoch
+    def take_over(self, epoch: int) -> None:
+        self.taken_over_epoch = epoch
 
     def load(self, epoch: int) -> MetadataImage:
         self._ask()

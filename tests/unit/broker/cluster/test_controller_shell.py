@@ -113,7 +113,7 @@ async def test_who_cannot_load_lets_another_be_elected_whatever_the_reason(
         def stand(self) -> None:
             calls.append("stand")
 
-    monkeypatch.setattr(shell, "STAND_ASIDE_S", 0.0)
+    monkeypatch.setattr(shell, "RESIGNED_S", 0.0)
     controller = offline_broker.node.controller
     controller.deposed()
     controller.leadership = Leadership(7, 1, "", 0)
@@ -234,6 +234,6 @@ async def test_only_registered_brokers_back_a_controller(offline_broker: Offline
             want_fence=False,
             want_shut_down=False,
         )
-        assert list(node.controller._heard) == []
+        assert list(node.controller._contacts) == []
         await offline_broker.send(encode_request(7, "broker-999", request)[4:])
-    assert list(node.controller._heard) == [node.node_id]
+    assert list(node.controller._contacts) == [node.node_id]

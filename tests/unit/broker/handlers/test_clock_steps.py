@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.handlers.queues.share_fetch import _deliver, _Fetch
-from moldau.cluster.replica import Leadership
+from moldau.cluster.replica import LeaderState
 from moldau.coordinators.share.partition import RecordState, Wanted
 from moldau.coordinators.share.state_shard import ShareKey
 from moldau.coordinators.transactions.shard import AddPartitions, InitProducerId
@@ -133,7 +133,7 @@ async def test_a_follower_is_in_sync_for_as_long_as_it_was_caught_up(
     start_offline: StartOffline, set_clock: SetClock, step_s: int
 ) -> None:
     replicas = start_offline().node.replication
-    leadership = Leadership(
+    leadership = LeaderState(
         1, PartitionImage(0, 1, 0, (1, 2), (1, 2)), replicas, log_end_offset=0, now_ms=replicas.monotonic_ms()
     )
     follower = leadership.followers[2]
