@@ -21,7 +21,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, Record
 from moldau.metadata.stores.local_store import LocalStore
 from moldau.metadata.stores.shared_store import SharedStore
-from moldau.metadata.stores.store import Candidate, Leadership, MetadataStore
+from moldau.metadata.stores.store import Candidate, ControllerTerm, MetadataStore
 from moldau.metadata.stores.zookeeper_store import ZooKeeperStore
 from tests.integration.waiting import eventually
 
@@ -58,10 +58,10 @@ class Member:
         self.store.open()
         self.store.campaign(Candidate(node_id, "localhost", 9000 + node_id), self.told.append)
 
-    news: Callable[[], list[Leadership | None]] = list
+    news: Callable[[], list[ControllerTerm | None]] = list
 
     @property
-    def leadership(self) -> Leadership | None:
+    def leadership(self) -> ControllerTerm | None:
         return self.told[-1]
 
     @property
@@ -86,7 +86,7 @@ class MemberProcess:
 
     def __init__(self, place: str, node_id: int, **options: int) -> None:
         self.node_id = node_id
-        self.told: list[Leadership | None] = []
+        self.told: list[ControllerTerm | None] = []
         self.acked: list[str] = []
         """Keys whose append was acknowledged."""
         self.answers: list[dict[str, Any]] = []
@@ -132,7 +132,7 @@ class MemberProcess:
             # Killed in the middle of a line, a process has not said it.
             news = json.loads(line) if line.endswith("\n") else {}
             if "told" in news:
-                self.told.append(Leadership(*news["told"]) if news["told"] else None)
+                self.told.append(ControllerTerm(*news["told"]) if news["told"] else None)
             elif "acked" in news:
                 self.acked += news["acked"]
             elif news:
@@ -144,8 +144,8 @@ def _say(**news: object) -> None:
     os.write(1, json.dumps(news).encode() + b"\n")
 
 
-class _Told(list[Leadership | None]):
-    def append(self, leadership: Leadership | None) -> None:
+class _Told(list[ControllerTerm | None]):
+    def append(self, leadership: ControllerTerm | None) -> None:
         super().append(leadership)
         _say(told=leadership)
 

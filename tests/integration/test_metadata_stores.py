@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 
 from moldau.errors import ConfigError, FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.stores.store import Leadership
+from moldau.metadata.stores.store import ControllerTerm
 from moldau.metadata.stores.zookeeper_store import ZooKeeperStore
 from tests.integration.store_process import SESSION_TIMEOUT_MS, Member, MemberProcess, facts, keys_of
 from tests.integration.waiting import eventually
@@ -101,7 +101,7 @@ class TestElection:
     def test_one_of_many_candidates_leads_and_all_know_it(self, place: str, join: Join) -> None:
         members = [join(place, node_id) for node_id in range(5)]
         leader = leader_of(members)
-        assert leader.leadership == Leadership(1, leader.node_id, "localhost", 9000 + leader.node_id)
+        assert leader.leadership == ControllerTerm(1, leader.node_id, "localhost", 9000 + leader.node_id)
 
     def test_a_newcomer_is_told_the_present_controller_first(self, place: str, join: Join) -> None:
         leader = leader_of([join(place, 1)])
@@ -136,7 +136,7 @@ class TestElection:
         leader = leader_of([join(place, 1)])
         leader.store.resign()
         eventually(lambda: leader.leadership is None, "nobody leads")
-        leader.store.stand()
+        leader.store.campaign_again()
         eventually(lambda: leader.leads, "it leads again")
         epochs = [told.epoch for told in leader.told if told is not None]
         assert len(epochs) == 2
@@ -397,7 +397,12 @@ class TestZooKeeper:
                 member.append("late")
             eventually(lambda: client.exists("/expiry/brokers/ids/1"), "the broker is announced again")
             assert client.get("/expiry/brokers/ids/1")[1].ephemeralOwner != session
-        assert member.told == [None, Leadership(1, 1, "localhost", 9001), None, Leadership(2, 1, "localhost", 9001)]
+        assert member.told == [
+            None,
+            ControllerTerm(1, 1, "localhost", 9001),
+            None,
+            ControllerTerm(2, 1, "localhost", 9001),
+        ]
         assert keys_of(member.load()) == {"early"}
 
     def test_nodes_that_somebody_spoilt_and_mended_end_no_candidacy(self, zookeeper: ZooKeeper, join: Join) -> None:

@@ -11,7 +11,7 @@ the metadata image, as in Kafka with eligible leader replicas:
 - The value of a single broker cannot be altered, and the cluster's cannot be removed. A leftover of the former is
   removed by the next controller, and ignored until then (`BrokerConfig`).
 - Topics may override it: a topic has one configuration on all brokers anyway.
-- Whoever changes the value writes the ELRs of the topics concerned anew with it (`elrs_under`). A leader learns of the
+- Whoever changes the value also rewrites the ELRs of the topics concerned (`elrs_with_min_isr`). A leader learns of the
   new value no later than of any ISR that was made under it, because it applies records in order and takes a smaller ISR
   from them only (`cluster.replica`).
 
@@ -27,7 +27,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, PartitionRecord, Record
 
 
-def settling_records(image: MetadataImage, config: BrokerConfig) -> list[Record]:
+def initial_records(image: MetadataImage, config: BrokerConfig) -> list[Record]:
     """What a new controller writes, once: its own value where the cluster has none, and no value of single brokers."""
     records: list[Record] = []
     for key in CLUSTER_WIDE:
@@ -49,7 +49,7 @@ def _without_elrs(image: MetadataImage) -> Iterator[PartitionRecord]:
                 yield partition.record(topic.topic_id, elr=(), partition_epoch=partition.partition_epoch + 1)
 
 
-def elrs_under(before: MetadataImage, after: MetadataImage, config: BrokerConfig) -> Iterator[PartitionRecord]:
+def elrs_with_min_isr(before: MetadataImage, after: MetadataImage, config: BrokerConfig) -> Iterator[PartitionRecord]:
     """The partitions with an ELR in topics whose minimum differs between the images, under the new minimum.
 
     A replica is eligible because leaders committed nothing since it left the ISR: that was below the minimum.

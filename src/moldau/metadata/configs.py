@@ -14,7 +14,7 @@ from moldau.config.group import GROUP_KEYS, validate_group_overrides
 from moldau.config.keys import Key, Kind, format_value
 from moldau.config.topic import TOPIC_KEYS, validate_topic_overrides
 from moldau.errors import ConfigError, ErrorCode, KafkaError
-from moldau.metadata.cluster_wide import elrs_under
+from moldau.metadata.cluster_wide import elrs_with_min_isr
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, Record
 from moldau.metadata.topics import validate_topic_name
@@ -173,7 +173,7 @@ def _records(
             if record.key in CLUSTER_WIDE:
                 _check_cluster_wide(record)
     if any(record.key == "min.insync.replicas" for record in (*changed, *removed)):
-        records += elrs_under(image, image.apply(records), broker_config)
+        records += elrs_with_min_isr(image, image.apply(records), broker_config)
     return records
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
-from moldau.metadata.cluster_wide import ignored_values, settling_records
+from moldau.metadata.cluster_wide import ignored_values, initial_records
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_alter_configs, plan_incremental_alter_configs
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
@@ -26,9 +26,9 @@ def config(**properties: str) -> BrokerConfig:
 
 
 def test_the_first_controllers_value_becomes_the_clusters() -> None:
-    image = EMPTY.apply(settling_records(EMPTY, config(min_insync_replicas="2")))
+    image = EMPTY.apply(initial_records(EMPTY, config(min_insync_replicas="2")))
     assert dict(image.broker_config(None)) == {KEY: "2"}
-    assert settling_records(image, config(min_insync_replicas="3")) == [], "later ones keep it"
+    assert initial_records(image, config(min_insync_replicas="3")) == [], "later ones keep it"
 
 
 def test_values_of_single_brokers_are_removed_and_nobody_stays_eligible_by_them() -> None:
@@ -40,11 +40,11 @@ def test_values_of_single_brokers_are_removed_and_nobody_stays_eligible_by_them(
             PartitionRecord(ID, 0, (1, 2), (1,), 1, elr=(2,)),
         ]
     )
-    image = image.apply(settling_records(image, config()))
+    image = image.apply(initial_records(image, config()))
     assert dict(image.broker_config(None)) == {KEY: "1"}
     assert dict(image.broker_config(2)) == {"log.retention.ms": "5"}
     assert image.topics["t"].partitions[0].elr == ()
-    assert settling_records(image, config()) == []
+    assert initial_records(image, config()) == []
 
 
 @pytest.mark.parametrize("op", [ConfigOp.SET, ConfigOp.DELETE])

@@ -13,7 +13,7 @@ from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
 from moldau.metadata.stores.local_store import LocalStore
-from moldau.metadata.stores.store import Candidate, Leadership
+from moldau.metadata.stores.store import Candidate, ControllerTerm
 
 ME = Candidate(1, "localhost", 9092)
 
@@ -37,7 +37,7 @@ class Controlled:
     def __init__(self, path: Path, **options: int) -> None:
         self.store = LocalStore(path, **options)
         self.store.open()
-        told: list[Leadership | None] = []
+        told: list[ControllerTerm | None] = []
         self.store.campaign(ME, told.append)
         assert told[-1] is not None
         self.epoch = told[-1].epoch

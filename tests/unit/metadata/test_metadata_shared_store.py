@@ -14,7 +14,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ProducerIdsRecord, Record
 from moldau.metadata.stores.claims import Claim, Claims
 from moldau.metadata.stores.shared_store import SharedStore
-from moldau.metadata.stores.store import Candidate, Leadership
+from moldau.metadata.stores.store import Candidate, ControllerTerm
 
 
 class Controlled:
@@ -23,7 +23,7 @@ class Controlled:
     def __init__(self, folder: Path) -> None:
         self.store = SharedStore(folder)
         self.store.open()
-        self.told: list[Leadership | None] = []
+        self.told: list[ControllerTerm | None] = []
         self.store.campaign(Candidate(1, "localhost", 9092), self.told.append)
         self._until_elected()
         self.image = self.store.load(self.epoch)

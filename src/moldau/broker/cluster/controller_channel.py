@@ -10,7 +10,7 @@ from moldau.broker.cluster.peers import CONTROLLER, FORWARDING, REQUEST_TIMEOUT_
 from moldau.broker.network.client_connection import Buffers
 from moldau.broker.network.request import RequestContext
 from moldau.errors import ErrorCode, KafkaError
-from moldau.metadata.stores.store import Leadership
+from moldau.metadata.stores.store import ControllerTerm
 
 FORWARD_TIMEOUT_S = 10.0
 """An election takes less, mostly; then the client is told that this is not the controller, and tries again."""
@@ -23,7 +23,7 @@ class ElectedController(Protocol):
     """Who is the controller, as far as this broker knows (`ControllerShell`)."""
 
     @property
-    def leadership(self) -> Leadership | None: ...
+    def leadership(self) -> ControllerTerm | None: ...
 
     @property
     def is_active(self) -> bool:

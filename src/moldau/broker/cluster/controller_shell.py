@@ -34,10 +34,10 @@ from moldau.errors import ErrorCode, FencedControllerError, KafkaError, StorageE
 from moldau.log.manager import LogManager
 from moldau.log.meta_properties import read_cluster_id
 from moldau.log_limits import LogLimit
-from moldau.metadata.cluster_wide import settling_records
+from moldau.metadata.cluster_wide import initial_records
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
-from moldau.metadata.stores.store import Candidate, Leadership, MetadataStore
+from moldau.metadata.stores.store import Candidate, ControllerTerm, MetadataStore
 from moldau.wire.uuids import uuid_to_text
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class ControllerShell:
         self._new_cluster_id = new_cluster_id
         self._loop = loop
         self._monotonic_ms = monotonic_ms
-        self.leadership: Leadership | None = None
+        self.leadership: ControllerTerm | None = None
         """The newest that is known here; None while an election goes on."""
         self.machine: Controller | None = None
         """There while this broker is the controller."""
@@ -167,7 +167,7 @@ class ControllerShell:
 
     def open_alone(self, store: MetadataStore) -> MetadataImage:
         """For a broker without a cluster: nobody else can be elected. Blocks."""
-        elected: list[Leadership | None] = []
+        elected: list[ControllerTerm | None] = []
         self._store = store
         store.open()
         store.campaign(Candidate(self._me.node_id, "", 0), elected.append)
@@ -185,7 +185,7 @@ class ControllerShell:
         self.feed.begin(self.epoch, image)
         return image
 
-    async def elected(self, store: MetadataStore, leadership: Leadership) -> None:
+    async def elected(self, store: MetadataStore, leadership: ControllerTerm) -> None:
         """This broker is the controller of a new epoch."""
         self._store = store
         self._began_s = self._loop.time()  # the others may know by now, however long it takes to load
@@ -209,14 +209,14 @@ class ControllerShell:
 
     def _first_records(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
         """What a cluster has from its first controller on."""
-        return [*self._cluster_id_for(image), *settling_records(image, self._me.config)], None
+        return [*self._cluster_id_for(image), *initial_records(image, self._me.config)], None
 
     def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
         if image.cluster_id:
             return ()
         return [ClusterRecord(self._new_cluster_id())]
 
-    def _take_over(self, leadership: Leadership, image: MetadataImage) -> None:
+    def _take_over(self, leadership: ControllerTerm, image: MetadataImage) -> None:
         self.leadership = leadership
         self.image = image
         self._ticked_ms = self._monotonic_ms()
@@ -435,7 +435,7 @@ class ControllerShell:
 
     async def _run_again(self, store: MetadataStore) -> None:
         await asyncio.sleep(RESIGNED_S)
-        await self._store_thread(store.stand)
+        await self._store_thread(store.campaign_again)
 
     def silent_since(self, broker_id: int, moment_ms: int) -> None:
         """Its session began then, if it is not heard any more."""

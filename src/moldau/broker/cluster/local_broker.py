@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from moldau.config.broker import CLUSTER_WIDE, BrokerConfig
 from moldau.errors import ConfigError
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.stores.store import Candidate, Leadership
+from moldau.metadata.stores.store import Candidate, ControllerTerm
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LocalBroker:
     def candidate(self) -> Candidate:
         return Candidate(self.node_id, *self.inter_broker_address)
 
-    def is_elected(self, leadership: Leadership) -> bool:
+    def is_elected(self, leadership: ControllerTerm) -> bool:
         """Whether this broker is that controller. The same id at another address is a broker that took this id."""
         return leadership[1:] == self.candidate
 

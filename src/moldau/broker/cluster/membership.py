@@ -29,7 +29,7 @@ from moldau.broker.cluster.takeover import Takeover
 from moldau.broker.threads import Lane
 from moldau.errors import KafkaError, MoldauError
 from moldau.metadata.cluster_wide import ignored_values
-from moldau.metadata.stores.store import Leadership, MetadataStore
+from moldau.metadata.stores.store import ControllerTerm, MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ClusterMembership:
         self._loop = loop
         self._waiting: asyncio.Task[Any] | None = None
         self._gave_up = False
-        self._predecessor: Leadership | None = None
+        self._predecessor: ControllerTerm | None = None
 
     # -- joining, step by step
 
@@ -148,12 +148,12 @@ class ClusterMembership:
 
     # -- elections
 
-    def _tell_of_controller(self, leadership: Leadership | None) -> None:
+    def _tell_of_controller(self, leadership: ControllerTerm | None) -> None:
         """From a thread of the store."""
         with suppress(RuntimeError):  # the loop is closed: this broker stops
             self._loop.call_soon_threadsafe(self._on_new_controller, leadership)
 
-    def _on_new_controller(self, leadership: Leadership | None) -> None:
+    def _on_new_controller(self, leadership: ControllerTerm | None) -> None:
         controller = self._controller
         known = controller.leadership
         if leadership is not None and known is not None and leadership.epoch <= known.epoch:
@@ -173,7 +173,7 @@ class ClusterMembership:
             self._spawn(self._elected(leadership, self._predecessor))
         self._predecessor = leadership
 
-    async def _elected(self, leadership: Leadership, predecessor: Leadership | None) -> None:
+    async def _elected(self, leadership: ControllerTerm, predecessor: ControllerTerm | None) -> None:
         controller = self._controller
         await controller.elected(self._store, leadership)
         if controller.is_active and controller.epoch == leadership.epoch:
@@ -187,7 +187,7 @@ class ClusterMembership:
 
     # -- other brokers, for the controller
 
-    async def _watch_predecessor(self, predecessor: Leadership, epoch: int) -> None:
+    async def _watch_predecessor(self, predecessor: ControllerTerm, epoch: int) -> None:
         """A controller that lost its place for its silence is silent as a broker, too."""
         controller, won = self._controller, self._takeover.won
         if won is not None and won.epoch == predecessor.epoch:

@@ -19,7 +19,7 @@ from moldau.broker.cluster.peers import Peer, Peers, refuses
 from moldau.broker.cluster.takeover import Takeover
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
-from moldau.metadata.stores.store import Leadership
+from moldau.metadata.stores.store import ControllerTerm
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.fetch import FetchPartition, FetchRequest, FetchTopic, encode_fetch_request, parse_fetch_response
 
@@ -81,7 +81,7 @@ class MetadataFetcher:
                     await following
                 peer.close()
 
-    async def _follow(self, peer: Peer, leadership: Leadership) -> None:
+    async def _follow(self, peer: Peer, leadership: ControllerTerm) -> None:
         """One fetch after the other, until it fails."""
         try:
             while True:
@@ -96,7 +96,7 @@ class MetadataFetcher:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_changed.wait(), RETRY_S)
 
-    async def _fetch(self, peer: Peer, leadership: Leadership) -> None:
+    async def _fetch(self, peer: Peer, leadership: ControllerTerm) -> None:
         me, metadata = self._me, self._metadata
         image = metadata.newest
         asked = FetchPartition(0, current_leader_epoch=leadership.epoch, fetch_offset=image.version)

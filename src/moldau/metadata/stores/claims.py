@@ -3,7 +3,7 @@
 A line is `<crc32 in hex> <json>`: an epoch and who claims it. The kernel puts the lines of all processes behind each
 other, whole, and nobody ever changes one: so all readers agree that the first claim of an epoch has it, and that an
 epoch is over as soon as there is a claim of a later one. No lock is involved that a stopped process could keep. A claim
-by nobody is a resignation.
+of no broker is a resignation.
 
 Nothing is flushed: what the file says matters to processes that run, and none outlives a crash of the machine. The
 file grows by a line of some 100 bytes per election.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from moldau.errors import StorageError
 
-NOBODY = -1
+NO_BROKER = -1
 
 
 class Claim(NamedTuple):
@@ -29,7 +29,7 @@ class Claim(NamedTuple):
     host: str
     port: int
     token: str
-    """Tells this life of a candidate from all others."""
+    """Tells one process of a broker from its earlier and later ones."""
 
 
 class Claims:
@@ -63,7 +63,7 @@ class Claims:
             return self._newest
 
     def add(self, claim: Claim) -> bool:
-        """Whether the epoch is ours."""
+        """Whether this broker won the epoch."""
         body = json.dumps(claim, separators=(",", ":")).encode("ascii")
         # Begins with a line feed, since a full disk may have cut the line before it short.
         line = b"\n%08x %s\n" % (zlib.crc32(body), body)

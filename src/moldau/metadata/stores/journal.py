@@ -62,7 +62,7 @@ class Journal:
         except BaseException:
             os.close(fd)
             raise
-        self._use(fd, snapshot_size)
+        self._switch_to(fd, snapshot_size)
         self._size = size
         self._version = image.version
         return image
@@ -106,18 +106,18 @@ class Journal:
         try:
             _write_all(self._fd, line, self._size)
         except OSError as error:
-            self._cut_back()
+            self._truncate_failed_write()
             raise StorageError(f"cannot write metadata to {self.path}: {error}") from error
         try:
             os.fsync(self._fd)
         except OSError as error:
-            # After a failed fsync nobody knows what is on disk: only a fresh read can tell.
+            # After a failed fsync it is not known what is on disk until the file is read again.
             self.close()
             raise StorageError(f"cannot flush metadata to {self.path}: {error}; restart the broker") from error
         self._size += len(line)
 
-    def _cut_back(self) -> None:
-        """Take a half-written line off again, or write no more: a line behind it would read as damage."""
+    def _truncate_failed_write(self) -> None:
+        """Removes a half-written line, or else stops writing: a line after it would read as damage."""
         try:
             os.ftruncate(self._fd, self._size)
         except OSError:
@@ -137,7 +137,7 @@ class Journal:
         except OSError as error:
             raise StorageError(f"cannot write metadata snapshot {self.path}: {error}") from error
         # From here the path names the new file: an append to the old one would be lost.
-        self._use(fd, len(line))
+        self._switch_to(fd, len(line))
         self._version = image.version
         self.epoch = epoch
         try:
@@ -146,7 +146,7 @@ class Journal:
             self.close()
             raise StorageError(f"cannot flush the directory of {self.path}: {error}; restart the broker") from error
 
-    def _use(self, fd: int, snapshot_size: int) -> None:
+    def _switch_to(self, fd: int, snapshot_size: int) -> None:
         self.close()
         self._fd = fd
         self._size = self._snapshot_size = snapshot_size

@@ -14,7 +14,7 @@ from moldau.errors import FencedControllerError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.stores.journal import SNAPSHOT_MIN_BYTES, Journal
-from moldau.metadata.stores.store import Candidate, Endpoint, Leadership, OnChange
+from moldau.metadata.stores.store import Candidate, ControllerTerm, Endpoint, OnChange
 
 
 class LocalStore:
@@ -33,7 +33,7 @@ class LocalStore:
 
     def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
         self._epoch = self._journal.epoch + 1
-        on_change(Leadership(self._epoch, *candidate))
+        on_change(ControllerTerm(self._epoch, *candidate))
 
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         """No tool looks for a broker in this file."""
@@ -51,8 +51,8 @@ class LocalStore:
         self._image = image
         self._journal.snapshot_if_due(image)
 
-    def stand(self) -> None:
-        """Nobody else can be elected here, so nobody ever stands aside."""
+    def campaign_again(self) -> None:
+        """This broker is always elected."""
 
     def resign(self) -> None:
         self._epoch = 0

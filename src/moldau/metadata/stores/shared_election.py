@@ -1,8 +1,8 @@
 """The election among the brokers of one machine, in a folder that they share.
 
 A broker keeps `broker-<id>.lock` locked as long as it lives, and touches it while it is the controller. A candidate
-looks 20 times a second whether the controller lives: the kernel frees the lock of a process that died; one that is
-stopped touches its file no more, and loses its place after a time-out. Who finds it gone claims the next epoch.
+checks 20 times a second that the controller is alive: the kernel frees the lock of a process that died; one that hangs
+does not touch its file any more, and is replaced after a timeout. Whoever finds it dead claims the next epoch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import time
 from pathlib import Path
 
 from moldau.errors import ConfigError
-from moldau.metadata.stores.claims import NOBODY, Claim, Claims
-from moldau.metadata.stores.store import Candidate, Leadership, OnChange
+from moldau.metadata.stores.claims import NO_BROKER, Claim, Claims
+from moldau.metadata.stores.store import Candidate, ControllerTerm, OnChange
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _AFTER_ERROR_S = 1.0
-# Other candidates try the lock for an instant to learn whether we live: that is not another broker of our id.
-_LOCK_PATIENCE_S = 1.0
+# Other candidates take the lock for an instant to see whether this broker is alive: that is not a second broker of
+# the same id.
+_LOCK_TIMEOUT_S = 1.0
 _RENEWALS_PER_TIMEOUT = 5
 
 
@@ -35,14 +36,14 @@ class SharedElection:
         self._claims = Claims(folder / "controllers")
         self._token = secrets.token_hex(8)
         self._epoch_floor = 0
-        self._candidate = Candidate(NOBODY, "", 0)
+        self._candidate = Candidate(NO_BROKER, "", 0)
         self._on_change: OnChange = lambda _: None
-        self._stands = False
-        self._told: Claim | None = None
+        self._is_candidate = False
+        self._reported: Claim | None = None
         self._taken_over_epoch = -1
         self._lock_fd = -1
         self._renewed_s = 0.0
-        self._holder = _Holder()
+        self._watch = _ControllerWatch()
         self._wake = threading.Event()
         self._closing = False
         self._watcher = threading.Thread(target=self._run, name="moldau-election", daemon=True)
@@ -56,9 +57,9 @@ class SharedElection:
         self._candidate = candidate
         self._on_change = on_change
         self._lock_fd = _take_lock(self._lock_path(candidate.node_id))
-        self._stands = True
-        self._told = self._claims.newest()
-        self._tell(self._told)
+        self._is_candidate = True
+        self._reported = self._claims.newest()
+        self._report(self._reported)
         self._watcher.start()
 
     def leads(self, epoch: int) -> bool:
@@ -70,14 +71,14 @@ class SharedElection:
         self._wake.set()
 
     def resign(self) -> None:
-        self._stands = False
+        self._is_candidate = False
         newest = self._claims.newest()
         if newest is not None and self._is_ours(newest):
             self._withdraw(newest)
         self._wake.set()
 
-    def stand(self) -> None:
-        self._stands = True
+    def campaign_again(self) -> None:
+        self._is_candidate = True
         self._wake.set()
 
     def close(self) -> None:
@@ -96,38 +97,38 @@ class SharedElection:
             self._wake.wait(wait_s)
             self._wake.clear()
             try:
-                self._look()
+                self._check_controller()
                 wait_s = _POLL_S
-            except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
+            except Exception as error:  # without this thread the broker would never learn of another controller
                 logger.error("cannot take part in the controller election, will retry", extra={"why": str(error)})
-                self._tell_if_new(None)
+                self._report_if_new(None)
                 wait_s = _AFTER_ERROR_S
-        self._holder.forget()
+        self._watch.forget()
 
-    def _look(self) -> None:
+    def _check_controller(self) -> None:
         newest = self._claims.newest()
-        self._tell_if_new(newest)
+        self._report_if_new(newest)
         if newest is not None and self._is_ours(newest):
-            if self._stands:
+            if self._is_candidate:
                 self._renew()
             else:
-                self._withdraw(newest)  # elected in the moment of the resignation
-        elif self._stands and (newest is None or self._is_gone(newest)):
+                self._withdraw(newest)  # elected while it resigned
+        elif self._is_candidate and (newest is None or self._is_lost(newest)):
             epoch = max(newest.epoch if newest is not None else 0, self._epoch_floor) + 1
             if self._claims.add(Claim(epoch, *self._candidate, self._token)):
                 self._renew()
-            self._tell_if_new(self._claims.newest())
+            self._report_if_new(self._claims.newest())
 
     def _withdraw(self, claim: Claim) -> None:
-        self._claims.add(Claim(claim.epoch + 1, NOBODY, "", 0, self._token))
+        self._claims.add(Claim(claim.epoch + 1, NO_BROKER, "", 0, self._token))
 
     def _is_ours(self, claim: Claim) -> bool:
-        return claim.token == self._token and claim.node_id != NOBODY
+        return claim.token == self._token and claim.node_id != NO_BROKER
 
-    def _is_gone(self, claim: Claim) -> bool:
-        if claim.node_id == NOBODY or self._is_our_past(claim) or claim.epoch == self._taken_over_epoch:
+    def _is_lost(self, claim: Claim) -> bool:
+        if claim.node_id == NO_BROKER or self._is_previous_process(claim) or claim.epoch == self._taken_over_epoch:
             return True
-        return self._holder.is_gone(claim, self._lock_path(claim.node_id), self._timeout_s)
+        return self._watch.is_lost(claim, self._lock_path(claim.node_id), self._timeout_s)
 
     def _renew(self) -> None:
         now_s = time.monotonic()
@@ -135,26 +136,26 @@ class SharedElection:
             os.utime(self._lock_fd)
             self._renewed_s = now_s
 
-    def _tell_if_new(self, claim: Claim | None) -> None:
-        if claim != self._told:
-            self._told = claim
-            self._tell(claim)
+    def _report_if_new(self, claim: Claim | None) -> None:
+        if claim != self._reported:
+            self._reported = claim
+            self._report(claim)
 
-    def _tell(self, claim: Claim | None) -> None:
-        if claim is None or claim.node_id == NOBODY or self._is_our_past(claim):
+    def _report(self, claim: Claim | None) -> None:
+        if claim is None or claim.node_id == NO_BROKER or self._is_previous_process(claim):
             self._on_change(None)
         else:
-            self._on_change(Leadership(*claim[:4]))
+            self._on_change(ControllerTerm(*claim[:4]))
 
-    def _is_our_past(self, claim: Claim) -> bool:
-        """Claimed by an earlier life of this broker: nobody is there any more."""
+    def _is_previous_process(self, claim: Claim) -> bool:
+        """Claimed by an earlier process of this broker, which has ended."""
         return claim.node_id == self._candidate.node_id and claim.token != self._token
 
     def _lock_path(self, node_id: int) -> Path:
         return self._folder / f"broker-{node_id}.lock"
 
 
-class _Holder:
+class _ControllerWatch:
     """What a candidate sees of the present controller."""
 
     def __init__(self) -> None:
@@ -163,7 +164,7 @@ class _Holder:
         self._touched_ns = 0
         self._seen_s = 0.0
 
-    def is_gone(self, claim: Claim, lock_path: Path, timeout_s: float) -> bool:
+    def is_lost(self, claim: Claim, lock_path: Path, timeout_s: float) -> bool:
         if claim != self._claim:
             self.forget()
             self._fd = os.open(lock_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -185,7 +186,7 @@ class _Holder:
 
 def _take_lock(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline_s = time.monotonic() + _LOCK_PATIENCE_S
+    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while not _try_lock(fd, fcntl.LOCK_EX):
         if time.monotonic() > deadline_s:
             os.close(fd)

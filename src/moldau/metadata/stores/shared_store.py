@@ -81,8 +81,8 @@ class SharedStore:
     def resign(self) -> None:
         self._election.resign()
 
-    def stand(self) -> None:
-        self._election.stand()
+    def campaign_again(self) -> None:
+        self._election.campaign_again()
 
     def close(self) -> None:
         self._election.close()

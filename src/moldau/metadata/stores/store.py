@@ -3,7 +3,7 @@ brokers of one machine (`shared_store`), an ensemble across machines (`zookeeper
 
 A store elects one controller at a time. Each election begins a new epoch, and only the newest epoch can write: what an
 older one tries is refused, however late it comes. So there is one line of records, each appended by whoever knew all
-those before it, and a record that a broker has seen is never taken back.
+those before it, and a record that a broker has seen is never undone.
 
 Methods block, and may be called from any thread; `append` by one thread at a time.
 """
@@ -25,8 +25,8 @@ class Candidate(NamedTuple):
     port: int
 
 
-class Leadership(NamedTuple):
-    """Who is the controller. A larger epoch is a later one, in this life of the cluster and all others."""
+class ControllerTerm(NamedTuple):
+    """Who is the controller, and since which epoch. Epochs only grow, across restarts of the whole cluster too."""
 
     epoch: int
     node_id: int
@@ -37,9 +37,9 @@ class Leadership(NamedTuple):
 Endpoint = tuple[str, str, int, str]
 """Listener name, host, port, security protocol."""
 
-OnChange = Callable[[Leadership | None], None]
-"""Told of each new controller (this one or another), None while nobody is known to be it; from any thread, newest last.
-It must return at once and may not raise."""
+OnChange = Callable[[ControllerTerm | None], None]
+"""Called with each new controller (this broker or another), with None while none is known; from any thread, in order.
+It must return immediately and may not raise."""
 
 
 class MetadataStore(Protocol):
@@ -47,7 +47,7 @@ class MetadataStore(Protocol):
         """Makes the store usable; ConfigError or StorageError that say what to do where it is not."""
 
     def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
-        """Stands for election from now on, and tells of every change of the leadership, the present one first."""
+        """Takes part in elections from now on, and reports every change of the controller, first the current one."""
 
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         """Lets tools that ask the store (`--zookeeper`) find this broker while it lives; the cluster does not ask."""
@@ -66,9 +66,9 @@ class MetadataStore(Protocol):
         """
 
     def resign(self) -> None:
-        """Gives leadership up, if it is ours, so that the next controller need not wait; stands no more."""
+        """Stops being the controller, so that the next one need not wait, and takes no part in elections."""
 
-    def stand(self) -> None:
-        """Stands for election again, after `resign`."""
+    def campaign_again(self) -> None:
+        """Takes part in elections again, after `resign`."""
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """A session with a ZooKeeper ensemble: the few requests that the store needs, and what can become of them.
 
 The client is kazoo, which reconnects by itself. An answer that does not come leaves in doubt whether the request was
-carried out: `LostContactError`, and the caller finds out. A transaction that ZooKeeper refuses did nothing:
+carried out: `ConnectionLossError`, and the caller finds out. A transaction that ZooKeeper refuses did nothing:
 `RefusedError`.
 
 A server whose machine vanished neither answers nor refuses. kazoo alone would wait for a connection as long as a
@@ -35,7 +35,7 @@ _STOP_S = 2.0
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 
-class LostContactError(StorageError):
+class ConnectionLossError(StorageError):
     """ZooKeeper did not answer."""
 
 
@@ -237,7 +237,7 @@ class ZooKeeperClient:
                     if self._client.connected and connection is self._socket:
                         _hang_up(connection)  # what waits for it ends with ConnectionLoss
         except (ConnectionLoss, ConnectionClosedError, SessionExpiredError, KazooTimeoutError) as error:
-            raise LostContactError(f"ZooKeeper ({self.address}) does not respond: {type(error).__name__}") from error
+            raise ConnectionLossError(f"ZooKeeper ({self.address}) does not respond: {type(error).__name__}") from error
         except NoNodeError as error:
             raise _NoNodeError(
                 "a node of this cluster is missing in ZooKeeper: check whether it was removed"

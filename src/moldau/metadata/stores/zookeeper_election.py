@@ -9,7 +9,7 @@ since. Every write of a controller checks that version, so whatever becomes of s
 write nothing. That allows `take_over`: to take the place of a controller whose session did not end yet.
 
 A controller that loses contact goes on when it finds its session again in time. Later, nobody here can know who leads:
-then it counts as deposed, and begins an epoch of its own when contact is back.
+then it counts as replaced, and begins an epoch of its own when contact is back.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from collections.abc import Sequence
 
 from moldau.errors import FencedControllerError, StorageError
 from moldau.log_limits import LogLimit
-from moldau.metadata.stores.store import Candidate, Endpoint, Leadership, OnChange
+from moldau.metadata.stores.store import Candidate, ControllerTerm, Endpoint, OnChange
 from moldau.metadata.stores.zookeeper_client import (
     Check,
+    ConnectionLossError,
     Create,
     Delete,
-    LostContactError,
     Node,
     Operation,
     RefusedError,
@@ -42,11 +42,11 @@ CONTROLLER = "/controller"
 EPOCH = "/controller_epoch"
 BROKERS = "/brokers/ids"
 
-# Watches tell of changes; this is for what no watch tells: that contact is lost for too long, or an error went away.
-_LOOK_AGAIN_S = 1.0
-# Contact that is lost for less is not worth a message: a client moves from one server of the ensemble to another.
-_BLIP_S = 2.0
-_AWAY = "away"
+# Watches report changes. This is for what no watch reports: a connection lost for too long, an error that is over.
+_RECHECK_S = 1.0
+# A shorter loss of the connection is not logged: a client moves from one server of the ensemble to another.
+_SHORT_DISCONNECT_S = 2.0
+_DISCONNECTED = "away"
 
 
 class ZooKeeperElection:
@@ -56,11 +56,11 @@ class ZooKeeperElection:
         self._wake = wake
         self._candidate = Candidate(-1, "", 0)
         self._on_change: OnChange = lambda _: None
-        self._stands = False
+        self._is_candidate = False
         self._fence: tuple[int, int] | None = None
-        self._told: Leadership | None = None
-        self._given_up_epoch = self._taken_over_epoch = -1
-        self._contact_s = 0.0  # the newest time at which ZooKeeper is known to have heard of this session
+        self._reported: ControllerTerm | None = None
+        self._abandoned_epoch = self._taken_over_epoch = -1
+        self._last_contact_s = 0.0  # the newest time at which ZooKeeper is known to have heard of this session
         self._announcement: tuple[str, bytes] | None = None
         self._announced_session = 0
         self._closing = False
@@ -76,12 +76,12 @@ class ZooKeeperElection:
     def campaign(self, candidate: Candidate, on_change: OnChange) -> None:
         self._candidate = candidate
         self._on_change = on_change
-        self._stands = True
-        self._contact_s = time.monotonic()
+        self._is_candidate = True
+        self._last_contact_s = time.monotonic()
         node = self._client.get(CONTROLLER)
-        leadership = _leadership(node) if node is not None else None
-        self._told = leadership if leadership is not None and not self._is_gone(leadership) else None
-        on_change(self._told)
+        leadership = _parse_controller(node) if node is not None else None
+        self._reported = leadership if leadership is not None and not self._is_lost(leadership) else None
+        on_change(self._reported)
         self._wake.set()
         self._watcher.start()
 
@@ -97,9 +97,9 @@ class ZooKeeperElection:
             raise FencedControllerError(f"controller epoch {epoch} is fenced by a newer controller")
         return Check(EPOCH, fence[1])
 
-    def give_up(self, epoch: int) -> None:
-        """What the controller of `epoch` wrote last is in doubt: whoever comes next begins with what is there."""
-        self._given_up_epoch = max(self._given_up_epoch, epoch)
+    def abandon(self, epoch: int) -> None:
+        """The result of the last write of `epoch` is not known: a new epoch has to begin with what is there."""
+        self._abandoned_epoch = max(self._abandoned_epoch, epoch)
         self._wake.set()
 
     def take_over(self, epoch: int) -> None:
@@ -107,18 +107,18 @@ class ZooKeeperElection:
         self._wake.set()
 
     def resign(self) -> None:
-        self._stands = False
+        self._is_candidate = False
         fence, self._fence = self._fence, None
         if fence is not None:
-            self.give_up(fence[0])
+            self.abandon(fence[0])
             try:
                 self._withdraw(fence[0])
-            except (LostContactError, RefusedError) as error:
+            except (ConnectionLossError, RefusedError) as error:
                 logger.info("cannot resign as controller yet, will retry", extra={"why": str(error)})
         self._wake.set()
 
-    def stand(self) -> None:
-        self._stands = True
+    def campaign_again(self) -> None:
+        self._is_candidate = True
         self._wake.set()
 
     def close(self) -> None:
@@ -130,41 +130,41 @@ class ZooKeeperElection:
 
     def _run(self) -> None:
         while not self._closing:
-            self._wake.wait(_LOOK_AGAIN_S)
+            self._wake.wait(_RECHECK_S)
             self._wake.clear()
             if self._closing:
                 return
             try:
-                self._look()
-            except LostContactError:
-                self._notice_silence()
+                self._check_controller()
+            except ConnectionLossError:
+                self._on_disconnected()
             except RefusedError:
-                self._wake.set()  # somebody else was quicker
-            except Exception as error:  # whatever it was: without this thread the broker hears of no controller again
+                self._wake.set()  # another broker was first
+            except Exception as error:  # without this thread the broker would never learn of another controller
                 if self._log_limit.allows(str(error)):
                     logger.error("cannot take part in the controller election, will retry", extra={"why": str(error)})
                 self._follow(None)
 
-    def _look(self) -> None:
+    def _check_controller(self) -> None:
         if not self._client.is_connected:
-            self._notice_silence()
+            self._on_disconnected()
             return
         asked_s = time.monotonic()
         self._publish()
         node = self._client.get(CONTROLLER, on_change=self._changed)
-        self._contact_s = asked_s
-        if self._log_limit.reset(_AWAY):
+        self._last_contact_s = asked_s
+        if self._log_limit.reset(_DISCONNECTED):
             logger.info("ZooKeeper responds again", extra={"zookeeper": self._client.address})
         if node is None:
             self._follow(None)
-            if self._stands:
+            if self._is_candidate:
                 self._begin_epoch(None)
             return
-        leadership = _leadership(node)
+        leadership = _parse_controller(node)
         is_ours = node.owner == self._client.session_id
-        if is_ours and self._stands and leadership.epoch > self._given_up_epoch:
+        if is_ours and self._is_candidate and leadership.epoch > self._abandoned_epoch:
             self._lead(leadership)
-        elif self._stands and (is_ours or self._is_gone(leadership)):
+        elif self._is_candidate and (is_ours or self._is_lost(leadership)):
             self._follow(None)
             self._begin_epoch(leadership)
         elif is_ours:
@@ -173,16 +173,16 @@ class ZooKeeperElection:
         else:
             self._follow(leadership)
 
-    def _is_gone(self, leadership: Leadership) -> bool:
+    def _is_lost(self, leadership: ControllerTerm) -> bool:
         # At our own address, in another session, it was an earlier life of this broker.
         return leadership.epoch == self._taken_over_epoch or leadership[1:] == self._candidate
 
-    def _begin_epoch(self, predecessor: Leadership | None) -> None:
+    def _begin_epoch(self, predecessor: ControllerTerm | None) -> None:
         epoch, version = self._newest_epoch()
         if predecessor is not None and predecessor.epoch != epoch:
             self._wake.set()  # it has a successor by now
             return
-        leadership = Leadership(epoch + 1, *self._candidate)
+        leadership = ControllerTerm(epoch + 1, *self._candidate)
         operations: list[Operation] = [SetData(EPOCH, b"%d" % leadership.epoch, version)]
         if predecessor is not None:
             operations.append(Delete(CONTROLLER))
@@ -203,29 +203,29 @@ class ZooKeeperElection:
             raise StorageError(f"{EPOCH} in ZooKeeper is not a number: {node.data[:20]!r}")
         return int(node.data), node.version
 
-    def _lead(self, leadership: Leadership) -> None:
+    def _lead(self, leadership: ControllerTerm) -> None:
         if self._fence is None or self._fence[0] != leadership.epoch:
             epoch, version = self._newest_epoch()
             if epoch != leadership.epoch:
                 self._wake.set()
                 return
             self._fence = (epoch, version)
-        self._tell(leadership)
+        self._report(leadership)
 
-    def _follow(self, leadership: Leadership | None) -> None:
+    def _follow(self, leadership: ControllerTerm | None) -> None:
         fence, self._fence = self._fence, None
         if fence is not None:
-            self._given_up_epoch = max(self._given_up_epoch, fence[0])
-        self._tell(leadership)
+            self._abandoned_epoch = max(self._abandoned_epoch, fence[0])
+        self._report(leadership)
 
-    def _tell(self, leadership: Leadership | None) -> None:
-        if leadership != self._told:
-            self._told = leadership
+    def _report(self, leadership: ControllerTerm | None) -> None:
+        if leadership != self._reported:
+            self._reported = leadership
             self._on_change(leadership)
 
-    def _notice_silence(self) -> None:
-        silent_s = time.monotonic() - self._contact_s
-        if silent_s > _BLIP_S and self._log_limit.allows(_AWAY):
+    def _on_disconnected(self) -> None:
+        silent_s = time.monotonic() - self._last_contact_s
+        if silent_s > _SHORT_DISCONNECT_S and self._log_limit.allows(_DISCONNECTED):
             logger.warning(
                 "ZooKeeper does not respond: no elections and no metadata changes until it does",
                 extra={"zookeeper": self._client.address},
@@ -252,16 +252,16 @@ def _now_ms() -> str:
     return str(time.time_ns() // 1_000_000)
 
 
-def _controller_json(leadership: Leadership) -> bytes:
+def _controller_json(leadership: ControllerTerm) -> bytes:
     epoch, node_id, host, port = leadership
     entry = {"version": 1, "brokerid": node_id, "timestamp": _now_ms(), "host": host, "port": port, "epoch": epoch}
     return json.dumps(entry).encode()
 
 
-def _leadership(node: Node) -> Leadership:
+def _parse_controller(node: Node) -> ControllerTerm:
     try:
         entry = json.loads(node.data)
-        return Leadership(int(entry["epoch"]), int(entry["brokerid"]), str(entry["host"]), int(entry["port"]))
+        return ControllerTerm(int(entry["epoch"]), int(entry["brokerid"]), str(entry["host"]), int(entry["port"]))
     except (ValueError, KeyError, TypeError):
         raise StorageError(
             f"{CONTROLLER} in ZooKeeper was written by another system ({node.data[:200]!r}): give each cluster its own "

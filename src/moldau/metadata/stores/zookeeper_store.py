@@ -23,7 +23,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
 from moldau.metadata.stores.entries import append_entry, read_append, read_snapshot, snapshot_entry
 from moldau.metadata.stores.store import Candidate, Endpoint, OnChange
-from moldau.metadata.stores.zookeeper_client import Create, Delete, LostContactError, RefusedError, ZooKeeperClient
+from moldau.metadata.stores.zookeeper_client import ConnectionLossError, Create, Delete, RefusedError, ZooKeeperClient
 from moldau.metadata.stores.zookeeper_election import ZooKeeperElection
 
 logger = logging.getLogger(__name__)
@@ -91,18 +91,18 @@ class ZooKeeperStore:
     def resign(self) -> None:
         self._election.resign()
 
-    def stand(self) -> None:
-        self._election.stand()
+    def campaign_again(self) -> None:
+        self._election.campaign_again()
 
     def close(self) -> None:
         self._election.close()
 
     def load(self, epoch: int) -> MetadataImage:
         self._election.fence(epoch)
-        image = self._insist(epoch, self._read)
+        image = self._retry_connection_loss(epoch, self._read)
         self._version = image.version
         self._loaded_epoch = epoch
-        self._sweep(epoch)
+        self._delete_old(epoch)
         return image
 
     def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
@@ -130,18 +130,18 @@ class ZooKeeperStore:
         image = MetadataImage()
         self._parts = set()
         self._snapshot_version = self._snapshot_bytes = 0
-        for path, body in self._bodies([f"{_SNAPSHOTS}/{name}" for name in snapshots[-1:]]):
+        for path, body in self._read_nodes([f"{_SNAPSHOTS}/{name}" for name in snapshots[-1:]]):
             image = _replay(path, body, None)
             self._snapshot_version, self._snapshot_bytes = image.version, len(body)
         self._entry_bytes = self._entry_count = 0
         newer = [f"{_ENTRIES}/{name}" for name in entries if int(name) > image.version]
-        for path, body in self._bodies(newer):
+        for path, body in self._read_nodes(newer):
             image = _replay(path, body, image)
             self._entry_bytes += len(body)
             self._entry_count += 1
         return image
 
-    def _bodies(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    def _read_nodes(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for path, node in zip(paths, self._client.get_all(paths), strict=True):
             if node is None:
                 raise FencedControllerError(f"{path} was removed by a newer controller")
@@ -165,7 +165,7 @@ class ZooKeeperStore:
             logger.warning("cannot write a metadata snapshot, will retry", extra={"why": str(error)})
             return
         self._snapshot_version, self._snapshot_bytes = image.version, len(body)
-        self._sweep(epoch)
+        self._delete_old(epoch)
 
     def _put(self, epoch: int, path: str, body: bytes) -> set[str]:
         """Makes a node of `body`; the names of the pieces that it needed."""
@@ -186,7 +186,7 @@ class ZooKeeperStore:
         def try_it() -> None:
             nonlocal is_in_doubt
             if is_in_doubt:
-                # It may be there already; or what a later controller put in its place, but not with our epoch in it.
+                # The first try may have done it. A node of a later controller has another epoch in it.
                 node = self._client.get(create.path)
                 if node is not None and node.data == create.data:
                     return
@@ -194,27 +194,27 @@ class ZooKeeperStore:
             self._client.commit([self._election.fence(epoch), create])
 
         try:
-            self._insist(epoch, try_it)
+            self._retry_connection_loss(epoch, try_it)
         except RefusedError as error:
-            self._election.give_up(epoch)
+            self._election.abandon(epoch)
             if error.position == 0:
                 raise FencedControllerError(f"controller epoch {epoch} is fenced by a newer controller") from error
             raise
 
-    def _insist(self, epoch: int, work: Callable[[], T]) -> T:
-        """Tries again where contact was lost, for as long as a session can live without it."""
+    def _retry_connection_loss(self, epoch: int, work: Callable[[], T]) -> T:
+        """Tries again after the connection was lost, for as long as the session can last."""
         deadline_s = time.monotonic() + self._session_timeout_s
         while True:
             try:
                 return work()
-            except LostContactError:
+            except ConnectionLossError:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or not self._client.wait_until_connected(left_s):
-                    self._election.give_up(epoch)
+                    self._election.abandon(epoch)
                     raise
 
-    def _sweep(self, epoch: int) -> None:
-        """Removes what the snapshot has replaced, and pieces that nobody names; the next one does what this cannot."""
+    def _delete_old(self, epoch: int) -> None:
+        """Deletes what the snapshot has replaced, and pieces that no node names. What fails is deleted next time."""
         try:
             garbage = [f"{_PARTS}/{name}" for name in self._client.children(_PARTS) if name not in self._parts]
             for folder, version in ((_SNAPSHOTS, self._snapshot_version - 1), (_ENTRIES, self._snapshot_version)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
-from moldau.metadata.stores.store import Candidate, Endpoint, Leadership, OnChange
+from moldau.metadata.stores.store import Candidate, ControllerTerm, Endpoint, OnChange
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import MS, SimulatedLoop, World
 from moldau.testing.simulation.network import Network
@@ -36,9 +36,9 @@ class SimulatedStore:
         self.refusals = 0.0
         """The share of appends that fail; half of them are kept all the same."""
         self.image = MetadataImage()
-        self.leadership: Leadership | None = None
+        self.leadership: ControllerTerm | None = None
         self.watchers: list[Watcher] = []
-        self.on_election: Callable[[Leadership], None] = lambda _: None
+        self.on_election: Callable[[ControllerTerm], None] = lambda _: None
         self._epoch = 0
         self._owner: StoreSession | None = None
         self._sessions: list[StoreSession] = []
@@ -77,7 +77,7 @@ class SimulatedStore:
     def begin(self, session: StoreSession) -> None:
         self._epoch += 1
         self._owner = session
-        self.leadership = Leadership(self._epoch, *session.candidate)
+        self.leadership = ControllerTerm(self._epoch, *session.candidate)
         self.on_election(self.leadership)
         self._tell_all()
 
@@ -132,7 +132,7 @@ class StoreSession:
         self._store = store
         self._answered_us = store.world.now_us
         """When the process last heard of the store."""
-        self._told: Leadership | None = None
+        self._told: ControllerTerm | None = None
         self._on_change: OnChange = lambda _: None
 
     def tell(self) -> None:
@@ -208,7 +208,7 @@ class StoreSession:
         if self._store.reaches(self.loop) and self._told is not None and self._store.leads(self, self._told.epoch):
             self._store.end_leadership()
 
-    def stand(self) -> None:
+    def campaign_again(self) -> None:
         self.stands = True
 
     def close(self) -> None:
@@ -217,4 +217,4 @@ class StoreSession:
 
     def _check(self, epoch: int) -> None:
         if not self._store.leads(self, epoch):
-            raise FencedControllerError(f"the controller of epoch {epoch} is deposed")
+            raise FencedControllerError(f"controller epoch {epoch} is fenced by a newer controller")

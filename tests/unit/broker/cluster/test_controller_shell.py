@@ -22,7 +22,7 @@ from moldau.log.meta_properties import read_cluster_id
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import BrokerRecord, ClusterRecord, ConfigRecord, Record
 from moldau.metadata.stores.local_store import LocalStore
-from moldau.metadata.stores.store import Leadership
+from moldau.metadata.stores.store import ControllerTerm
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import encode_request, request_schema
 from tests.unit.broker.offline import OfflineBroker
@@ -70,7 +70,7 @@ async def test_a_write_that_ends_after_the_next_election_takes_no_image_back(off
     epoch = controller.epoch
     controller.deposed()
     later = store.load(epoch).apply([ConfigRecord("broker", "", "num.partitions", "4")])
-    controller._take_over(Leadership(epoch + 2, 0, "", 0), later)
+    controller._take_over(ControllerTerm(epoch + 2, 0, "", 0), later)
     may_return.set()
     assert await waiting == "3", "it was kept"
     assert controller.image is later
@@ -110,17 +110,17 @@ async def test_who_cannot_load_lets_another_be_elected_whatever_the_reason(
         def resign(self) -> None:
             calls.append("resign")
 
-        def stand(self) -> None:
-            calls.append("stand")
+        def campaign_again(self) -> None:
+            calls.append("campaign_again")
 
     monkeypatch.setattr(shell, "RESIGNED_S", 0.0)
     controller = offline_broker.node.controller
     controller.deposed()
-    controller.leadership = Leadership(7, 1, "", 0)
+    controller.leadership = ControllerTerm(7, 1, "", 0)
     await controller.elected(Unreadable(tmp_path / "store"), controller.leadership)
     while len(calls) < 2:
         await asyncio.sleep(0)
-    assert calls == ["resign", "stand"]
+    assert calls == ["resign", "campaign_again"]
     assert not controller.is_active
 
 
