@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordination.transaction_coordinator import TransactionCoordinator
     from moldau.broker.environment import Environment
     from moldau.broker.monitoring.metrics import Metrics
-    from moldau.broker.network.connection_limits import Connections
+    from moldau.broker.network.open_connections import OpenConnections
     from moldau.broker.replicas.fetch_sessions import FetchSessions
     from moldau.broker.replicas.follower_sessions import FollowerSessions
     from moldau.broker.replicas.group_commit import GroupCommit
@@ -86,7 +86,7 @@ class HasMetrics(Protocol):
 
 class HasConnections(Protocol):
     @property
-    def connections(self) -> Connections: ...
+    def connections(self) -> OpenConnections: ...
 
 
 # -- the cluster

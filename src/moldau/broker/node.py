@@ -36,7 +36,7 @@ from moldau.broker.coordination.share_partitions import SharePartitions
 from moldau.broker.environment import REAL, Environment
 from moldau.broker.monitoring.metrics import Metrics
 from moldau.broker.network.client_connection import ClientConnection
-from moldau.broker.network.connection_limits import Connections
+from moldau.broker.network.open_connections import OpenConnections
 from moldau.broker.replicas.cleaning import Cleaner
 from moldau.broker.replicas.failing_disks import FailingDisks
 from moldau.broker.replicas.fetch_sessions import FetchSessions
@@ -110,7 +110,7 @@ class BrokerNode:
         self.threads = environment.make_threads(loop, directories)
         self.turns = Turns(self.threads.compute, environment.timer)
         self.metrics = Metrics()
-        self.connections = Connections(config)
+        self.connections = OpenConnections(config)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, loop.time, environment.new_session_id
         )

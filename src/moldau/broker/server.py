@@ -15,8 +15,8 @@ from moldau.broker.environment import REAL, Environment
 from moldau.broker.handlers.api_table import API_TABLE
 from moldau.broker.housekeeping import Housekeeping
 from moldau.broker.network.client_connection import ClientConnection
-from moldau.broker.network.connection_limits import SWEEP_INTERVAL_S
 from moldau.broker.network.dispatch import Dispatcher
+from moldau.broker.network.open_connections import SWEEP_INTERVAL_S
 from moldau.broker.node import BrokerNode
 from moldau.broker.replicas.failing_disks import CHECK_INTERVAL_S
 from moldau.config.broker import BrokerConfig

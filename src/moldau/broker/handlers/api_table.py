@@ -17,7 +17,7 @@ from moldau.broker.handlers.admin import (
 )
 from moldau.broker.handlers.api_versions import answer_api_versions
 from moldau.broker.handlers.groups import classic_groups, consumer_groups, find_coordinator, group_admin, offset_commits
-from moldau.broker.handlers.queues import share_fetch, share_groups, share_state
+from moldau.broker.handlers.queues import share_coordinator, share_fetch, share_groups
 from moldau.broker.handlers.records import fetch, list_offsets, produce
 from moldau.broker.handlers.transactions import init_producer_id, transaction_admin, transactions
 from moldau.broker.needs import Broker
@@ -161,11 +161,13 @@ API_TABLE: dict[int, ServedApi[Broker]] = {
         ServedApi(ApiKey.SHARE_GROUP_DESCRIBE, share_groups.handle_share_group_describe),
         ServedApi(ApiKey.SHARE_FETCH, share_fetch.handle_share_fetch, bytes_max=FETCH_BYTES_MAX),
         ServedApi(ApiKey.SHARE_ACKNOWLEDGE, share_fetch.handle_share_acknowledge),
-        ServedApi(ApiKey.INITIALIZE_SHARE_GROUP_STATE, share_state.handle_share_group_state, entries_max=10_000),
-        ServedApi(ApiKey.READ_SHARE_GROUP_STATE, share_state.handle_share_group_state, entries_max=10_000),
-        ServedApi(ApiKey.WRITE_SHARE_GROUP_STATE, share_state.handle_share_group_state, entries_max=5_000),
-        ServedApi(ApiKey.DELETE_SHARE_GROUP_STATE, share_state.handle_share_group_state, entries_max=10_000),
-        ServedApi(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, share_state.handle_share_group_state, entries_max=10_000),
+        ServedApi(ApiKey.INITIALIZE_SHARE_GROUP_STATE, share_coordinator.handle_share_group_state, entries_max=10_000),
+        ServedApi(ApiKey.READ_SHARE_GROUP_STATE, share_coordinator.handle_share_group_state, entries_max=10_000),
+        ServedApi(ApiKey.WRITE_SHARE_GROUP_STATE, share_coordinator.handle_share_group_state, entries_max=5_000),
+        ServedApi(ApiKey.DELETE_SHARE_GROUP_STATE, share_coordinator.handle_share_group_state, entries_max=10_000),
+        ServedApi(
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, share_coordinator.handle_share_group_state, entries_max=10_000
+        ),
         ServedApi(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, share_groups.handle_describe_share_group_offsets),
         ServedApi(ApiKey.ALTER_SHARE_GROUP_OFFSETS, share_groups.handle_alter_share_group_offsets),
         ServedApi(

@@ -20,9 +20,9 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from moldau.broker import needs
 from moldau.broker.monitoring.metrics import Histogram
 from moldau.broker.network.client_connection import Answer, Buffers, ClientConnection, Pipelined
-from moldau.broker.network.old_clients import OldClients
 from moldau.broker.network.request import RequestContext
 from moldau.broker.network.served_api import ServedApi
+from moldau.broker.network.unsupported_requests import UnsupportedRequests
 from moldau.errors import ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import decode_request, encode_response, has_more_entries, parse_request_header
@@ -67,7 +67,7 @@ class Dispatcher(Generic[B]):
         self._broker = broker
         self._apis = apis
         self._timer = broker.environment.timer
-        self._old_clients = OldClients()
+        self._unsupported = UnsupportedRequests()
 
     def connected(self, connection: ClientConnection) -> bool:
         return self._broker.connections.admit(connection)
@@ -85,7 +85,7 @@ class Dispatcher(Generic[B]):
         context = RequestContext(key, version, header.correlation_id, header.client_id, connection)
         if served is None or not served.api.min_version <= version <= served.api.max_version:
             if served is None or key != ApiKey.API_VERSIONS:  # whose handler knows what to tell a newer client
-                raise self._old_clients.refuse(context, None if served is None else served.api)
+                raise self._unsupported.refuse(context, None if served is None else served.api)
             return cast(Answer, served.handler(self._broker, context, frame[header.body_offset :]))
         if len(frame) > served.bytes_max:
             raise ProtocolError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from moldau.broker.handlers.admin.changes import change_each
+from moldau.broker.handlers.admin.metadata_changes import change_each
 from moldau.errors import ErrorCode, KafkaError
 
 

@@ -19,7 +19,7 @@ from moldau.broker.network.client_connection import (
     ClientConnection,
     Pipelined,
 )
-from moldau.broker.network.connection_limits import Connections
+from moldau.broker.network.open_connections import OpenConnections
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ProtocolError
 
@@ -381,7 +381,7 @@ async def test_two_half_arrived_requests_never_wait_for_each_other() -> None:
 async def test_a_closed_connection_that_is_not_read_is_cut_off() -> None:
     dispatch = Steered(lambda payload: frame(b"a" * 8_000_000))
     config, _ = BrokerConfig.from_properties({})
-    connections = Connections(config)
+    connections = OpenConnections(config)
     async with served(dispatch, send_budget=connections.send_budget) as [(_reader, writer)]:
         writer.write(frame(b"x"))
         while not connections.send_budget.used:

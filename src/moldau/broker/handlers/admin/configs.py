@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
-from moldau.broker.handlers.admin.changes import Planner, change_each, error_of, repeated
+from moldau.broker.handlers.admin.metadata_changes import Planner, change_each, error_of, repeated
 from moldau.broker.handlers.admin.off_loop import answer_in_thread
 from moldau.broker.turns import Work
 from moldau.config.describe import describe_broker, describe_broker_defaults, describe_group, describe_topic

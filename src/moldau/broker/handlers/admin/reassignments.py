@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
 from moldau.broker.handlers.admin.broker_requests import machine_of, run_everywhere
-from moldau.broker.handlers.admin.changes import error_of, repeated
+from moldau.broker.handlers.admin.metadata_changes import error_of, repeated
 from moldau.broker.turns import Work
 from moldau.cluster.elections import ElectionType, Outcomes
 from moldau.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from moldau.broker import needs
-from moldau.broker.handlers.admin.changes import Outcomes, Planner, change_each, error_of, repeated
+from moldau.broker.handlers.admin.metadata_changes import Outcomes, Planner, change_each, error_of, repeated
 from moldau.broker.turns import Work
 from moldau.config.describe import describe_topic
 from moldau.errors import ErrorCode, KafkaError, StorageError

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
-from moldau.broker.handlers.groups.asking import answer, waited
+from moldau.broker.handlers.groups.coordinator_replies import answer, wait_for_reply
 from moldau.broker.turns import Work
 from moldau.coordinators.classic import steps
 from moldau.coordinators.classic.events import (
@@ -182,7 +182,7 @@ def handle_leave_group(broker: Broker, context: RequestContext, request: Any) ->
         for start in range(0, max(1, len(leavers)), LEAVERS_PER_STEP):
             part = leavers[start : start + LEAVERS_PER_STEP]
             reply = _asking(broker, steps.leave, Leave(request.group_id, part))()
-            codes += yield from waited(reply)
+            codes += yield from wait_for_reply(reply)
             yield
     except KafkaError as refusal:
         return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(refusal.code), members=())

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
-from moldau.broker.handlers.groups.asking import answer
+from moldau.broker.handlers.groups.coordinator_replies import answer
 from moldau.coordinators.consumer.assignors import Partitions
 from moldau.coordinators.consumer.group import ConsumerGroup
 from moldau.coordinators.consumer.heartbeat import Heartbeat, HeartbeatReply, heartbeat

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
 from moldau.broker.coordination.transaction_coordinator import Admission, Verification
-from moldau.broker.handlers.groups.asking import waited
+from moldau.broker.handlers.groups.coordinator_replies import wait_for_reply
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Work
 from moldau.coordinators.effects import Effects, Waiter
@@ -189,7 +189,7 @@ def _commit(broker: Broker, context: RequestContext, request: Any, asked: Commit
             reply = broker.groups.ask(
                 asked.group_id, lambda shard, waiter, now_ms: commit(shard, waiter, asked, now_ms)
             )
-            codes = _merged(refusals, (yield from waited(reply)))
+            codes = _merged(refusals, (yield from wait_for_reply(reply)))
         except KafkaError as refusal:
             codes = repeat(refusal.code)
     encode = partial(encode_commit_response, context.correlation_id, request, codes)
@@ -221,7 +221,7 @@ def handle_offset_delete(broker: Broker, context: RequestContext, request: Any) 
         for start in range(0, max(1, len(partitions)), DELETED_PER_STEP):
             part = partitions[start : start + DELETED_PER_STEP]
             reply = broker.groups.ask(group_id, partial(_delete_some, group_id, part))
-            codes += yield from waited(reply)
+            codes += yield from wait_for_reply(reply)
             yield
     except KafkaError as refusal:
         return schema.OffsetDeleteResponse(error_code=error(refusal.code), throttle_time=ms(0), topics=())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
 from moldau.broker.coordination.share_state_client import NO_STATE
-from moldau.broker.handlers.groups.asking import answer, asked
 from moldau.broker.handlers.groups.consumer_groups import GROUP_OPERATIONS
+from moldau.broker.handlers.groups.coordinator_replies import answer, reply_of
 from moldau.broker.handlers.queues.log_bounds import log_bounds
 from moldau.coordinators.share.group import ShareGroup, ShareMember, by_topic, share_group
 from moldau.coordinators.share.heartbeat import (
@@ -213,7 +213,7 @@ async def _partition_offsets(broker: Broker, schema: Schema, key: ShareKey) -> A
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         state = NO_STATE
         if broker.share_state.exists:
-            state = await asked(broker.share_partitions.states.summary(key))
+            state = await reply_of(broker.share_partitions.states.summary(key))
         if state.start_offset != UNINITIALIZED:
             start_offset, leader_epoch = state.start_offset, max(0, state.leader_epoch)
             log_start_offset, high_watermark = await log_bounds(broker, topic, key.partition)
@@ -247,7 +247,7 @@ async def handle_alter_share_group_offsets(broker: Broker, context: RequestConte
         }
         await broker.groups.ready()
         await broker.share_state.ready()
-        epoch = await asked(
+        epoch = await reply_of(
             broker.groups.ask(
                 request.group_id, lambda shard, waiter, _: add_states(shard, waiter, request.group_id, known)
             )
@@ -294,7 +294,7 @@ async def _altered_topic(broker: Broker, schema: Schema, group_id: str, topic: A
 
 
 async def _begin_at(broker: Broker, key: ShareKey, start_offset: int, epoch: int) -> None:
-    await asked(broker.share_partitions.states.initialize(key, start_offset, epoch))
+    await reply_of(broker.share_partitions.states.initialize(key, start_offset, epoch))
     broker.share_partitions.forget((key,))
 
 
@@ -317,7 +317,7 @@ async def handle_delete_share_group_offsets(broker: Broker, context: RequestCont
         group.validate_delete()
         # The states first: should a crash come between, the group still knows what is to be deleted.
         await delete_states(broker, request.group_id, [key for key in group.state_keys() if key[0] in wanted])
-        deleted = await asked(
+        deleted = await reply_of(
             broker.groups.ask(
                 request.group_id, lambda shard, waiter, _: remove_states(shard, waiter, request.group_id, wanted)
             )
@@ -352,7 +352,7 @@ async def delete_states(broker: HasQueues, group_id: str, partitions: Sequence[t
         return  # nobody ever fetched
     for topic_id, index in partitions:
         key = ShareKey(group_id, topic_id, index)
-        await asked(broker.share_partitions.states.delete(key))
+        await reply_of(broker.share_partitions.states.delete(key))
         broker.share_partitions.forget((key,))
 
 

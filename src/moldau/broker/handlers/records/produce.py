@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from moldau.broker import needs
-from moldau.broker.handlers.records.txn_produce import Gate
+from moldau.broker.handlers.records.transactional_produce import ProduceVerification
 from moldau.broker.network.client_connection import Answer, Buffers, Pipelined
 from moldau.broker.replicas.delayed_produce import DelayedProduce, Uncommitted
 from moldau.broker.replicas.leader_hints import hinted_endpoints, leader_hint
@@ -83,14 +83,16 @@ def handle_produce(broker: Broker, context: RequestContext, body: memoryview) ->
 def _write_in_transaction(
     broker: Broker, context: RequestContext, request: ProduceRequest, transactional_id: str
 ) -> Work[_WrittenAnswer]:
-    gate = Gate(broker, context.version, request, transactional_id)
-    adding = gate.add()
+    verification = ProduceVerification(broker, context.version, request, transactional_id)
+    adding = verification.add()
     if adding is not None:
         yield adding
-    return (yield from _write(broker, context, request, gate))
+    return (yield from _write(broker, context, request, verification))
 
 
-def _write(broker: Broker, context: RequestContext, request: ProduceRequest, gate: Gate | None) -> Work[_WrittenAnswer]:
+def _write(
+    broker: Broker, context: RequestContext, request: ProduceRequest, verification: ProduceVerification | None
+) -> Work[_WrittenAnswer]:
     now_ms = broker.clock()
     acks = request.acks
     failed = False
@@ -113,7 +115,7 @@ def _write(broker: Broker, context: RequestContext, request: ProduceRequest, gat
                     part = part._replace(records=(yield partial(partition.log.rules.prepare, part.records, now_ms)))  # noqa: PLW2901
                     is_prepared = True
                 result, end_offset = _append(
-                    broker, partition, part, gate, now_ms=now_ms, acks=acks, is_prepared=is_prepared
+                    broker, partition, part, verification, now_ms=now_ms, acks=acks, is_prepared=is_prepared
                 )
                 results.append(result)
                 log = partition.log
@@ -147,7 +149,7 @@ def _append(
     broker: Broker,
     partition: Partition,
     part: ProducePartition,
-    gate: Gate | None,
+    verification: ProduceVerification | None,
     *,
     now_ms: int,
     acks: int,
@@ -158,12 +160,12 @@ def _append(
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no record batch for this partition")
     if is_transactional(records):
-        if gate is None:
+        if verification is None:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "the request has a transactional batch, but no transactional id",
             )
-        gate.check(partition, records)
+        verification.check(partition, records)
     try:
         info = partition.append(records, now_ms, required_acks=acks, is_prepared=is_prepared)
     except DuplicateSequenceError as known:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
 from moldau.broker.coordination.share_state_client import NAMES, pack_batches, tell_summary, unpack_batches
-from moldau.broker.handlers.groups.asking import asked
+from moldau.broker.handlers.groups.coordinator_replies import reply_of
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.partition import StateWrite
 from moldau.coordinators.share.state_shard import Epochs, ShareKey, ShareState, ShareStateShard
@@ -128,7 +128,7 @@ async def _outcome(reply: Any) -> tuple[Any, KafkaError | None]:
     if isinstance(reply, KafkaError):
         return None, reply
     try:
-        return await asked(reply), None
+        return await reply_of(reply), None
     except KafkaError as refusal:
         return None, refusal
 

@@ -31,7 +31,7 @@ _USE = (
 )
 
 
-class OldClients:
+class UnsupportedRequests:
     def __init__(self) -> None:
         self._limit = LogLimit()
 

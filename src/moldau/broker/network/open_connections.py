@@ -18,11 +18,11 @@ SWEEP_INTERVAL_S = 5.0
 UNSENT_MAX_BYTES = 256 * 1024 * 1024
 """Answers in memory that clients do not read. Beyond it a fetch gets one batch at a time, whatever it asks for:
 forty clients that ask for 55 MB each and never read would otherwise cost 2 GB."""
-DEAF_MAX_S = 10.0
+SLOW_READER_MAX_S = 10.0
 """How long a client may leave its answer unread once that limit is reached. One that only pauses connects again."""
 
 
-class Connections:
+class OpenConnections:
     def __init__(self, config: BrokerConfig) -> None:
         self._open: dict[ClientConnection, None] = {}
         self._per_ip: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class Connections:
                     connection.abort()
                 continue
             paused_s = now_s - connection.write_paused_since_s if connection.write_paused_since_s else 0.0
-            if paused_s > DEAF_MAX_S and not self.send_budget.left:
+            if paused_s > SLOW_READER_MAX_S and not self.send_budget.left:
                 connection.close("does not read its answers while others wait")
                 connection.abort()
                 continue

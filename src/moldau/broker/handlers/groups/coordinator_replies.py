@@ -29,11 +29,11 @@ def answer(ask: Callable[[], Any], respond: Callable[[Any], Any], refuse: Callab
     return later()
 
 
-async def asked(reply: Any) -> Any:
+async def reply_of(reply: Any) -> Any:
     """For handlers that wait anyway."""
     return await reply if inspect.isawaitable(reply) else reply
 
 
-def waited(reply: Any) -> Work[Any]:
+def wait_for_reply(reply: Any) -> Work[Any]:
     """For handlers that take turns."""
     return (yield reply) if isinstance(reply, asyncio.Future) else reply

@@ -1,4 +1,4 @@
-"""The gate before the append of a transactional batch: it has to belong to an open transaction of its producer."""
+"""Transactional batches in a Produce request: each has to belong to an open transaction of its producer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADDS_SINCE = 12
 _RETRIED = COORDINATOR_UNAVAILABLE | UNREACHABLE
 
 
-class Gate:
+class ProduceVerification:
     """Of one request: first `add`, which may take time, then `check` for each batch."""
 
     def __init__(self, broker: Broker, version: int, request: ProduceRequest, transactional_id: str) -> None:
