@@ -8,7 +8,6 @@ decided in `partition_log.py`.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -28,19 +27,16 @@ from moldau.log.offset_index import OffsetIndex
 from moldau.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from moldau.log.time_index import NO_TIMESTAMP, TimeIndex
 from moldau.log.txn_index import TxnIndex
-from moldau.wire.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+from moldau.wire.batch import BatchHeader, read_header
+from moldau.wire.batch_layout import HEADER_SIZE, HOP, LENGTH_MIN, LOG_OVERHEAD
 
 logger = logging.getLogger(__name__)
 
 base_offset_of = attrgetter("base_offset")
-# Base offset, length and last offset delta: all that hopping from batch to batch needs.
-_HOP = struct.Struct(">qi11xi")
-_BASE_OFFSET = struct.Struct(">q")
 _PEEK = 64  # bytes read past what was asked for, to see the header of the batch that follows
 _HOP_CHUNK = 8192  # two index intervals: one read finds nearly every offset
 _SCAN_CHUNK = 1 << 20
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-_MIN_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 UNKNOWN = -2  # a timestamp that has not been read from disk yet; -1 says that there is none
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -306,11 +302,11 @@ class Segment:
         base_limit = self.offset_limit
         while position < size:
             chunk = file.read(_HOP_CHUNK, position)
-            usable = len(chunk) - _HOP.size
+            usable = len(chunk) - HOP.size
             at = 0
             while at <= usable:
-                base, length, delta = _HOP.unpack_from(chunk, at)
-                if length < _MIN_LENGTH or delta < 0 or not self.base_offset <= base + delta <= base_limit:
+                base, length, delta = HOP.unpack_from(chunk, at)
+                if length < LENGTH_MIN or delta < 0 or not self.base_offset <= base + delta <= base_limit:
                     return -1
                 if base + delta >= offset:
                     return position + at
@@ -331,10 +327,10 @@ class Segment:
         while position < self.size:
             chunk = file.read(_HOP_CHUNK, position)
             at = 0
-            while at + _HOP.size <= len(chunk):
-                base, length, delta = _HOP.unpack_from(chunk, at)
+            while at + HOP.size <= len(chunk):
+                base, length, delta = HOP.unpack_from(chunk, at)
                 next_offset = base + delta + 1
-                if length < _MIN_LENGTH or not self.base_offset < next_offset <= self.offset_limit + 1:
+                if length < LENGTH_MIN or not self.base_offset < next_offset <= self.offset_limit + 1:
                     return -1
                 at += length + LOG_OVERHEAD
             if not at:
@@ -364,9 +360,9 @@ class Segment:
         if at and not self._is_header(data, at):
             at = 0  # a damaged index: walk from the first batch instead
         next_offset = -1
-        while at + _HOP.size <= len(data):
-            base, length, delta = _HOP.unpack_from(data, at)
-            if length < _MIN_LENGTH or position + at + length + LOG_OVERHEAD > end:
+        while at + HOP.size <= len(data):
+            base, length, delta = HOP.unpack_from(data, at)
+            if length < LENGTH_MIN or position + at + length + LOG_OVERHEAD > end:
                 if at:
                     break  # the next read begins there
                 raise CorruptRecordError(f"{self.path} holds no readable batch at byte {position}")
@@ -381,10 +377,10 @@ class Segment:
 
     def _is_header(self, data: bytes, at: int) -> bool:
         """Whether a batch of this segment can begin there, as far as `data` reaches."""
-        if at + _HOP.size > len(data):
+        if at + HOP.size > len(data):
             return at <= len(data)
-        base, length, delta = _HOP.unpack_from(data, at)
-        return bool(length >= _MIN_LENGTH and delta >= 0 and self.base_offset <= base <= self.offset_limit - delta)
+        base, length, delta = HOP.unpack_from(data, at)
+        return bool(length >= LENGTH_MIN and delta >= 0 and self.base_offset <= base <= self.offset_limit - delta)
 
     def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         return scan(self.open(), self.position_of(offset), self.size)

@@ -14,7 +14,6 @@ from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, RefusedReco
 from moldau.log.lookups import SMALL_BYTES
 from moldau.log.producer_state import AppendOrigin
 from moldau.wire.batch import (
-    LOG_OVERHEAD,
     RECORD_SIZE_MIN,
     UNCOMPRESSED_BYTES_MAX,
     BatchHeader,
@@ -25,6 +24,7 @@ from moldau.wire.batch import (
     recompress,
     stamp_log_append_time,
 )
+from moldau.wire.batch_layout import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD
 from moldau.wire.compression import Codec
 
 _NO_LIMIT_MS = 2**62
@@ -35,8 +35,10 @@ _CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-_ODD_ATTRIBUTES = 0x0F  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
-_LAST_CODEC = 4
+_ODD_ATTRIBUTES = (
+    CODEC_MASK | LOG_APPEND_TIME
+)  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
+_LAST_CODEC = max(Codec)
 # `max.message.bytes` bounds what is stored, hence compressed. To look at the records costs what they swell to,
 # so that is held to a multiple of it: more than text gains, less than a bomb does (thousands). The floor keeps
 # a small `max.message.bytes` from refusing batches that are only very uniform.

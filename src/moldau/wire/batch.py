@@ -1,8 +1,4 @@
-"""Record batches, magic 2: the only format that is stored.
-
-    base offset 8 · length 4 · leader epoch 4 · magic 1 · CRC32C 4 · attributes 2 · last offset delta 4
-    · base timestamp 8 · max timestamp 8 · producer id 8 · producer epoch 2 · base sequence 4 · count 4
-    · records
+"""Record batches, magic 2: the only format that is stored. `batch_layout.py` says where each field lies.
 
 The CRC covers everything from the attributes on, so a broker may write base offset and leader epoch into a
 batch without touching the rest: that keeps the hot path free of record-level work. Header view, checks and
@@ -19,35 +15,36 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError, ProtocolError
+from moldau.wire.batch_layout import (
+    AFTER_CRC,
+    ATTRIBUTES_AT,
+    BEFORE_CRC,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP_AT,
+    TRANSACTIONAL,
+)
 from moldau.wire.compression import Codec, compress, decompress
 from moldau.wire.primitives import Buffer, new_tuple, read_varlong, write_varlong
-
-HEADER_SIZE = 61
-LOG_OVERHEAD = 12  # base offset and length: the bytes that `length` does not count
-MAGIC = 2
 
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 
-CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-DELETE_HORIZON = 0x40
-
-_CRC_POS = 17
-_ATTRIBUTES_POS = 21
-_MAX_TIMESTAMP_POS = 35
-
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_AFTER_CRC = struct.Struct(">hiqqqhii")
 _CRC = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
-_LEADER_EPOCH_POS = 12
-_LEADER_EPOCH = struct.Struct(">i")
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _END_TXN_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 
@@ -103,15 +100,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        return self.attributes & _LOG_APPEND_TIME != 0
+        return self.attributes & LOG_APPEND_TIME != 0
 
     @property
     def is_transactional(self) -> bool:
-        return self.attributes & _TRANSACTIONAL != 0
+        return self.attributes & TRANSACTIONAL != 0
 
     @property
     def is_control(self) -> bool:
-        return self.attributes & _CONTROL != 0
+        return self.attributes & CONTROL != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -140,7 +137,7 @@ RecordFields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     try:
-        return new_tuple(BatchHeader, _HEADER.unpack_from(buf, pos))
+        return new_tuple(BatchHeader, HEADER.unpack_from(buf, pos))
     except struct.error:
         raise CorruptRecordError(
             f"{max(len(buf) - pos, 0)} bytes are too few for a batch header of {HEADER_SIZE}"
@@ -151,9 +148,9 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch; a short or senseless tail ends the walk."""
     pos, end = 0, len(buf)
     while pos + HEADER_SIZE <= end:
-        header = new_tuple(BatchHeader, _HEADER.unpack_from(buf, pos))
+        header = new_tuple(BatchHeader, HEADER.unpack_from(buf, pos))
         following = pos + header.length + LOG_OVERHEAD
-        if header.length < HEADER_SIZE - LOG_OVERHEAD or following > end:
+        if header.length < LENGTH_MIN or following > end:
             return
         yield pos, header
         pos = following
@@ -161,7 +158,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 def is_transactional(buf: Buffer) -> bool:
     """Of the batch at the start of `buf`, without reading the rest of its header; False where there is none."""
-    return len(buf) >= HEADER_SIZE and buf[_ATTRIBUTES_POS + 1] & _TRANSACTIONAL != 0
+    return len(buf) >= HEADER_SIZE and buf[ATTRIBUTES_AT + 1] & TRANSACTIONAL != 0
 
 
 def check_batch(buf: Buffer, pos: int, header: BatchHeader, *, strict: bool = True) -> None:
@@ -181,7 +178,7 @@ def check_batch(buf: Buffer, pos: int, header: BatchHeader, *, strict: bool = Tr
         raise _invalid(message) if strict else CorruptRecordError(message)
     if strict and header.base_offset != 0:
         raise _invalid(f"base offset of a produced batch should be 0, but it is {header.base_offset}")
-    if crc32c(memoryview(buf)[pos + _ATTRIBUTES_POS : pos + size]) != header.crc:
+    if crc32c(memoryview(buf)[pos + ATTRIBUTES_AT : pos + size]) != header.crc:
         raise CorruptRecordError(f"record batch is corrupt (stored crc = {header.crc})")
     if strict:
         _check_produced(header)
@@ -197,7 +194,7 @@ def _check_produced(header: BatchHeader) -> None:
         raise _invalid(f"last offset delta {header.last_offset_delta} does not fit {count} records")
     if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise _invalid(f"unknown compression type id {header.attributes & CODEC_MASK}")
-    if header.attributes & _CONTROL:
+    if header.attributes & CONTROL:
         raise _invalid("clients are not allowed to write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(f"invalid sequence {header.base_sequence} with producer id {header.producer_id}")
@@ -210,17 +207,17 @@ def _invalid(message: str) -> KafkaError:
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
     """Give the batch its place in the log, in place; both fields lie outside the CRC."""
     _INT64.pack_into(buf, pos, base_offset)
-    _LEADER_EPOCH.pack_into(buf, pos + _LEADER_EPOCH_POS, leader_epoch)
+    _INT32.pack_into(buf, pos + LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_log_append_time(buf: bytearray | memoryview, pos: int, timestamp_ms: int) -> None:
     """Make every record's timestamp the broker's, in place: an attribute bit and the max timestamp say so."""
-    (attributes,) = _INT16.unpack_from(buf, pos + _ATTRIBUTES_POS)
-    _INT16.pack_into(buf, pos + _ATTRIBUTES_POS, attributes | _LOG_APPEND_TIME)
-    _INT64.pack_into(buf, pos + _MAX_TIMESTAMP_POS, timestamp_ms)
-    _, length = _OFFSET_AND_LENGTH.unpack_from(buf, pos)
-    crc = crc32c(memoryview(buf)[pos + _ATTRIBUTES_POS : pos + length + LOG_OVERHEAD])
-    _CRC.pack_into(buf, pos + _CRC_POS, crc)
+    (attributes,) = _INT16.unpack_from(buf, pos + ATTRIBUTES_AT)
+    _INT16.pack_into(buf, pos + ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
+    _INT64.pack_into(buf, pos + MAX_TIMESTAMP_AT, timestamp_ms)
+    (length,) = _INT32.unpack_from(buf, pos + LENGTH_AT)
+    crc = crc32c(memoryview(buf)[pos + ATTRIBUTES_AT : pos + length + LOG_OVERHEAD])
+    _CRC.pack_into(buf, pos + CRC_AT, crc)
 
 
 def decode_records(buf: Buffer, pos: int, header: BatchHeader, max_size: int = UNCOMPRESSED_BYTES_MAX) -> list[Record]:
@@ -317,8 +314,8 @@ def encode_batch(
     base_timestamp = records[0][2]
     max_timestamp = max(record[2] for record in records)
     data = b"".join([_write_record(delta, base_timestamp, fields) for delta, fields in enumerate(records)])
-    attributes = codec | _LOG_APPEND_TIME * log_append_time
-    attributes |= _TRANSACTIONAL * is_transactional | _CONTROL * is_control
+    attributes = codec | LOG_APPEND_TIME * log_append_time
+    attributes |= TRANSACTIONAL * is_transactional | CONTROL * is_control
     return assemble(
         BatchHeader(
             base_offset, 0, leader_epoch, MAGIC, 0, attributes, len(records) - 1, base_timestamp,
@@ -330,9 +327,9 @@ def encode_batch(
 
 def assemble(header: BatchHeader, data: bytes) -> bytes:
     """A batch out of a header, whose length and CRC are computed here, and the records as they go on disk."""
-    rest = _AFTER_CRC.pack(*header[5:]) + data
-    length = HEADER_SIZE - LOG_OVERHEAD - _AFTER_CRC.size + len(rest)
-    start = struct.pack(">qiibI", header.base_offset, length, header.leader_epoch, MAGIC, crc32c(rest))
+    rest = AFTER_CRC.pack(*header[5:]) + data
+    length = BEFORE_CRC.size - LOG_OVERHEAD + len(rest)
+    start = BEFORE_CRC.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc32c(rest))
     return start + rest
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from moldau.errors import CorruptRecordError
 from moldau.log.cleaning.records import newest_delta, pick_records, scan_records, shift_timestamps
 from moldau.log.cleaning.throttle import Throttle
-from moldau.wire.batch import DELETE_HORIZON, Record, assemble, decode_records, encode_batch, read_header, records_data
+from moldau.wire.batch import Record, assemble, decode_records, encode_batch, read_header, records_data
+from moldau.wire.batch_layout import DELETE_HORIZON
 from tests.unit.log.log_helpers import NOW_MS, properties
 
 field = st.none() | st.binary(max_size=80) | st.integers(0, 3).map(lambda n: bytes([64, 200, 9000, 0][n]))

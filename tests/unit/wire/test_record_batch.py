@@ -15,7 +15,6 @@ from kafka.record import default_records as kafka_python_records
 
 from moldau.errors import CorruptRecordError, ErrorCode, KafkaError
 from moldau.wire.batch import (
-    HEADER_SIZE,
     BatchHeader,
     ControlRecord,
     ControlType,
@@ -32,6 +31,7 @@ from moldau.wire.batch import (
     stamp,
     stamp_log_append_time,
 )
+from moldau.wire.batch_layout import HEADER_SIZE
 from moldau.wire.compression import Codec
 
 QUICK = settings(max_examples=60, deadline=None)

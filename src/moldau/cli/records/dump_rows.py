@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from moldau.disk import OS_DISK
 from moldau.errors import CommandError, CorruptFileError, KafkaError
 from moldau.wire.batch import (
-    HEADER_SIZE,
-    MAGIC,
     BatchHeader,
     ControlType,
     Record,
@@ -26,6 +24,7 @@ from moldau.wire.batch import (
     iter_headers,
     read_header,
 )
+from moldau.wire.batch_layout import HEADER_SIZE, MAGIC
 
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")

@@ -22,14 +22,13 @@ from moldau.log.cleaning.records import Records, newest_delta, pick_records, sca
 from moldau.log.cleaning.transactions import CleanedTransactions
 from moldau.log.producer_state import read_marker
 from moldau.wire.batch import (
-    CODEC_MASK,
-    DELETE_HORIZON,
     NO_TIMESTAMP,
     BatchHeader,
     assemble,
     check_batch,
     records_data,
 )
+from moldau.wire.batch_layout import CODEC_MASK, DELETE_HORIZON
 from moldau.wire.compression import compress
 
 # What is left of a batch, and its newest timestamp.

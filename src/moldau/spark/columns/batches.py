@@ -31,12 +31,9 @@ from moldau.spark.columns.kernels import (
     index_batches,
 )
 from moldau.wire import batch as wire
+from moldau.wire import batch_layout as layout
 from moldau.wire.compression import Codec, decompress
 
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_CRC_POS = 17
-_CRC_FROM = 21
 _NO_TABLE = np.empty((TABLE_ROWS, 0), np.int64)
 
 # Decompressed batches are decoded together, since each round has its price, but no more than this at once: what
@@ -63,7 +60,7 @@ def index(data: Bytes) -> Int64s:
                 f"the records at offset {offset} have message format {magic}, from before Kafka 0.11, which is not "
                 "read here: copy the topic with a consumer and a producer of Kafka 3",
             )
-        if magic != wire.MAGIC or size < wire.HEADER_SIZE:
+        if magic != layout.MAGIC or size < layout.HEADER_SIZE:
             raise CorruptRecordError(f"the batch at offset {offset} has magic {magic} and {size} bytes")
     return table
 
@@ -71,14 +68,14 @@ def index(data: Bytes) -> Int64s:
 def check_crcs(data: Bytes, table: Int64s) -> None:
     view = data.data
     stored = _stored_crcs(data, table[POSITION])
-    starts, ends = (table[POSITION] + _CRC_FROM).tolist(), table[END].tolist()
+    starts, ends = (table[POSITION] + layout.ATTRIBUTES_AT).tolist(), table[END].tolist()
     for number, crc in enumerate(stored):
         if crc32c(view[starts[number] : ends[number]]) != crc:
             raise CorruptRecordError(f"the batch at offset {table[BASE_OFFSET, number]} fails its CRC")
 
 
 def _stored_crcs(data: Bytes, positions: Int64s) -> list[int]:
-    places = (positions + _CRC_POS)[:, None] + np.arange(4)
+    places = (positions + layout.CRC_AT)[:, None] + np.arange(4)
     crcs: list[int] = data[places].view(">u4").ravel().tolist()
     return crcs
 
@@ -89,7 +86,7 @@ def visible(data: Bytes, table: Int64s, aborted: Sequence[tuple[int, int]], firs
     `aborted` are pairs of producer id and first offset, as a broker gives them to committed readers.
     """
     attributes = table[ATTRIBUTES]
-    wanted = (table[LAST_OFFSET] >= first) & (table[BASE_OFFSET] < end) & (attributes & _CONTROL == 0)
+    wanted = (table[LAST_OFFSET] >= first) & (table[BASE_OFFSET] < end) & (attributes & layout.CONTROL == 0)
     if aborted:
         wanted &= ~_aborted_batches(data, table, aborted)
     return table if wanted.all() else np.ascontiguousarray(table[:, wanted])
@@ -100,11 +97,11 @@ def _aborted_batches(data: Bytes, table: Int64s, aborted: Sequence[tuple[int, in
     waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     producers: set[int] = set()
     found = np.zeros(table.shape[1], np.bool_)
-    for number in np.flatnonzero(table[ATTRIBUTES] & _TRANSACTIONAL).tolist():
+    for number in np.flatnonzero(table[ATTRIBUTES] & layout.TRANSACTIONAL).tolist():
         while waiting and waiting[-1][1] <= table[LAST_OFFSET, number]:
             producers.add(waiting.pop()[0])
         producer = int(table[PRODUCER_ID, number])
-        if table[ATTRIBUTES, number] & _CONTROL:
+        if table[ATTRIBUTES, number] & layout.CONTROL:
             if producer in producers and _is_abort_marker(data, int(table[POSITION, number])):
                 producers.remove(producer)
         else:
@@ -121,7 +118,7 @@ def _is_abort_marker(data: Bytes, position: int) -> bool:
 
 def plain(data: Bytes, table: Int64s) -> Iterator[Plain]:
     """The same batches uncompressed, all at once where they are already, else by PLAIN_BYTES_MAX or so."""
-    codecs = table[ATTRIBUTES] & wire.CODEC_MASK
+    codecs = table[ATTRIBUTES] & layout.CODEC_MASK
     if not codecs.any():
         yield Plain(data, table)
         return

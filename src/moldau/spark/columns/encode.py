@@ -8,7 +8,6 @@ compression come per batch, by `seal`. Per record there is no Python.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,19 +18,21 @@ from crc32c import crc32c
 from moldau.errors import ErrorCode, KafkaError
 from moldau.spark.columns.jit import address_of, copy, helper, kernel, put_byte
 from moldau.spark.columns.kernels import Bytes, Int32s, Int64s
-from moldau.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from moldau.wire.batch_layout import (
+    AFTER_CRC,
+    ATTRIBUTES_AT,
+    BEFORE_CRC,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL,
+)
 from moldau.wire.compression import Codec, compress
 
 # What a record takes beside its key, value and headers, at most: the varints of six lengths and numbers and of the
 # timestamp, and its attributes. Each header adds two lengths.
 _RECORD_OVERHEAD = 6 * 5 + 10 + 1
 _HEADER_OVERHEAD = 2 * 5
-
-_TRANSACTIONAL = 0x10
-_CRC_POS = 17
-_ATTRIBUTES_POS = 21
-_BEFORE_CRC = struct.Struct(">qiibI")
-_AFTER_CRC = struct.Struct(">hiqqqhii")
 
 # Rows of the tables of records and of headers, as `Rows.tables` makes them.
 _KEY, _KEY_LENGTH, _VALUE, _VALUE_LENGTH, _FIRST_HEADER, _HEADER_COUNT, _TIMESTAMP = range(7)
@@ -193,11 +194,11 @@ def seal(
     data = batch.data
     if codec is not Codec.NONE:
         data = memoryview(bytearray(HEADER_SIZE) + compress(codec, data[HEADER_SIZE:], level))
-    _AFTER_CRC.pack_into(
-        data, _ATTRIBUTES_POS, codec | _TRANSACTIONAL * is_transactional, batch.records - 1, batch.base_timestamp_ms,
+    AFTER_CRC.pack_into(
+        data, ATTRIBUTES_AT, codec | TRANSACTIONAL * is_transactional, batch.records - 1, batch.base_timestamp_ms,
         batch.max_timestamp_ms, producer_id, producer_epoch, base_sequence, batch.records,
     )  # fmt: skip
-    _BEFORE_CRC.pack_into(data, 0, 0, len(data) - LOG_OVERHEAD, -1, MAGIC, crc32c(data[_ATTRIBUTES_POS:]))
+    BEFORE_CRC.pack_into(data, 0, 0, len(data) - LOG_OVERHEAD, -1, MAGIC, crc32c(data[ATTRIBUTES_AT:]))
     return data
 
 

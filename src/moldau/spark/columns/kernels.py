@@ -12,6 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from moldau.spark.columns.jit import address_of, byte_at, copy, helper, kernel
+from moldau.wire.batch_layout import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    COUNT_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_ID_AT,
+)
+from moldau.wire.batch_layout import MAGIC as MAGIC_2
 
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
@@ -35,11 +49,6 @@ STATE_SIZE = 3
 
 MALFORMED = -1  # instead of a number of records
 
-HEADER_SIZE = 61
-_LOG_OVERHEAD = 12
-_MAGIC_POS = 16
-_MAGIC = 2
-_LOG_APPEND_TIME = 0x08
 _WITHOUT_SIGN = 0x7FFF_FFFF_FFFF_FFFF  # makes an arithmetic shift a logical one
 _MICROS = 1000
 _MILLIS_MAX = 0x7FFF_FFFF_FFFF_FFFF // _MICROS
@@ -64,23 +73,23 @@ def index_batches(data: Bytes, table: Int64s) -> int:
     pos, end = address_of(data), address_of(data) + len(data)
     count = 0
     while pos + HEADER_SIZE <= end:
-        size = _int32(pos + 8) + _LOG_OVERHEAD
+        size = _int32(pos + LENGTH_AT) + LOG_OVERHEAD
         if size > end - pos:
             break
-        magic = byte_at(pos + _MAGIC_POS)
+        magic = byte_at(pos + MAGIC_AT)
         if count < table.shape[1]:
             place = pos - address_of(data)
             table[POSITION, count], table[SIZE, count], table[MAGIC, count] = place, size, magic
             table[BASE_OFFSET, count] = _int64(pos)
-            table[LAST_OFFSET, count] = _int64(pos) + _int32(pos + 23)
-            table[ATTRIBUTES, count] = _int32(pos + 21) >> 16
-            table[BASE_TIMESTAMP, count] = _int64(pos + 27)
-            table[MAX_TIMESTAMP, count] = _int64(pos + 35)
-            table[PRODUCER_ID, count] = _int64(pos + 43)
-            table[COUNT, count] = _int32(pos + 57)
+            table[LAST_OFFSET, count] = _int64(pos) + _int32(pos + LAST_OFFSET_DELTA_AT)
+            table[ATTRIBUTES, count] = _int32(pos + ATTRIBUTES_AT) >> 16
+            table[BASE_TIMESTAMP, count] = _int64(pos + BASE_TIMESTAMP_AT)
+            table[MAX_TIMESTAMP, count] = _int64(pos + MAX_TIMESTAMP_AT)
+            table[PRODUCER_ID, count] = _int64(pos + PRODUCER_ID_AT)
+            table[COUNT, count] = _int32(pos + COUNT_AT)
             table[START, count], table[END, count] = place + HEADER_SIZE, place + size
         count += 1
-        if magic != _MAGIC or size < HEADER_SIZE:
+        if magic != MAGIC_2 or size < HEADER_SIZE:
             break
         pos += size
     return count
@@ -143,7 +152,7 @@ def scan(  # noqa: PLR0917
             pos = address + table[START, batch]
         base_offset = table[BASE_OFFSET, batch]
         last_delta = table[LAST_OFFSET, batch] - base_offset
-        appended = table[ATTRIBUTES, batch] & _LOG_APPEND_TIME != 0
+        appended = table[ATTRIBUTES, batch] & LOG_APPEND_TIME != 0
         count = table[COUNT, batch]
         while record < count:
             if found == records.shape[1] or size_found >= bytes_max:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.options import FORMAT_OPTIONS, Options
-from moldau.wire.batch import HEADER_SIZE
+from moldau.wire.batch_layout import HEADER_SIZE
 from moldau.wire.compression import Codec
 
 OPTION_NAMES = (

@@ -17,7 +17,8 @@ from moldau.broker.replicas.leader_hints import hinted_endpoints, leader_hint
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Work
 from moldau.errors import DuplicateSequenceError, ErrorCode, KafkaError, ProtocolError, RefusedRecordsError
-from moldau.wire.batch import HEADER_SIZE, is_transactional, read_header
+from moldau.wire.batch import is_transactional, read_header
+from moldau.wire.batch_layout import HEADER_SIZE
 from moldau.wire.compression import Codec
 from moldau.wire.primitives import NodeEndpoint
 from moldau.wire.produce import (
