@@ -103,7 +103,6 @@ class BrokerNode:
         loop, environment = self.loop, self.environment
         directories = [Path(os.path.abspath(directory)) for directory in config.log_dirs]
         self.local = LocalBroker(config)
-        self.advertised = self.local.advertised
         self.metadata = MetadataCache(self.local)
         self.tasks = BackgroundTasks(loop)
         self.spawn = self.tasks.spawn
@@ -270,31 +269,15 @@ class BrokerNode:
         self.share_state = self.coordinators.share_state
         self.share_partitions = SharePartitions(self.host, self.share_state)
 
-    # -- what handlers read
+    # -- reading, and what connections report
 
     @property
     def config(self) -> BrokerConfig:
         return self.local.config
 
     @property
-    def broker_epoch(self) -> int:
-        return self.local.broker_epoch
-
-    @property
     def image(self) -> MetadataImage:
         return self.metadata.image
-
-    @property
-    def newest_image(self) -> MetadataImage:
-        return self.metadata.newest
-
-    @property
-    def live_brokers(self) -> frozenset[int]:
-        return self.metadata.live_brokers
-
-    @property
-    def cluster_id(self) -> str:
-        return self.logs.cluster_id
 
     def disconnected(self, connection: ClientConnection) -> None:
         self.share_partitions.disconnected(connection)
@@ -370,7 +353,7 @@ class BrokerNode:
         await self.tasks.close()
         self.peers.close()
         await self.threads.settle(DISKS_SETTLE_TIMEOUT_S)  # what the cancelled tasks began
-        await self.threads.files(partial(self.logs.close, self.broker_epoch, timeout_s=DISKS_CLOSE_TIMEOUT_S))
+        await self.threads.files(partial(self.logs.close, self.local.broker_epoch, timeout_s=DISKS_CLOSE_TIMEOUT_S))
         try:
             async with asyncio.timeout(STORE_CLOSE_TIMEOUT_S):
                 await self.threads.metadata(self.membership.close)

@@ -114,7 +114,7 @@ class Server:
     @property
     def bound(self) -> dict[str, tuple[str, int]]:
         """Listener name → where clients find it."""
-        return self.node.advertised
+        return self.node.local.advertised
 
     async def _listen(self, listener: Listener) -> None:
         dispatcher = Dispatcher(self.node, API_TABLE)
@@ -146,7 +146,7 @@ class Server:
             ) from error
         self._listeners.append(server)
         port = server.sockets[0].getsockname()[1]
-        host, told_port = self.node.advertised[listener.name] = self._advertised(listener, port)
+        host, told_port = self.node.local.advertised[listener.name] = self._advertised(listener, port)
         if listener.host in EVERY_INTERFACE:
             logger.warning(
                 "listener %s is open to every network of this machine, without authentication. Clients are told to "

@@ -24,7 +24,7 @@ async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
         config, _ = BrokerConfig.from_properties({"log.dirs": str(folder), **(properties or {})}, strict=True)
         node = BrokerNode(config, asyncio.get_running_loop())
         node.open()
-        node.advertised[LISTENER] = ADVERTISED
+        node.local.advertised[LISTENER] = ADVERTISED
         me = BrokerRecord(
             node.node_id, node.image.version + 1, ((LISTENER, *ADVERTISED, "PLAINTEXT"),), config.broker_rack
         )

@@ -172,7 +172,7 @@ async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> 
     node.metadata.follow(image)
     waiting = asyncio.ensure_future(node.metadata.applied(image.version))
     await asyncio.sleep(0)
-    node.metadata.begin_with(node.newest_image)
+    node.metadata.begin_with(node.metadata.newest)
     node.open_logs()
     node.begin()
     await asyncio.wait_for(waiting, 10)

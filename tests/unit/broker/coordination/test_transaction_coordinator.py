@@ -79,7 +79,7 @@ class Lives:
         node.open()
         node.begin()
         node.is_serving.set()
-        node.advertised[LISTENER] = ADVERTISED
+        node.local.advertised[LISTENER] = ADVERTISED
         self._nodes.append(node)
         return OfflineBroker(node)
 

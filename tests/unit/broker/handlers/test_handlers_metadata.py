@@ -79,7 +79,7 @@ async def test_a_topic_is_told_in_every_version(offline_broker: OfflineBroker, v
         assert answer.controller_id == node_id
         assert answer.topics[0].is_internal is False
     if version >= 2:
-        assert answer.cluster_id == offline_broker.node.cluster_id
+        assert answer.cluster_id == offline_broker.node.logs.cluster_id
     if version >= 8:
         assert answer.topics[0].topic_authorized_operations == NOT_ASKED
     if version >= 10:
@@ -255,7 +255,7 @@ async def test_the_cluster_tells_of_its_brokers(start_offline: StartOffline, ver
         ),
     )
     node = broker.node
-    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, node.cluster_id, node.node_id)
+    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, node.logs.cluster_id, node.node_id)
     (told_broker,) = answer.brokers
     assert (told_broker.broker_id, told_broker.host, told_broker.port, told_broker.rack) == (
         node.node_id,
