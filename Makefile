@@ -18,10 +18,11 @@ help: ## Show this list
 $(READY): requirements/dev.txt pyproject.toml src/moldau/cli/registry.py
 	@[ -n "$(PYTHON)" ] || { echo "moldau: Python 3.11 or newer is missing; install it, or run: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "moldau: Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV) from requirements/dev.txt (once, about a minute)"
+	@echo "setting up $(VENV) from requirements/dev.txt (once, a minute or two)"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/moldau spark-archive make || true
 	@touch $@
 
 demo: $(READY) ## Page views counted per window by Spark, exactly once, as a live table

@@ -166,7 +166,8 @@ class SparkThroughput(SparkScenario):
 class SparkFirstResult(SparkScenario):
     """A small script from the start of its Python process to its printed result, over a topic of 1,000 records: with
     `moldau.spark.session(short_job=True)` and our source, and with a plain SparkSession and the connector's jars on
-    disk. One run of each does not count: it makes our class-data archive, and fills the page cache."""
+    disk. Our session uses the class archive that the set-up has made. One run of each does not count: it fills the page
+    cache."""
 
     name = "spark_first_result"
     repeats_itself = True

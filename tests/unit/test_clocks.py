@@ -18,7 +18,6 @@ READERS = {
     "cli/coordination/transactions.py": "prints how old timestamps of answers are",
     "metadata/stores/zookeeper_election.py": "timestamps in ZooKeeper's nodes, as Kafka has them",
     "spark/sink/row_sink.py": "timestamps of records",
-    "spark/startup/class_data.py": "the age of a file",
 }
 
 

@@ -9,7 +9,7 @@ What comes from a user's code never gets there: PySpark sends it to the JVM. So 
 printed, in a worker's own process only: the daemon's module gets a `traceback` without them, and a process that Spark
 starts for one module (`python -m pyspark.sql.streaming.python_streaming_source_runner`) an `excepthook`.
 
-Where `warm_client` is the session's Python, such a module is run by this one, so that no error is too early:
+Where `fork_client` is the session's Python, such a module is run by this one, so that no error is too early:
 
     python -m moldau.spark.hang_ups <module>
 """

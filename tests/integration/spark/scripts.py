@@ -21,7 +21,7 @@ def start_script(code: str, folder: Path, *arguments: str, **environment: str) -
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
-        env=kept | {"MOLDAU_CLASS_DATA": "use"} | environment,  # no archives made while tests run
+        env=kept | environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

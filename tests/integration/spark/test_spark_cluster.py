@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from bench.server import free_port
-from moldau.spark.startup.gateway import module_options, spark_package
-from moldau.spark.startup.java import VECTOR_MODULE, find_java
+from moldau.spark.startup.class_archive import spark_package
+from moldau.spark.startup.java import find_java, home_for_scripts
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.scripts import SCRIPT_TIMEOUT_S, next_line, start_script
 from tests.integration.spark.topics import numbered, produce
@@ -69,22 +70,20 @@ class Cluster(NamedTuple):
 
 def start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     """One process of Spark's, as its scripts in sbin/ would start it."""
-    package = spark_package()
-    java = find_java()
-    flags = [flag for flag in module_options(package) if VECTOR_MODULE not in flag]
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))},
-        "SPARK_HOME": str(package),
-        "SPARK_SCALA_VERSION": "2.13",  # which load-spark-env.sh sets
+        "JAVA_HOME": str(home_for_scripts(find_java(), Path(tempfile.mkdtemp(dir=folder)))),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "SPARK_LOCAL_DIRS": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
     with (folder / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
             [
-                *(java.home / "bin" / "java", "-cp", f"{package}/jars/*"),
-                *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *flags),
-                *(f"org.apache.spark.deploy.{name.lower()}.{name}", "--host", "127.0.0.1", *arguments),
+                spark_package() / "bin" / "spark-class",
+                f"org.apache.spark.deploy.{name.lower()}.{name}",
+                *("--host", "127.0.0.1", *arguments),
             ],
             cwd=folder,
             env=environment,

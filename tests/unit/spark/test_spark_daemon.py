@@ -119,7 +119,7 @@ def test_what_workers_need_is_loaded_without_a_thread() -> None:
 
 
 def run_python(code: str) -> str:
-    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # as Spark and `warm_python` set them
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # as Spark and `fork_server` set them
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=environment
     )

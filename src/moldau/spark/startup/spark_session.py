@@ -1,12 +1,15 @@
-"""A Spark for this process: the right Java and Python, a quick start, a quiet screen, and the data source registered.
+"""A Spark session: the right Java and Python, a fast start, a quiet screen, and the data source registered.
 
-What is set, and why, stands beside each setting below; whatever the user passes wins. The settings of a local master
-(everything in one JVM of ours) are not given to a cluster: there, ports, memory and shuffles are its own affair. Its
-executors need a Python with moldau[spark] installed, at the path in `PYSPARK_PYTHON`.
+What is set, and why, stands beside each setting below; the user's settings win. The settings of a local master
+(everything in one JVM of ours) are not given to a cluster, which has its own ports, memory and shuffles. Its executors
+need a Python with moldau[spark] installed, at the path in `PYSPARK_PYTHON`.
 
-`short_job` trades speed for a start: with Java's quick compiler alone, a first result needs half the CPU, and rows then
-cost the JVM twice as much. Without it the optimizing compiler waits until a method has run ten times longer than
-it usually would: code that runs once is not worth its while, and the hot loops still get it within a second or two.
+Two things make the start fast: the class archive (`class_archive`), if one was made, and the fork server
+(`fork_server`). `spark.moldau.fastStart=false`, or `MOLDAU_FAST_START=false` in the environment, turns both off.
+
+`short_job` trades throughput for a fast start: with Java's quick compiler alone, a first result needs half the CPU, but
+rows then cost the JVM twice as much. Without it the optimizing compiler waits until a method has run ten times longer
+than usual: it skips code that runs once, and still compiles hot loops within a second or two.
 """
 
 from __future__ import annotations
@@ -19,24 +22,26 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau.errors import ConfigError
 from moldau.spark import register
 from moldau.spark.hang_ups import ignore_hang_ups_in
 from moldau.spark.options import option_text
-from moldau.spark.startup.class_data import archive_options, cache_folder
-from moldau.spark.startup.gateway import can_start_directly, spark_package, start_gateway
+from moldau.spark.startup.class_archive import archive_options, spark_package
+from moldau.spark.startup.fork_server import ForkServer, start_fork_server
 from moldau.spark.startup.java import find_java, home_for_scripts
-from moldau.spark.startup.warm_python import WarmPython, start_warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
+FAST_START = "spark.moldau.fastStart"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 _QUICK_COMPILER = ("-XX:TieredStopAtLevel=1",)
@@ -66,9 +71,10 @@ def get_or_create(
     if running is not None:
         _apply(running, {"spark.master": master, **asked} if master != "local[*]" else asked)
         return register(running)
-    spark_package()  # before anything is started, an error where PySpark is not installed
+    spark_package()  # raises, before anything is started, if PySpark is not installed
     is_local = master.startswith("local")
-    _set_python(is_local)
+    fast_start = _is_fast_start(asked)
+    _set_python(is_local and fast_start)
     settings = {
         "spark.app.name": app_name,
         "spark.master": master,
@@ -77,33 +83,46 @@ def get_or_create(
         **(_local_settings(master) if is_local else {}),
         **asked,
     }
-    return register(_start(settings, short_job and is_local))
+    return register(_start(settings, short_job=short_job and is_local, fast_start=fast_start))
 
 
-def _start(settings: dict[str, str], short_job: bool) -> SparkSession:
-    gateway = None
+def _is_fast_start(asked: Mapping[str, str]) -> bool:
+    value = asked.get(FAST_START, os.environ.get("MOLDAU_FAST_START", "true")).lower()
+    if value not in ("true", "false"):
+        raise ConfigError(f"{FAST_START}={value}: expected true or false")
+    return value == "true"
+
+
+def _start(settings: dict[str, str], *, short_job: bool, fast_start: bool) -> SparkSession:
+    environment = {}
     if not _has_jvm():
         java = find_java()
-        is_direct = can_start_directly(settings)
-        archive = archive_options(java) if is_direct else []
+        archive = archive_options(java) if fast_start else []
         options = [*archive, *_java_options(settings, short_job), f"-Dlog4j2.configurationFile={_LOG4J}"]
         settings = {"spark.driver.defaultJavaOptions": shlex.join(options), **settings}
-        if is_direct:
-            gateway = start_gateway(java, settings)
-        else:
-            os.environ["JAVA_HOME"] = str(home_for_scripts(java, cache_folder()))
-    from pyspark import SparkContext
+        environment = {"JAVA_HOME": str(home_for_scripts(java, Path(_temporary_folder("java"))))}
     from pyspark.sql import SparkSession
 
-    if gateway is not None:
-        SparkContext._ensure_initialized(gateway=gateway)
-    session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    with _environment(environment):
+        session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     ignore_hang_ups_in(session.sparkContext._accumulatorServer)
     return session
 
 
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: before[name] for name in variables.keys() & before.keys()})
+
+
 def _has_jvm() -> bool:
-    """A JVM outlives the sessions in it. PySpark's import takes long enough to let the JVM start meanwhile."""
+    """Whether this process has started Spark's JVM: it outlives the sessions in it."""
     if "pyspark" not in sys.modules:
         return False
     from pyspark import SparkContext
@@ -145,18 +164,18 @@ def _cores(master: str) -> int:
     return 1 if master == "local" else os.cpu_count() or 1
 
 
-def _set_python(is_local: bool) -> None:
-    """Workers run this Python. On a cluster its path may be another, which the environment then says."""
-    if is_local:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _warm_python().script
+def _set_python(use_fork_server: bool) -> None:
+    """Workers run this Python. On a cluster its path may differ; then the environment says it."""
+    if use_fork_server:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _fork_server().script
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 @cache
-def _warm_python() -> WarmPython:
-    return start_warm_python(Path(_temporary_folder("python")))
+def _fork_server() -> ForkServer:
+    return start_fork_server(Path(_temporary_folder("python")))
 
 
 def _running_session() -> SparkSession | None:

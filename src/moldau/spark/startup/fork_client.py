@@ -1,11 +1,11 @@
-"""What a local session's Spark runs as its Python: asks for a fork of a warm process (see `warm_python`).
+"""What Spark runs as its Python in a local session: it asks the fork server for a process (`fork_server`).
 
-    warm_client.py <python> <socket> -m pyspark.daemon <worker module>
+    fork_client.py <python> <socket> -m pyspark.daemon <worker module>
 
-Spark's pipes, environment and folder go to the process that was forked; this one stays, for Spark watches it, passes
-on the signal to end, and ends with the other. Any other command line, or a socket where nobody answers: the real Python
-takes its place; modules of PySpark's are run by `hang_ups` then. Only what Python has built in is imported, for this is
-run several times before the first result.
+The fork gets Spark's pipes, environment and working directory. This process stays, because Spark watches it: it passes
+on the signal to terminate and ends when the fork ends. For any other command line, or if the server does not answer,
+it executes the real Python; modules of PySpark are then run by `hang_ups`. Spark runs this script several times before
+the first result, so it imports only what Python has built in.
 """
 
 import os
@@ -29,11 +29,14 @@ def main(python: str, address: str, *arguments: str) -> None:
             connection.close()
     elif arguments[:1] == ("-m",) and arguments[1].startswith("pyspark."):
         arguments = ("-m", "moldau.spark.hang_ups", *arguments[1:])
+        # Out of the zip file Python would compile every module of PySpark again; the installed package is the same.
+        path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in path if not entry.endswith("/pyspark.zip"))
     os.execv(python, [python, *arguments])
 
 
 def _follow(connection: socket.socket, worker_module: str) -> None:
-    # A signal that comes before the process is known waits: the process would never hear of it.
+    # A signal that arrives before the fork's pid is known has to wait, or it would be lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     variables = [name + b"=" + value for name, value in os.environb.items()]
     socket.send_fds(connection, [b"\0"], [0, 1, 2])

@@ -1,12 +1,12 @@
-"""One warm Python process that all Python processes of a local session are forked from.
+"""A process that all Python processes of a local session are forked from.
 
-Spark starts a Python process for each step of a query that Python has a part in (find the data sources, ask for the
-columns, plan, read, write, commit), and each imports PySpark, Arrow and this package again: most of a second each, one
-after the other, before the first row. Here that is imported once, while the JVM starts. `PYSPARK_PYTHON` names a small
-script, which runs `warm_client` in the place of Python: it hands Spark's pipes to this process, and a fork of it
-becomes the daemon that Spark asked for.
+Spark starts a Python process for each step of a query that involves Python (find the data sources, ask for the
+columns, plan, read, write, commit). Each imports PySpark, Arrow and this package: most of a second each, one after the
+other, before the first row. The fork server imports them once, while the JVM starts. `PYSPARK_PYTHON` names a small
+script, which runs `fork_client` instead of Python: the client hands Spark's pipes to the server, and a fork of the
+server becomes the daemon that Spark asked for.
 
-The process ends with the one that started it: it holds the other end of its standard input.
+The server ends with the process that started it, which holds the other end of its standard input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.spark.startup import warm_client
+from moldau.spark.startup import fork_client
 from moldau.spark.startup.daemon import preload
 
 # Requests of one query's start; each is accepted within milliseconds.
@@ -30,27 +30,27 @@ _BACKLOG = 64
 _REQUEST_BYTES_MAX = 16 * 1024 * 1024
 
 
-class WarmPython(NamedTuple):
+class ForkServer(NamedTuple):
     script: str  # what is to be PYSPARK_PYTHON
     process: subprocess.Popen[bytes]  # ends when its standard input is closed
 
 
-def start_warm_python(folder: Path) -> WarmPython:
-    """Script and socket live in this folder, which nobody else may enter."""
+def start_fork_server(folder: Path) -> ForkServer:
+    """The script and the socket are in this folder, which must be closed to other users."""
     address = folder / "socket"
     script = folder / "python"
-    client = shlex.join([sys.executable, "-I", "-S", str(warm_client.__file__), sys.executable, str(address)])
+    client = shlex.join([sys.executable, "-I", "-S", str(fork_client.__file__), sys.executable, str(address)])
     script.write_text(f'#!/bin/sh\nexec {client} "$@"\n', encoding="utf-8")
     script.chmod(0o700)
-    # Numbers of threads: a library that starts some when it is imported would lose them in a fork.
+    # A library that starts threads when it is imported would lose them in a fork.
     environment = {"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "moldau.spark.startup.warm_python", str(address)],
+        [sys.executable, "-m", "moldau.spark.startup.fork_server", str(address)],
         stdin=subprocess.PIPE,
         env=environment,
         process_group=0,
     )
-    return WarmPython(str(script), process)
+    return ForkServer(str(script), process)
 
 
 def serve(address: str) -> None:
@@ -58,10 +58,10 @@ def serve(address: str) -> None:
         try:
             listener.bind(address)
         except FileNotFoundError:
-            return  # the process that started this one has ended, and its folder is gone
+            return  # the process that started this one has ended and deleted the folder
         listener.listen(_BACKLOG)
         preload()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are Spark's: nobody asks how they ended
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
         while True:
             ready, _, _ = select.select([listener, sys.stdin], [], [])
             if sys.stdin in ready:
@@ -74,7 +74,7 @@ def serve(address: str) -> None:
 
 
 def _become_daemon(connection: socket.socket) -> None:
-    """In the fork: all that `python -m pyspark.daemon <worker module>` would be."""
+    """In the fork: do what `python -m pyspark.daemon <worker module>` does."""
     _, pipes, _, _ = socket.recv_fds(connection, 1, 3)
     worker_module, folder, *variables = _read_all(connection).split(b"\0")
     for descriptor, pipe in enumerate(pipes):
@@ -88,7 +88,7 @@ def _become_daemon(connection: socket.socket) -> None:
             sys.path.insert(place, entry)
     sys.argv[1:] = [os.fsdecode(worker_module)]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr] # as PYTHONUNBUFFERED does
-    connection.sendall(os.getpid().to_bytes(warm_client.PID_BYTES, "big"))
+    connection.sendall(os.getpid().to_bytes(fork_client.PID_BYTES, "big"))
     # The client waits for the daemon's end, not for that of its workers.
     os.register_at_fork(after_in_child=connection.close)
 
@@ -97,7 +97,7 @@ def _become_daemon(connection: socket.socket) -> None:
     try:
         manager()
     finally:
-        os._exit(1)  # it never returns but by an exception; what is above in the stack is not the fork's
+        os._exit(1)  # the stack above belongs to the server, not to the fork
 
 
 def _read_all(connection: socket.socket) -> bytes:
