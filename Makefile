@@ -30,7 +30,8 @@ demo: $(READY) ## Page views counted per window by Spark, exactly once, as a liv
 
 test: check integration ## All tests: check, then real clients against a real broker
 
-check: lint unit ## Lint, types, layers, unit tests (under 90 s)
+check: $(READY) ## Lint, types, layers, unit tests (under 90 s)
+	@$(MAKE) --no-print-directory -j2 lint unit
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self
 from uuid import UUID
 
+from moldau.errors import RETRIABLE, ErrorCode
 from moldau.wire.apis import APIS, ApiKey
 from moldau.wire.batch import Header, Record, decode_records, encode_batch, iter_headers
 from moldau.wire.messages import decode_response, encode_request, ms, request_schema
@@ -100,6 +101,21 @@ class RawClient:
         answer = self.ask(fetch_request([(topic, partition, offset)], **options))
         assert getattr(answer, "error_code", 0) == 0  # of the session, since version 7
         return answer.responses[0].partitions[0]
+
+    def read_all(self, topic: str, partition: int = 0) -> list[Record]:
+        """Up to the high watermark. Asks again while the broker does not know yet that it leads."""
+        found: list[Record] = []
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while True:
+            part = self.fetch(topic, found[-1].offset + 1 if found else 0, partition)
+            if ErrorCode(part.error_code) in RETRIABLE and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+                continue
+            assert part.error_code == 0
+            records = records_in(part.records)
+            if not records:
+                return found
+            found += records
 
     def topic_id(self, topic: str) -> Any:
         schema = request_schema(ApiKey.METADATA, 12)

@@ -36,7 +36,7 @@ from soak.cluster_jobs import (
 from soak.cluster_run import Schedule, make_topic, run_mixed_faults
 from soak.load import ConfluentWriter, KafkaPythonWriter
 from tests.integration.conftest import cluster_at
-from tests.integration.raw import RawClient, batch_of, produce_request, records_in
+from tests.integration.raw import RawClient, batch_of, produce_request
 from tests.integration.raw_txn import RawProducer, committed_values, last_stable_offset, persist
 from tests.integration.waiting import eventually
 from tests.integration.zookeeper import ZooKeeper
@@ -96,9 +96,7 @@ def good(outcome: Outcome) -> dict[str, object]:
 
 def values(broker: BrokerProcess, topic: str) -> list[bytes | None]:
     with RawClient(broker.address) as client:
-        answer = client.fetch(topic, 0)
-        assert answer.error_code == 0
-        return [record.value for record in records_in(bytes(answer.records or b""))]
+        return [record.value for record in client.read_all(topic)]
 
 
 def leader_id(broker: BrokerProcess, topic: str) -> int:
@@ -160,7 +158,7 @@ def test_a_controller_that_sleeps_and_its_partitions_are_taken_over_within_secon
     partition = next(index for index in range(3) if cluster.leader_of("dozing", index) is controller)
     controller.pause()
     # The controller's session, and then the session of the leader that it was, too.
-    eventually(lambda: cluster.leader_of("dozing", partition) is not controller, "another broker leads", within_s=8)
+    eventually(lambda: cluster.leader_of("dozing", partition) is not controller, "another broker leads")
 
 
 @pytest.mark.parametrize("unclean", [False, True])

@@ -360,5 +360,5 @@ def test_a_broker_stops_at_once_though_a_member_waits_for_others() -> None:
         broker.stop()
         took_s = time.monotonic() - begin_s
         _, answer = client.receive(member)
-    assert took_s < 3, "answers may take ten seconds, but none is on its way here"
+    assert took_s < 8, "answers may take ten seconds, but none is on its way here"
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
