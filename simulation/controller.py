@@ -113,15 +113,15 @@ class ControllerShell:
     def _round(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
         """True: it may be this broker that is cut off."""
         now_ms = self._broker.monotonic_ms()
-        is_cut_off = machine.is_cut_off(image, now_ms)
-        if is_cut_off and not self._stood_aside:
+        is_isolated = machine.is_isolated(image, now_ms)
+        if is_isolated and not self._stood_aside:
             return (), True
-        if not is_cut_off:
+        if not is_isolated:
             self._stood_aside = False
         return machine.tick(image, now_ms), False
 
-    def _stand_aside_if(self, is_cut_off: bool | KafkaError) -> None:
-        if is_cut_off is True and self.elected is not None:
+    def _stand_aside_if(self, is_isolated: bool | KafkaError) -> None:
+        if is_isolated is True and self.elected is not None:
             self._broker.world.note("{}: stands aside", self._broker.name)
             self._stood_aside, self.stands = True, False
             self._broker.store.resign(self.elected)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.broker.replicas.partition import Partition
 from moldau.cluster import isr_changes
-from moldau.cluster.follower import divergence, truncation
+from moldau.cluster.follower import last_common_epoch, truncation_offset
 from moldau.cluster.replica import UNKNOWN_EPOCH, Follower, IsrChange
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import PartitionRecord
@@ -80,7 +80,7 @@ class Session:
     def _named(self, request: FetchRequest, asked: Asked) -> Fetched:
         try:
             partition, follower = self._check(request, asked)
-            diverging = divergence(log_of(partition), asked.offset, asked.last_epoch)
+            diverging = last_common_epoch(log_of(partition), asked.offset, asked.last_epoch)
         except KafkaError as error:
             return Fetched(asked.where, error.code)
         if diverging is not None:
@@ -241,7 +241,7 @@ class Fetcher:
 
     def _cut(self, partition: Partition, log: Log, leader_epoch: int, leader_end_offset: int) -> None:
         own_epoch, own_end_offset = log.offset_for_leader_epoch(leader_epoch)
-        offset = truncation(
+        offset = truncation_offset(
             leader_epoch,
             leader_end_offset,
             own_epoch=own_epoch,
@@ -284,11 +284,13 @@ class IsrReports:
                 lambda outcomes: self._answered(asked, outcomes),
             )
 
-    def _packed(self, partition: Partition, change: IsrChange) -> isr_changes.IsrChange:
+    def _packed(self, partition: Partition, change: IsrChange) -> isr_changes.IsrChangeRequest:
         broker = self._broker
         isr = tuple((one, broker.broker_epoch if one == broker.broker_id else epoch) for one, epoch in change.isr)
         topic = broker.image.topics[partition.topic]
-        return isr_changes.IsrChange(topic.topic_id, partition.index, change.leader_epoch, change.partition_epoch, isr)
+        return isr_changes.IsrChangeRequest(
+            topic.topic_id, partition.index, change.leader_epoch, change.partition_epoch, isr
+        )
 
     def _answered(self, asked: list[tuple[Partition, IsrChange]], outcomes: Any) -> None:
         self._is_asking = False

@@ -57,8 +57,8 @@ def is_registered(image: MetadataImage, broker_id: int, broker_epoch: int) -> bo
     return broker is not None and broker.broker_epoch == broker_epoch
 
 
-def check_life(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
-    """Nobody else speaks for the life of a follower that is registered: no other life, and no client."""
+def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+    """NOT_LEADER_OR_FOLLOWER unless the request comes from the registered process of that broker."""
     if not is_registered(image, broker_id, broker_epoch):
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -67,7 +67,7 @@ def check_life(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
 
 
 def registered(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRecord:
-    """The registration that a broker's request belongs to; STALE_BROKER_EPOCH where it is of another life."""
+    """The registration that a broker's request belongs to; STALE_BROKER_EPOCH if it has another epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")

@@ -19,7 +19,7 @@ from dataclasses import replace
 from moldau.cluster import elections, isr_changes, lost_replicas, reassignment, state_topics
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration, active_brokers, registered
 from moldau.cluster.elections import ElectionType, Outcomes
-from moldau.cluster.isr_changes import IsrChange, IsrOutcome
+from moldau.cluster.isr_changes import IsrChangeRequest, IsrOutcome
 from moldau.cluster.lost_replicas import Replica
 from moldau.cluster.partition_changes import NO_LEADER, each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
@@ -39,7 +39,7 @@ class Controller:
         self._config = config
         self._last_seen_ms = {id_: now_ms for id_, broker in image.brokers.items() if not broker.fenced}
         self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
-        self._settled_version = -1
+        self._checked_version = -1
         self._shutdown_versions: dict[int, int] = {}
         self.followed: dict[int, int] = {}
         """The version of the image that each broker is known to work with."""
@@ -67,7 +67,7 @@ class Controller:
                 "should self-resolve once its session expires.",
             )
         is_clean = existing is not None and existing.broker_epoch == asked.previous_broker_epoch
-        records = self._without(image, asked.broker_id, lost=not is_clean)
+        records = self._removed_from_isrs(image, asked.broker_id, lost=not is_clean)
         # The last one: a part of these records alone, were it kept, would not claim that the broker is clean.
         epoch = image.version + len(records) + 1
         records.append(
@@ -89,7 +89,7 @@ class Controller:
         records: list[Record] = []
         fenced, stops = broker.fenced, False
         if beat.want_shut_down:
-            stops = self._may_stop(image, broker, at_once=beat.want_fence)
+            stops = self._may_shut_down(image, broker, at_once=beat.want_fence)
             if stops:
                 records, fenced = self._fenced(image, broker), True
                 self._forget(broker.broker_id)
@@ -115,12 +115,12 @@ class Controller:
         if broker_id == self._config().node_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is the controller: stop it first")
         self._forget(broker_id)
-        return [*self._without(image, broker_id), RemoveBrokerRecord(broker_id)], None
+        return [*self._removed_from_isrs(image, broker_id), RemoveBrokerRecord(broker_id)], None
 
     # -- time
 
     def tick(self, image: MetadataImage, now_ms: int) -> list[Record]:
-        """What time alone brings: ends of sessions, elections that became possible, leaders back where they belong."""
+        """What becomes due with time: ends of sessions, possible elections, leaders back to preferred replicas."""
         config = self._config()
         silent = [
             broker
@@ -129,12 +129,12 @@ class Controller:
         ]
         if silent:
             return self._fenced(image, *silent)
-        # What was found is due until it is true: only a look that finds nothing puts off the next one.
-        if image.version != self._settled_version:
-            records = elections.settle(image, config) or [*state_topics.grow(image, config)]
+        # What was found stays due until it is in the image: only a check that finds nothing puts off the next one.
+        if image.version != self._checked_version:
+            records = elections.due_elections(image, config) or [*state_topics.grow(image, config)]
             if records:
                 return records
-            self._settled_version = image.version
+            self._checked_version = image.version
         if now_ms < self._rebalance_at_ms:
             return []
         records = elections.rebalance(image, config) if config.auto_leader_rebalance_enable else []
@@ -142,22 +142,22 @@ class Controller:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
         return records
 
-    def overslept(self, duration_ms: int) -> None:
-        """The controller itself did nothing for so long: that is no silence of the others."""
+    def on_suspended(self, duration_ms: int) -> None:
+        """The controller itself was suspended for so long, so the sessions of the others are that much longer."""
         self._last_seen_ms = {one: seen_ms + duration_ms for one, seen_ms in self._last_seen_ms.items()}
 
-    def silent_since(self, broker_id: int, moment_ms: int) -> None:
-        """The controller before this one was not heard after that: its session began then."""
+    def set_last_contact(self, broker_id: int, moment_ms: int) -> None:
+        """When the previous controller was last heard of: its session is counted from then."""
         if broker_id in self._last_seen_ms:
             self._last_seen_ms[broker_id] = min(moment_ms, self._last_seen_ms[broker_id])
 
-    def is_cut_off(self, image: MetadataImage, now_ms: int) -> bool:
-        """Most brokers fell silent, without a sign of their death: it may be this one that nobody reaches."""
+    def is_isolated(self, image: MetadataImage, now_ms: int) -> bool:
+        """No contact with most brokers, although none was found dead: it may be this broker that is cut off."""
         me, session_ms = self._config().node_id, self._config().broker_session_timeout_ms
         others = [one for one, broker in image.brokers.items() if not broker.fenced and one != me]
         if len(others) < 2 or all(self._has_session(one, now_ms) for one in others):
             return False
-        # Sessions end one after the other: those that are silent too count before theirs has.
+        # Sessions end one after the other: a broker counts as silent after half of its session.
         since_ms = now_ms - session_ms // 2
         heard = sum(self._last_seen_ms.get(one, 0) > since_ms for one in others)
         return 2 * (heard + 1) <= len(others) + 1
@@ -165,7 +165,7 @@ class Controller:
     # -- partitions
 
     def alter_partition(
-        self, image: MetadataImage, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+        self, image: MetadataImage, broker_id: int, broker_epoch: int, changes: Sequence[IsrChangeRequest]
     ) -> tuple[list[Record], list[IsrOutcome]]:
         return isr_changes.alter_partition(image, self._config(), broker_id, broker_epoch, changes)
 
@@ -198,7 +198,7 @@ class Controller:
     def allocate_producer_ids(
         self, image: MetadataImage, broker_id: int, broker_epoch: int
     ) -> tuple[list[Record], range]:
-        """A block of ids that nobody else gets."""
+        """A block of ids that no other broker gets."""
         registered(image, broker_id, broker_epoch)
         block = range(image.next_producer_id, image.next_producer_id + PRODUCER_ID_BLOCK)
         return [ProducerIdsRecord(block.stop)], block
@@ -218,19 +218,19 @@ class Controller:
         self._shutdown_versions.pop(broker_id, None)
         self.followed.pop(broker_id, None)
 
-    def _may_stop(self, image: MetadataImage, broker: BrokerRecord, *, at_once: bool) -> bool:
+    def _may_shut_down(self, image: MetadataImage, broker: BrokerRecord, *, at_once: bool) -> bool:
         if broker.fenced or at_once:
             return True
         leads = any(part.leader == broker.broker_id for topic in image.topics.values() for part in topic.partitions)
         if leads or not broker.in_controlled_shutdown:
             return not leads
-        # Every active broker has to know of the new leaders: a client that is sent away must be told where to go.
+        # Every active broker has to know the new leaders, so that clients that are sent away learn where to go.
         handed_over = self._shutdown_versions.get(broker.broker_id, 0)
         active = active_brokers(image, self._config().node_id)
         return all(self.followed.get(one, handed_over) >= handed_over for one in active)
 
     def _shutting_down(self, image: MetadataImage, broker: BrokerRecord) -> list[Record]:
-        records = [replace(broker, in_controlled_shutdown=True), *self._without(image, broker.broker_id)]
+        records = [replace(broker, in_controlled_shutdown=True), *self._removed_from_isrs(image, broker.broker_id)]
         self._shutdown_versions[broker.broker_id] = image.version + len(records)
         return records
 
@@ -238,7 +238,7 @@ class Controller:
         fenced = [replace(one, fenced=True, in_controlled_shutdown=False) for one in brokers if not one.fenced]
         if not fenced:
             return []
-        return [*self._without(image, *(one.broker_id for one in fenced)), *fenced]
+        return [*self._removed_from_isrs(image, *(one.broker_id for one in fenced)), *fenced]
 
     def _unfenced(self, image: MetadataImage, broker: BrokerRecord) -> list[Record]:
         active = active_brokers(image, self._config().node_id) | {broker.broker_id}
@@ -246,8 +246,8 @@ class Controller:
         led = each_changed(image, rules_of, lambda one: one.leader == NO_LEADER)
         return [replace(broker, fenced=False, in_controlled_shutdown=False), *led]
 
-    def _without(self, image: MetadataImage, *broker_ids: int, lost: bool = False) -> list[Record]:
-        """The partitions after those brokers left; `lost`: with their logs perhaps."""
+    def _removed_from_isrs(self, image: MetadataImage, *broker_ids: int, lost: bool = False) -> list[Record]:
+        """The partitions after these brokers left; `lost` if their logs may be lost too."""
         gone = frozenset(broker_ids)
         active = active_brokers(image, self._config().node_id) - gone
         return list(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moldau.cluster.brokers import active_brokers
-from moldau.cluster.partition_changes import NO_LEADER, Rules, changed, each_changed, rules_by_topic
+from moldau.cluster.partition_changes import NO_LEADER, ElectionRules, changed, each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
@@ -54,7 +54,7 @@ def _all(image: MetadataImage) -> list[TopicPartition]:
 
 
 def _elect(
-    image: MetadataImage, rules_of: Callable[[str], Rules], election: ElectionType, which: TopicPartition
+    image: MetadataImage, rules_of: Callable[[str], ElectionRules], election: ElectionType, which: TopicPartition
 ) -> PartitionRecord | KafkaError:
     name, index = which
     topic = image.topics.get(name)
@@ -73,7 +73,7 @@ def _elect(
     return KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
 
 
-def settle(image: MetadataImage, config: BrokerConfig) -> list[Record]:
+def due_elections(image: MetadataImage, config: BrokerConfig) -> list[Record]:
     """Partitions that have no leader but may have one now (a topic was set to unclean elections), and ELRs that hold
     nothing back any more (`min.insync.replicas` is lower now)."""
     rules_of = rules_by_topic(image, config)
@@ -89,7 +89,7 @@ def rebalance(image: MetadataImage, config: BrokerConfig) -> list[Record]:
     rules_of = rules_by_topic(image, config)
     for topic in image.topics.values():
         for partition in topic.partitions:
-            if _is_moved(partition) and partition.replicas[0] in due and partition.replicas[0] in partition.isr:
+            if _is_not_preferred(partition) and partition.replicas[0] in due and partition.replicas[0] in partition.isr:
                 record = changed(topic.topic_id, partition, rules_of(topic.name), preferred=True)
                 if record is not None:
                     records.append(record)
@@ -104,9 +104,9 @@ def _imbalanced(image: MetadataImage, active: frozenset[int], percentage: int) -
     for topic in image.topics.values():
         for partition in topic.partitions:
             preferred[partition.replicas[0]] += 1
-            moved[partition.replicas[0]] += _is_moved(partition)
+            moved[partition.replicas[0]] += _is_not_preferred(partition)
     return {broker for broker in active if moved[broker] * 100 > preferred[broker] * percentage}
 
 
-def _is_moved(partition: PartitionImage) -> bool:
+def _is_not_preferred(partition: PartitionImage) -> bool:
     return partition.leader not in (partition.replicas[0], NO_LEADER)

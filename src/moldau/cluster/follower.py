@@ -15,8 +15,8 @@ from moldau.errors import OffsetOutOfRangeError
 UNDEFINED = -1
 
 
-class LeadersLog(Protocol):
-    """What of a log it takes to judge a reader's position."""
+class LeaderLog(Protocol):
+    """The parts of a log that are needed to check a reader's position."""
 
     @property
     def name(self) -> str: ...
@@ -27,7 +27,7 @@ class LeadersLog(Protocol):
     def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]: ...
 
 
-def divergence(log: LeadersLog, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
+def last_common_epoch(log: LeaderLog, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
     """The epoch, and its end, up to which `log` agrees with a reader whose last record is none of it; None where it is.
 
     OffsetOutOfRangeError for a position that the log does not have.
@@ -45,7 +45,7 @@ def divergence(log: LeadersLog, fetch_offset: int, last_fetched_epoch: int) -> t
     return None
 
 
-def truncation(
+def truncation_offset(
     leader_epoch: int,
     leader_end_offset: int,
     *,

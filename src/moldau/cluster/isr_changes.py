@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from moldau.cluster.brokers import registered
-from moldau.cluster.partition_changes import Target, changed, rules_by_topic
+from moldau.cluster.partition_changes import TargetState, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage, PartitionImage
@@ -22,7 +22,7 @@ UNCHECKED_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class IsrChange:
+class IsrChangeRequest:
     """What a leader wants; the new ISR is of (broker id, broker epoch or -1)."""
 
     topic_id: uuid.UUID | None
@@ -38,7 +38,7 @@ IsrOutcome = PartitionRecord | ErrorCode
 
 
 def alter_partition(
-    image: MetadataImage, config: BrokerConfig, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    image: MetadataImage, config: BrokerConfig, broker_id: int, broker_epoch: int, changes: Sequence[IsrChangeRequest]
 ) -> tuple[list[Record], list[IsrOutcome]]:
     """Records, and an outcome for each of `changes`; STALE_BROKER_EPOCH for a broker of another life."""
     registered(image, broker_id, broker_epoch)
@@ -60,7 +60,7 @@ def alter_partition(
             continue
         seen.add((topic.topic_id, change.index))
         isr = tuple(id_ for id_, _ in change.new_isr)
-        target = Target(partition.replicas, isr, partition.adding, partition.removing)
+        target = TargetState(partition.replicas, isr, partition.adding, partition.removing)
         record = changed(topic.topic_id, partition, rules_of(topic.name), target)
         if record is None:
             outcomes.append(partition.record(topic.topic_id))
@@ -72,7 +72,7 @@ def alter_partition(
 
 
 def _refusal(
-    image: MetadataImage, broker_id: int, partition: PartitionImage | None, change: IsrChange
+    image: MetadataImage, broker_id: int, partition: PartitionImage | None, change: IsrChangeRequest
 ) -> ErrorCode | None:
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

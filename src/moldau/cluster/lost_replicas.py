@@ -43,7 +43,7 @@ def lose_replicas(
             code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif broker_id not in partition.replicas:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif can_do_without(partition, broker_id, active):
+        elif has_other_in_sync(partition, broker_id, active):
             record = changed(topic.topic_id, partition, rules_of(topic.name))
             if record is not None:
                 records.append(record)
@@ -51,6 +51,6 @@ def lose_replicas(
     return records, codes
 
 
-def can_do_without(partition: PartitionImage, broker_id: int, active: Collection[int]) -> bool:
+def has_other_in_sync(partition: PartitionImage, broker_id: int, active: Collection[int]) -> bool:
     """Whether the broker is in sync, and another one that is active is, too."""
     return broker_id in partition.isr and any(one != broker_id and one in active for one in partition.isr)

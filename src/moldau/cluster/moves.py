@@ -56,7 +56,7 @@ def _why_leader(old: PartitionImage, new: PartitionImage, image: MetadataImage) 
         return "no replica that has all committed records is alive"
     if old.leader == NO_LEADER:
         return f"broker {new.leader} is back"
-    gone = _why_gone(old.leader, new, image)
+    gone = _reason_removed(old.leader, new, image)
     if gone is not None:
         return gone
     if new.leader == new.replicas[0]:
@@ -67,12 +67,12 @@ def _why_leader(old: PartitionImage, new: PartitionImage, image: MetadataImage) 
 def _why_isr(old: PartitionImage, new: PartitionImage, image: MetadataImage) -> str:
     lost = [one for one in old.isr if one not in new.isr]
     joined = [one for one in new.isr if one not in old.isr]
-    reasons = [_why_gone(one, new, image) or f"broker {one} fell behind, or cannot write it" for one in lost]
+    reasons = [_reason_removed(one, new, image) or f"broker {one} fell behind, or cannot write it" for one in lost]
     reasons += [f"broker {one} caught up" for one in joined]
     return ", ".join(reasons)
 
 
-def _why_gone(broker_id: int, partition: PartitionImage, image: MetadataImage) -> str | None:
+def _reason_removed(broker_id: int, partition: PartitionImage, image: MetadataImage) -> str | None:
     """Why that broker has the partition no more; None if it is there as before."""
     broker = image.brokers.get(broker_id)
     if broker_id not in partition.replicas:

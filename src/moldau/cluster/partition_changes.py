@@ -38,7 +38,7 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ElectionRules:
     """What holds for all partitions of one topic at this moment."""
 
     active: Collection[int]
@@ -48,7 +48,7 @@ class Rules:
 
 def rules_by_topic(
     image: MetadataImage, config: BrokerConfig, active: Collection[int] | None = None
-) -> Callable[[str], Rules]:
+) -> Callable[[str], ElectionRules]:
     """The rules of a topic by its name, under the brokers that are active now, unless told otherwise."""
     now_active = active_brokers(image, config.node_id) if active is None else active
     own_unclean = image.broker_config(config.node_id).get(
@@ -56,11 +56,11 @@ def rules_by_topic(
     )
 
     @cache
-    def rules_of(topic: str) -> Rules:
+    def rules_of(topic: str) -> ElectionRules:
         # Only these two of the topic's keys: to resolve them all takes a hundred times longer. What is dynamic comes
         # from the image that is planned on: `config` may not have followed it yet.
         unclean = image.topic_config(topic).get("unclean.leader.election.enable", own_unclean)
-        return Rules(
+        return ElectionRules(
             now_active,
             min_insync_replicas(image, config, topic),
             config.unclean_leader_election_enable if unclean is None else unclean.strip().lower() == "true",
@@ -70,7 +70,7 @@ def rules_by_topic(
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetState:
     """What a partition is to become, as far as it can now."""
 
     replicas: tuple[int, ...]
@@ -82,8 +82,8 @@ class Target:
 def changed(
     topic_id: uuid.UUID,
     partition: PartitionImage,
-    rules: Rules,
-    target: Target | None = None,
+    rules: ElectionRules,
+    target: TargetState | None = None,
     *,
     lost: Collection[int] = _NOBODY,
     preferred: bool = False,
@@ -93,7 +93,7 @@ def changed(
     if target_factor is None:
         target_factor = partition.target_factor
     if target is None:
-        target = Target(partition.replicas, partition.isr, partition.adding, partition.removing)
+        target = TargetState(partition.replicas, partition.isr, partition.adding, partition.removing)
     target = _completed(target, rules.active)
     replicas = target.replicas
     leader, isr, elr = _elect(partition, target, rules, lost, preferred)
@@ -124,7 +124,7 @@ def changed(
 
 def each_changed(
     image: MetadataImage,
-    rules_of: Callable[[str], Rules],
+    rules_of: Callable[[str], ElectionRules],
     concerned: Callable[[PartitionImage], bool],
     *,
     lost: Collection[int] = _NOBODY,
@@ -138,18 +138,18 @@ def each_changed(
                     yield record
 
 
-def _completed(target: Target, active: Collection[int]) -> Target:
+def _completed(target: TargetState, active: Collection[int]) -> TargetState:
     if not target.adding and not target.removing:
         return target
     replicas = _without(target.replicas, target.removing)
     isr = _without(target.isr, target.removing)
     if not replicas or not all(one in isr and one in active for one in replicas):
         return target
-    return Target(replicas, isr)
+    return TargetState(replicas, isr)
 
 
 def _elect(
-    partition: PartitionImage, target: Target, rules: Rules, lost: Collection[int], preferred: bool
+    partition: PartitionImage, target: TargetState, rules: ElectionRules, lost: Collection[int], preferred: bool
 ) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """(leader, ISR, ELR)."""
     active, replicas = rules.active, target.replicas
@@ -166,15 +166,15 @@ def _elect(
             leader = next((one for one in replicas if one in active and one not in lost), NO_LEADER)
             if leader != NO_LEADER:
                 return leader, (leader,), ()
-        isr = (leader,) if leader != NO_LEADER else known or eligible or _last_resort(partition, replicas)
+        isr = (leader,) if leader != NO_LEADER else known or eligible or _likely_best_replica(partition, replicas)
     if len(isr) >= effective_min_isr(rules.min_insync_replicas, replicas, target.adding):
         return leader, isr, ()
     candidates = dict.fromkeys((*eligible, *partition.isr))
     return leader, isr, tuple(one for one in candidates if one in replicas and one not in isr and one not in lost)
 
 
-def _last_resort(partition: PartitionImage, replicas: tuple[int, ...]) -> tuple[int, ...]:
-    """Everybody may have lost something: who led last is likely to have lost least."""
+def _likely_best_replica(partition: PartitionImage, replicas: tuple[int, ...]) -> tuple[int, ...]:
+    """Every replica may have lost records: the last leader is likely to have lost the fewest."""
     last = (*partition.last_known_elr, partition.leader, *partition.isr, *replicas)
     return (next(one for one in last if one in replicas),)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moldau.cluster.elections import Outcomes
-from moldau.cluster.partition_changes import Rules, Target, changed, rules_by_topic
+from moldau.cluster.partition_changes import ElectionRules, TargetState, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
@@ -68,7 +68,7 @@ def list_reassignments(
     return found
 
 
-def _towards(partition: PartitionImage, wanted: tuple[int, ...], allow_replication_factor_change: bool) -> Target:
+def _towards(partition: PartitionImage, wanted: tuple[int, ...], allow_replication_factor_change: bool) -> TargetState:
     factor = len(partition.replicas) - len(partition.removing)
     if not allow_replication_factor_change and len(wanted) != factor:
         raise KafkaError(
@@ -83,20 +83,20 @@ def _towards(partition: PartitionImage, wanted: tuple[int, ...], allow_replicati
     original = [one for one in partition.replicas if one not in unwanted and one not in still_adding]
     removing = tuple(one for one in original if one not in wanted)
     adding = tuple(one for one in wanted if one not in original)
-    return Target(wanted + removing, isr, adding, removing)
+    return TargetState(wanted + removing, isr, adding, removing)
 
 
-def _cancelled(partition: PartitionImage, rules: Rules) -> Target:
+def _cancelled(partition: PartitionImage, rules: ElectionRules) -> TargetState:
     if not partition.adding and not partition.removing:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
     replicas = tuple(one for one in partition.replicas if one not in partition.adding)
     isr = tuple(one for one in partition.isr if one not in partition.adding)
     if isr:
-        return Target(replicas, isr)
+        return TargetState(replicas, isr)
     # Only what the reassignment added has every record: to drop it is an unclean election.
     if not rules.unclean or not replicas:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "Unable to revert partition assignment because it would require an unclean leader election.",
         )
-    return Target(replicas, replicas[:1])
+    return TargetState(replicas, replicas[:1])

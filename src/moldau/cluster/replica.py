@@ -28,12 +28,12 @@ from moldau.metadata.image import PartitionImage
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -1
-LONG_AGO_MS = -(2**62)
-"""Before all that can have happened: a monotonic clock may have begun a moment ago."""
+NEVER_MS = -(2**62)
+"""Before anything that can have happened: a monotonic clock may start at any value."""
 
 _NOT_APPLIED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""The controller says that it did nothing, and that it knows no more than we do."""
-_METADATA_WILL_TELL = frozenset(
+"""The controller changed nothing, and has no newer metadata than this broker."""
+_STALE_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -43,7 +43,7 @@ _METADATA_WILL_TELL = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""The controller knows more than we do: its news are on their way."""
+"""The controller has newer metadata; it will arrive with the next fetch."""
 
 
 class ReplicaContext(Protocol):
@@ -53,7 +53,7 @@ class ReplicaContext(Protocol):
     def lag_time_max_ms(self) -> int: ...
 
     def is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether that life of the broker may join an ISR: alive, staying, and the one that is registered."""
+        """Whether the broker may join an ISR: alive, not shutting down, and registered with that epoch."""
         ...
 
 
@@ -88,7 +88,7 @@ class Follower:
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
-        self.last_fetch_ms = LONG_AGO_MS
+        self.last_fetch_ms = NEVER_MS
         self.last_fetch_leader_end = UNKNOWN_OFFSET
 
     def fetched(
@@ -160,7 +160,7 @@ class LeaderState:
     def _match_followers(self, image: PartitionImage, now_ms: int) -> None:
         followers = self.followers
         self.followers = {
-            broker_id: followers.get(broker_id) or Follower(broker_id, now_ms if broker_id in self.isr else LONG_AGO_MS)
+            broker_id: followers.get(broker_id) or Follower(broker_id, now_ms if broker_id in self.isr else NEVER_MS)
             for broker_id in image.replicas
             if broker_id != self.broker_id
         }
@@ -228,7 +228,7 @@ class LeaderState:
         return self.pending
 
     def accepted(self, change: IsrChange, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
-        """The controller's yes; False when it is about a state that is over, or that metadata has to confirm first."""
+        """The controller accepted; False if the state has changed since, or if metadata has to confirm it first."""
         if change is not self.pending or leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         if not self.isr.issubset(isr):
@@ -238,13 +238,13 @@ class LeaderState:
         return True
 
     def refused(self, change: IsrChange, code: ErrorCode) -> bool:
-        """The controller's no, or none at all; True when the same change is to be sent again."""
+        """The controller refused or did not answer; True if the same change has to be sent again."""
         if change is not self.pending:
             return False
         if code in _NOT_APPLIED:
             self._commit(self.isr)
             return False
-        return code not in _METADATA_WILL_TELL
+        return code not in _STALE_METADATA
 
     def _commit(self, isr: Iterable[int]) -> None:
         self.isr = self.maximal_isr = frozenset(isr)

@@ -7,7 +7,7 @@ a user ends that, whatever number of replicas it asks for.
 
 from __future__ import annotations
 
-from moldau.cluster.partition_changes import Target, changed, rules_by_topic
+from moldau.cluster.partition_changes import TargetState, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.image import MetadataImage, TopicImage
 from moldau.metadata.placement import Host, extend, hosts_of
@@ -36,7 +36,7 @@ def _grow(image: MetadataImage, config: BrokerConfig, topic: TopicImage, hosts: 
             continue
         placed[partition.index] = replicas
         still_short = partition.target_factor if len(replicas) < partition.target_factor else 0
-        target = Target(replicas, partition.isr, adding)
+        target = TargetState(replicas, partition.isr, adding)
         record = changed(topic.topic_id, partition, rules, target, target_factor=still_short)
         if record is not None:
             records.append(record)

@@ -8,7 +8,7 @@ from typing import Any
 
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
-from moldau.cluster.isr_changes import IsrChange, IsrOutcome
+from moldau.cluster.isr_changes import IsrChangeRequest, IsrOutcome
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import BrokerRecord, ClusterRecord, ConfigRecord, PartitionRecord, Record, TopicRecord
@@ -111,7 +111,7 @@ class Controlled:
         }
         sender = asked.pop("sender", partition.leader)
         records, (outcome,) = self.controller.alter_partition(
-            self.image, sender, self.epoch(sender), [IsrChange(**asked)]
+            self.image, sender, self.epoch(sender), [IsrChangeRequest(**asked)]
         )
         self.do(records)
         return outcome

@@ -228,21 +228,21 @@ class TestACutOffController:
         cluster = Controlled(brokers=3)
         cluster.now_ms += SESSION_MS
         cluster.beat(1)
-        assert cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+        assert cluster.controller.is_isolated(cluster.image, cluster.now_ms)
 
     def test_it_is_suspected_when_the_first_session_ends_and_the_others_are_silent_too(self) -> None:
         cluster = Controlled(brokers=3)
         cluster.now_ms += 1_000
         cluster.beat(3)
         cluster.now_ms += SESSION_MS - 1_000
-        assert cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+        assert cluster.controller.is_isolated(cluster.image, cluster.now_ms)
 
     def test_not_while_it_hears_half_of_the_others(self) -> None:
         cluster = Controlled(brokers=3)
         cluster.now_ms += SESSION_MS
         cluster.beat(1)
         cluster.beat(3)
-        assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+        assert not cluster.controller.is_isolated(cluster.image, cluster.now_ms)
 
     def test_not_for_brokers_that_are_seen_to_be_dead(self) -> None:
         cluster = Controlled(brokers=3)
@@ -250,18 +250,18 @@ class TestACutOffController:
         cluster.die(3)
         cluster.now_ms += SESSION_MS
         cluster.beat(1)
-        assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+        assert not cluster.controller.is_isolated(cluster.image, cluster.now_ms)
 
     def test_of_two_brokers_either_may_go_on_without_the_other(self) -> None:
         cluster = Controlled(brokers=2)
         cluster.now_ms += SESSION_MS
         cluster.beat(1)
-        assert not cluster.controller.is_cut_off(cluster.image, cluster.now_ms)
+        assert not cluster.controller.is_isolated(cluster.image, cluster.now_ms)
 
 
 def test_the_session_of_a_silent_predecessor_began_before_its_successor() -> None:
     cluster = Controlled()
-    cluster.controller.silent_since(1, cluster.now_ms - SESSION_MS // 2)
+    cluster.controller.set_last_contact(1, cluster.now_ms - SESSION_MS // 2)
     cluster.now_ms += SESSION_MS // 2 - 1
     cluster.beat(2)
     cluster.do(cluster.controller.tick(cluster.image, cluster.now_ms))
@@ -275,7 +275,7 @@ def test_the_session_of_a_silent_predecessor_began_before_its_successor() -> Non
 
 def test_a_predecessor_that_is_heard_again_keeps_its_session() -> None:
     cluster = Controlled()
-    cluster.controller.silent_since(1, cluster.now_ms - SESSION_MS + 1)
+    cluster.controller.set_last_contact(1, cluster.now_ms - SESSION_MS + 1)
     cluster.beat(1)
     cluster.now_ms += SESSION_MS - 1
     cluster.do(cluster.controller.tick(cluster.image, cluster.now_ms))

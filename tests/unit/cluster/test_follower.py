@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.cluster.follower import OutOfRange, out_of_range, truncation
+from moldau.cluster.follower import OutOfRange, out_of_range, truncation_offset
 
 
 def test_a_follower_that_wrote_more_in_an_epoch_cuts_where_the_leader_ended_it() -> None:
@@ -26,7 +26,7 @@ def test_a_leader_that_knows_no_end_leaves_what_was_committed() -> None:
 
 
 def _cut(leader: tuple[int, int], own: tuple[int, int], log_end: int, high_watermark: int = 0) -> int:
-    return truncation(
+    return truncation_offset(
         *leader, own_epoch=own[0], own_end_offset=own[1], log_end_offset=log_end, high_watermark=high_watermark
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange
+from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChangeRequest
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.records import PartitionRecord
 from tests.unit.cluster.controlled import TOPIC_ID, Controlled
@@ -66,7 +66,7 @@ def test_a_report_that_does_not_fit_is_refused_with_kafkas_code(values: dict[str
     asked |= {"new_isr": ((1, -1), (2, -1))} | values
     sender = asked.pop("sender", 1)
     records, outcomes = cluster.controller.alter_partition(
-        cluster.image, sender, cluster.epoch(sender), [IsrChange(**asked)]
+        cluster.image, sender, cluster.epoch(sender), [IsrChangeRequest(**asked)]
     )
     assert (list(records), outcomes) == ([], [code])
     assert cluster.part() == part
@@ -102,7 +102,7 @@ def test_a_broker_of_another_life_may_say_nothing() -> None:
 def test_a_partition_named_twice_changes_once() -> None:
     cluster = Controlled()
     cluster.add(1, 2, 3)
-    changes = [IsrChange(TOPIC_ID, 0, 0, 0, ((1, -1), (other, -1))) for other in (2, 3)]
+    changes = [IsrChangeRequest(TOPIC_ID, 0, 0, 0, ((1, -1), (other, -1))) for other in (2, 3)]
     records, outcomes = cluster.controller.alter_partition(cluster.image, 1, cluster.epoch(1), changes)
     assert len(records) == 1
     assert outcomes[1] is ErrorCode.INVALID_REQUEST

@@ -100,12 +100,12 @@ class TestFinds:
         assert "does not follow version" in self.found("controllers")
 
     def test_a_machine_that_comes_back_with_less_and_counts_as_in_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        rightly = Controller._without
+        rightly = Controller._removed_from_isrs
 
         def without(controller: Controller, image: Any, *broker_ids: int, lost: bool = False) -> Any:
             return rightly(controller, image, *broker_ids)
 
-        monkeypatch.setattr(Controller, "_without", without)
+        monkeypatch.setattr(Controller, "_removed_from_isrs", without)
         assert "are committed" in self.found("crashes")
 
     def test_a_broker_that_leads_before_it_is_registered(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -412,11 +412,11 @@ class ControllerShell:
         now_ms = self._monotonic_ms()
         late_ms, self._ticked_ms = now_ms - self._ticked_ms - LATE_MS, now_ms
         if late_ms > 0:
-            machine.overslept(late_ms)
-        is_cut_off = machine.is_cut_off(image, now_ms)
-        if is_cut_off and not self._has_resigned:
+            machine.on_suspended(late_ms)
+        is_isolated = machine.is_isolated(image, now_ms)
+        if is_isolated and not self._has_resigned:
             return (), True
-        if not is_cut_off:
+        if not is_isolated:
             self._has_resigned = False
         return machine.tick(image, now_ms), False
 
@@ -437,10 +437,10 @@ class ControllerShell:
         await asyncio.sleep(RESIGNED_S)
         await self._store_thread(store.campaign_again)
 
-    def silent_since(self, broker_id: int, moment_ms: int) -> None:
+    def set_last_contact(self, broker_id: int, moment_ms: int) -> None:
         """Its session began then, if it is not heard any more."""
         if self.machine is not None and broker_id not in self._contacts:
-            self.machine.silent_since(broker_id, moment_ms)
+            self.machine.set_last_contact(broker_id, moment_ms)
 
     async def broker_died(self, broker_id: int) -> None:
         """Its port refuses connections: nobody has to wait for its session's end."""

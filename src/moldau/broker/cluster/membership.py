@@ -193,7 +193,7 @@ class ClusterMembership:
         if won is not None and won.epoch == predecessor.epoch:
             # Its session is not over yet, but began when it was last heard.
             if won.is_majority_in(controller.image):
-                controller.silent_since(predecessor.node_id, won.silent_since_ms)
+                controller.set_last_contact(predecessor.node_id, won.silent_since_ms)
             return
         # The store waited for the end of its session.
         await asyncio.sleep(PREDECESSOR_GRACE_S)

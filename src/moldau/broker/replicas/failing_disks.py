@@ -25,7 +25,7 @@ from moldau.broker.replicas.hosted_partitions import HostedPartitions
 from moldau.broker.replicas.replica_manager import ReplicaManager
 from moldau.broker.threads import Lane
 from moldau.cluster.brokers import active_brokers
-from moldau.cluster.lost_replicas import can_do_without
+from moldau.cluster.lost_replicas import has_other_in_sync
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.files import LogDir
 from moldau.log.manager import LogManager
@@ -146,7 +146,7 @@ class FailingDisks:
             (topic.topic_id, partition.index)
             for topic in image.topics.values()
             for partition in topic.partitions
-            if can_do_without(partition, node_id, active) and not self._can_write(topic.name, partition.index)
+            if has_other_in_sync(partition, node_id, active) and not self._can_write(topic.name, partition.index)
         ]
 
     def _can_write(self, topic: str, index: int) -> bool:

@@ -28,9 +28,9 @@ from moldau.broker.replicas.hosted_partitions import FindPartition
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Work
 from moldau.clocks import Clock
-from moldau.cluster.brokers import check_life, is_registered
-from moldau.cluster.follower import divergence
-from moldau.cluster.replica import LONG_AGO_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
+from moldau.cluster.brokers import check_broker_epoch, is_registered
+from moldau.cluster.follower import last_common_epoch
+from moldau.cluster.replica import NEVER_MS, UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower
 from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.fetch import (
@@ -132,7 +132,7 @@ class Subscription:
             if follower is None:
                 # Its metadata is ahead of ours, or far behind.
                 raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is no replica")
-            session.check_life()
+            session.check_broker_epoch()
             self.refusal = diverging_epoch(partition, asked)
             self.follower = follower
         except KafkaError as error:
@@ -203,7 +203,7 @@ class Subscription:
 def diverging_epoch(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
     """A reader whose last record is none of this log is told up to where they agree."""
     log = partition.log
-    agreed = divergence(log, asked.fetch_offset, asked.last_fetched_epoch)
+    agreed = last_common_epoch(log, asked.fetch_offset, asked.last_fetched_epoch)
     if agreed is None:
         return None
     stable_offset, start_offset = log.last_stable_offset, log.log_start_offset
@@ -236,7 +236,7 @@ class FollowerSession:
         self.epoch = 0
         self.replica_id = replica_id
         self.connection = connection
-        self.last_fetch_ms = LONG_AGO_MS
+        self.last_fetch_ms = NEVER_MS
         self.subscriptions: dict[_PartitionKey, Subscription] = {}
         self.due: dict[Subscription, None] = {}
         """In the order in which they became due."""
@@ -247,8 +247,8 @@ class FollowerSession:
         self._waiting: _Waiting | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def check_life(self) -> None:
-        check_life(self.shared.metadata.image, self.replica_id, self._replica_epoch)
+    def check_broker_epoch(self) -> None:
+        check_broker_epoch(self.shared.metadata.image, self.replica_id, self._replica_epoch)
 
     def close(self) -> None:
         self._is_closed = True

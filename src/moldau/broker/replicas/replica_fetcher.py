@@ -36,7 +36,7 @@ from moldau.broker.cluster.peers import Peers
 from moldau.broker.replicas.group_commit import GroupCommit
 from moldau.broker.replicas.partition import Partition
 from moldau.clocks import Clock
-from moldau.cluster.follower import out_of_range, truncation
+from moldau.cluster.follower import out_of_range, truncation_offset
 from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.errors import ErrorCode, KafkaError, OffsetMismatchError, StorageError
 from moldau.wire.apis import ApiKey
@@ -378,7 +378,7 @@ class ReplicaFetcher:
     def _truncate_diverging(self, partition: Partition, leader_epoch: int, leader_end_offset: int) -> None:
         partition_log = partition.log
         own_epoch, own_end_offset = partition_log.offset_for_leader_epoch(leader_epoch)
-        offset = truncation(
+        offset = truncation_offset(
             leader_epoch,
             leader_end_offset,
             own_epoch=own_epoch,

@@ -17,7 +17,7 @@ from moldau.broker.cluster.controller_shell import ControllerShell
 from moldau.broker.turns import Work
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration
 from moldau.cluster.controller import Controller
-from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChange, IsrOutcome
+from moldau.cluster.isr_changes import UNCHECKED_EPOCH, IsrChangeRequest, IsrOutcome
 from moldau.cluster.lost_replicas import Replica
 from moldau.config.listeners import SECURITY_PROTOCOLS
 from moldau.errors import ErrorCode, KafkaError
@@ -213,12 +213,12 @@ async def handle_alter_partition(broker: Broker, context: RequestContext, reques
     )
 
 
-def _isr_change(topic_id: Any, part: Any, with_epochs: bool) -> IsrChange:
+def _isr_change(topic_id: Any, part: Any, with_epochs: bool) -> IsrChangeRequest:
     if with_epochs:
         isr = tuple((one.broker_id, one.broker_epoch) for one in part.new_isr_with_epochs)
     else:
         isr = tuple((broker_id, UNCHECKED_EPOCH) for broker_id in part.new_isr)
-    return IsrChange(
+    return IsrChangeRequest(
         topic_id,
         part.partition_index,
         part.leader_epoch,
