@@ -124,12 +124,12 @@ async def test_a_member_of_a_cluster_keeps_its_place(tmp_path: Path, disk: Hangi
 
     async def create(name: str, partitions: int) -> list[Partition]:
         """Each on the second broker. Answered when both have it."""
-        await controller.node.change_metadata(
+        await controller.node.controller.change(
             lambda image: plan_create_topic(
                 image,
                 name,
                 topic_id=uuid.uuid4(),
-                broker_config=controller.node.config,
+                broker_config=controller.node.local.config,
                 assignments=[(index, (2,)) for index in range(partitions)],
             )
         )
@@ -148,7 +148,7 @@ async def test_a_member_of_a_cluster_keeps_its_place(tmp_path: Path, disk: Hangi
             assert machine is not None
             before_ms = machine._last_seen_ms[2]
             await until(lambda: machine._last_seen_ms[2] != before_ms, "a heartbeat arrives")
-            assert not controller.node.image.brokers[2].fenced
+            assert not controller.node.metadata.image.brokers[2].fenced
             await broker.stop()
     finally:
         disk.release()

@@ -95,8 +95,8 @@ async def test_a_controller_that_is_deposed_while_it_starts_keeps_its_logs(
 ) -> None:
     before = server_of(tmp_path, 1, QUICK)
     await before.start()
-    await before.node.change_metadata(
-        lambda image: plan_create_topic(image, "t", topic_id=uuid.uuid4(), broker_config=before.node.config)
+    await before.node.controller.change(
+        lambda image: plan_create_topic(image, "t", topic_id=uuid.uuid4(), broker_config=before.node.local.config)
     )
     await before.stop()
 
@@ -163,11 +163,13 @@ async def test_a_heartbeat_does_not_wait_for_what_takes_long(
         wanted = schema.CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=(), configs=())
         return schema.CreateTopicsRequest(topics=(wanted,), timeout=ms(10_000), validate_only=False)
 
-    creating = asyncio.ensure_future(second.node.ask_controller(ApiKey.CREATE_TOPICS, topic, purpose=FORWARDING))
+    creating = asyncio.ensure_future(
+        second.node.controller_channel.ask(ApiKey.CREATE_TOPICS, topic, purpose=FORWARDING)
+    )
     await begun.wait()
     assert isinstance(second.node.membership, ClusterMembership)
     async with asyncio.timeout(SESSION_MS / 1000):
-        await second.node.ask_controller(ApiKey.BROKER_HEARTBEAT, second.node.membership._lifecycle.heartbeat)
+        await second.node.controller_channel.ask(ApiKey.BROKER_HEARTBEAT, second.node.membership._lifecycle.heartbeat)
     assert not creating.done()
     may_end.set()
     assert (await creating).topics[0].error_code == 0

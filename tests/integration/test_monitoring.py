@@ -152,12 +152,12 @@ async def test_the_lag_of_a_group_is_known_to_a_coordinator_without_a_replica(tm
         await until(lambda: first.groups.leads("g") or second.groups.leads("g"), "a broker coordinates the group")
         coordinator, leader = (first, second) if first.groups.leads("g") else (second, first)
         await until(lambda: not coordinator.groups.is_loading, "its shard is loaded")
-        await first.change_metadata(
+        await first.controller.change(
             lambda image: plan_create_topic(
                 image,
                 "t",
                 topic_id=uuid.uuid4(),
-                broker_config=first.config,
+                broker_config=first.local.config,
                 assignments=[(0, (leader.node_id,))],
             )
         )

@@ -88,11 +88,11 @@ async def test_groups_and_transactions_work_on_one_broker_and_are_replicated_whe
     third = await start(3)
 
     def is_whole(topic: str) -> bool:
-        parts = third.node.image.topics[topic].partitions
+        parts = third.node.metadata.image.topics[topic].partitions
         return all({*one.replicas} == {*one.isr} == {1, 2, 3} and not one.adding for one in parts)
 
     await until(lambda: is_whole(GROUPS_TOPIC) and is_whole(TRANSACTIONS_TOPIC), "each broker has a replica")
-    preferred = Counter(one.replicas[0] for one in third.node.image.topics[GROUPS_TOPIC].partitions)
+    preferred = Counter(one.replicas[0] for one in third.node.metadata.image.topics[GROUPS_TOPIC].partitions)
     assert preferred == {1: 2, 2: 2, 3: 2}
     await first.stop()
     assert await asyncio.to_thread(committed_at, address(second, third)) == 1

@@ -50,7 +50,6 @@ from moldau.cluster.replication_quota import ReplicationQuota
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.log.manager import LogManager
-from moldau.metadata.image import MetadataImage
 from moldau.metadata.stores.store import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -142,8 +141,6 @@ class BrokerNode:
             monotonic_ms=self.monotonic_ms,
         )
         self.controller_channel = ControllerChannel(self.node_id, self.peers, self.controller, self.loop)
-        self.ask_controller = self.controller_channel.ask
-        self.change_metadata = self.controller.change
         self.lost_brokers = LostBrokers(self.local, self.loop.time)
         self.packed_metadata = PackedMetadata(
             self.metadata,
@@ -259,25 +256,15 @@ class BrokerNode:
             peers=self.peers,
             find_partition=self.find_partition,
             group_commit=self.group_commit,
-            ask_controller=self.ask_controller,
-            change_metadata=self.change_metadata,
+            ask_controller=self.controller_channel.ask,
+            change_metadata=self.controller.change,
         )
-        self.producer_ids = ProducerIds(self.local, self.spawn, self.ask_controller, self.change_metadata)
+        self.producer_ids = ProducerIds(self.local, self.spawn, self.controller_channel.ask, self.controller.change)
         self.coordinators = Coordinators(self.host, self.producer_ids)
         self.groups = self.coordinators.groups
         self.transactions = self.coordinators.transactions
         self.share_state = self.coordinators.share_state
         self.share_partitions = SharePartitions(self.host, self.share_state)
-
-    # -- reading, and what connections report
-
-    @property
-    def config(self) -> BrokerConfig:
-        return self.local.config
-
-    @property
-    def image(self) -> MetadataImage:
-        return self.metadata.image
 
     def disconnected(self, connection: ClientConnection) -> None:
         self.share_partitions.disconnected(connection)
@@ -308,7 +295,7 @@ class BrokerNode:
         await self.threads.files(logs.lock)
         await listen()
         await membership.find_controller()
-        await self.threads.files(logs.check_in, self.image.cluster_id)
+        await self.threads.files(logs.check_in, self.metadata.image.cluster_id)
         await self.threads.files(self.open_logs)
         self.follow_metadata()
         environment = self.environment
@@ -340,10 +327,10 @@ class BrokerNode:
     def begin(self) -> None:
         """Leads, follows and coordinates what the image says. On the loop."""
         self.follow_metadata()
-        self.lost_brokers.begin(self.image)
+        self.lost_brokers.begin(self.metadata.image)
         self.replication.follow(list(self.hosted))
         self.coordinators.follow()
-        self.spawn(self.metadata.set_applied(self.image.version))  # nobody was told of the first image yet
+        self.spawn(self.metadata.set_applied(self.metadata.image.version))  # nobody was told of the first image yet
 
     async def close(self) -> None:
         """Everything to the disk, the clean-shutdown mark last. A disk that hangs is left behind after a while."""

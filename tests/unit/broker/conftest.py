@@ -26,7 +26,7 @@ async def start_offline(tmp_path: Path) -> AsyncIterator[StartOffline]:
         node.open()
         node.local.advertised[LISTENER] = ADVERTISED
         me = BrokerRecord(
-            node.node_id, node.image.version + 1, ((LISTENER, *ADVERTISED, "PLAINTEXT"),), config.broker_rack
+            node.node_id, node.metadata.image.version + 1, ((LISTENER, *ADVERTISED, "PLAINTEXT"),), config.broker_rack
         )
         node.metadata.begin_with(node.controller.adopt([me]))
         node.begin()

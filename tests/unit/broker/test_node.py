@@ -31,7 +31,7 @@ async def node_with_topic(folder: Path, name: str, partitions: int = 1) -> Broke
     topic_id = random_uuid()
     records: list[Record] = [TopicRecord(name, topic_id)]
     records += [PartitionRecord(topic_id, index, (1,), (1,), 1) for index in range(partitions)]
-    await node.change_metadata(lambda image: records)
+    await node.controller.change(lambda image: records)
     return node
 
 
@@ -59,7 +59,7 @@ async def test_a_log_that_no_topic_owns_is_set_aside_not_deleted(tmp_path: Path)
 async def test_a_lost_partition_metadata_file_does_not_cost_the_log(tmp_path: Path) -> None:
     node = await node_with_topic(tmp_path, "orders")
     append(node, "orders", b"kept")
-    topic_id = node.image.topics["orders"].topic_id
+    topic_id = node.metadata.image.topics["orders"].topic_id
     await node.close()
     (tmp_path / "orders-0" / "partition.metadata").unlink()
     node = open_node(tmp_path)
@@ -71,11 +71,11 @@ async def test_a_lost_partition_metadata_file_does_not_cost_the_log(tmp_path: Pa
 async def test_topics_without_metadata_are_adopted_with_their_ids_and_a_new_leader_epoch(tmp_path: Path) -> None:
     node = await node_with_topic(tmp_path, "orders", partitions=2)
     append(node, "orders", b"old")
-    topic_id = node.image.topics["orders"].topic_id
+    topic_id = node.metadata.image.topics["orders"].topic_id
     await node.close()
     (tmp_path / METADATA_FILE).unlink()
     node = open_node(tmp_path)
-    topic = node.image.topics["orders"]
+    topic = node.metadata.image.topics["orders"]
     assert (topic.topic_id, len(topic.partitions), topic.partitions[0].leader_epoch) == (topic_id, 2, 1)
     assert append(node, "orders", b"new") == 1
     # Its configuration was lost with the metadata: nothing may be deleted until somebody sets it.
@@ -111,8 +111,8 @@ async def test_half_a_topic_is_not_adopted(tmp_path: Path) -> None:
 async def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_starts_empty(tmp_path: Path) -> None:
     node = await node_with_topic(tmp_path, "orders")
     append(node, "orders", b"old")
-    topic_id = node.image.topics["orders"].topic_id
-    await node.change_metadata(lambda image: [RemoveTopicRecord(topic_id)])
+    topic_id = node.metadata.image.topics["orders"].topic_id
+    await node.controller.change(lambda image: [RemoveTopicRecord(topic_id)])
     assert ("orders", 0) not in node.logs.logs
     await node.close()
     node = await node_with_topic(tmp_path, "orders")
@@ -122,32 +122,34 @@ async def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_starts_empty(tm
 
 async def test_dynamic_values_that_no_longer_fit_are_left_out_and_changes_go_on(tmp_path: Path) -> None:
     node = open_node(tmp_path)
-    await node.change_metadata(lambda image: [ConfigRecord("broker", "1", "log.cleaner.max.compaction.lag.ms", "50")])
+    await node.controller.change(lambda image: [ConfigRecord("broker", "1", "log.cleaner.max.compaction.lag.ms", "50")])
     await node.close()
     config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "log.cleaner.min.compaction.lag.ms": "100"})
     node = BrokerNode(config, asyncio.get_running_loop())
     node.open()
     node.begin()
-    assert node.config is config
+    assert node.local.config is config
     topic_id = random_uuid()
-    await node.change_metadata(lambda image: [TopicRecord("t", topic_id), PartitionRecord(topic_id, 0, (1,), (1,), 1)])
+    await node.controller.change(
+        lambda image: [TopicRecord("t", topic_id), PartitionRecord(topic_id, 0, (1,), (1,), 1)]
+    )
     assert append(node, "t", b"x") == 0
     await node.close()
 
 
 async def test_what_all_brokers_have_to_agree_on_is_in_force_though_the_rest_does_not_fit(tmp_path: Path) -> None:
     node = open_node(tmp_path)
-    await node.change_metadata(
+    await node.controller.change(
         lambda _: [
             ConfigRecord("broker", "", "log.retention.ms", "0"),  # not valid, so nothing of this resource fits
             ConfigRecord("broker", "", "min.insync.replicas", "2"),
             ConfigRecord("broker", "1", "min.insync.replicas", "3"),  # of a time when that was allowed
         ]
     )
-    assert node.config.log_retention_ms is None
-    assert node.config.min_insync_replicas == node.metadata.topic_config("t").min_insync_replicas == 2
-    await node.change_metadata(lambda _: [ConfigRecord("broker", "", "log.retention.ms", "5")])
-    config: BrokerConfig = node.config
+    assert node.local.config.log_retention_ms is None
+    assert node.local.config.min_insync_replicas == node.metadata.topic_config("t").min_insync_replicas == 2
+    await node.controller.change(lambda _: [ConfigRecord("broker", "", "log.retention.ms", "5")])
+    config: BrokerConfig = node.local.config
     assert (config.log_retention_ms, config.min_insync_replicas) == (5, 2)
     await node.close()
 
@@ -168,7 +170,7 @@ async def test_a_broker_on_its_own_does_not_touch_the_folders_of_a_cluster(tmp_p
 async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> None:
     config, _ = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "moldau.metadata.dir": str(tmp_path / "m")})
     node = BrokerNode(config, asyncio.get_running_loop())
-    image = node.image.apply([ConfigRecord("broker", "", "num.partitions", "3")])
+    image = node.metadata.image.apply([ConfigRecord("broker", "", "num.partitions", "3")])
     node.metadata.follow(image)
     waiting = asyncio.ensure_future(node.metadata.applied(image.version))
     await asyncio.sleep(0)

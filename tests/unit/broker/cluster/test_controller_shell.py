@@ -82,9 +82,10 @@ async def test_silence_while_the_controller_itself_stood_still_fences_nobody(
 ) -> None:
     node, machine = offline_broker.node, machine_of(offline_broker)
     brokers = [
-        BrokerRecord(one, node.image.version + one, (("PLAINTEXT", "localhost", 1, "PLAINTEXT"),)) for one in (1, 2)
+        BrokerRecord(one, node.metadata.image.version + one, (("PLAINTEXT", "localhost", 1, "PLAINTEXT"),))
+        for one in (1, 2)
     ]
-    image = node.image.apply(brokers)
+    image = node.metadata.image.apply(brokers)
     now_ms = node.monotonic_ms()
     machine._last_seen_ms = {1: now_ms, 2: now_ms}
 
@@ -225,7 +226,7 @@ async def test_only_registered_brokers_back_a_controller(offline_broker: Offline
     node = offline_broker.node
     assert isinstance(node.membership, Standalone)
     await node.membership.register()
-    known = node.image.brokers[node.node_id]
+    known = node.metadata.image.brokers[node.node_id]
     for broker_id, epoch in ((999, 1), (node.node_id, known.broker_epoch + 1), (node.node_id, known.broker_epoch)):
         request = request_schema(ApiKey.BROKER_HEARTBEAT, 0).BrokerHeartbeatRequest(
             broker_id=broker_id,

@@ -62,22 +62,22 @@ def same(image: MetadataImage, other: MetadataImage) -> bool:
 async def test_a_new_broker_gets_the_whole_image_and_then_each_change(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t", 3)
     image = apply_result(MetadataImage(), await fetch(offline_broker, 0))
-    assert same(image, offline_broker.node.image)
+    assert same(image, offline_broker.node.metadata.image)
     await offline_broker.create("u", 2)
     result = await fetch(offline_broker, image.version)
     assert result.snapshot_id is None
-    assert same(apply_result(image, result), offline_broker.node.image)
+    assert same(apply_result(image, result), offline_broker.node.metadata.image)
 
 
 async def test_a_fetch_waits_for_the_next_change(offline_broker: OfflineBroker) -> None:
-    version = offline_broker.node.image.version
+    version = offline_broker.node.metadata.image.version
     waiting = asyncio.ensure_future(fetch(offline_broker, version, wait_ms=60_000))
     await asyncio.sleep(0)
     assert not waiting.done()
     await offline_broker.create("t")
-    image = apply_result(offline_broker.node.image, FetchPartitionResult(0))
-    assert image is offline_broker.node.image
-    assert (await waiting).high_watermark == offline_broker.node.image.version
+    image = apply_result(offline_broker.node.metadata.image, FetchPartitionResult(0))
+    assert image is offline_broker.node.metadata.image
+    assert (await waiting).high_watermark == offline_broker.node.metadata.image.version
 
 
 async def test_what_a_broker_asks_for_tells_what_it_has(offline_broker: OfflineBroker) -> None:
@@ -90,7 +90,7 @@ async def test_what_a_broker_asks_for_tells_what_it_has(offline_broker: OfflineB
 
 
 async def test_what_is_not_of_a_brokers_present_life_tells_nothing(offline_broker: OfflineBroker) -> None:
-    await fetch(offline_broker, offline_broker.node.image.version, replica_epoch=77)
+    await fetch(offline_broker, offline_broker.node.metadata.image.version, replica_epoch=77)
     assert 2 not in offline_broker.node.controller.followed
 
 
@@ -107,11 +107,11 @@ async def test_one_too_far_behind_gets_a_snapshot(
     offline_broker: OfflineBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata_feed, "KEPT_BYTES", 1)
-    version = offline_broker.node.image.version
+    version = offline_broker.node.metadata.image.version
     await offline_broker.create("t", 3)
     result = await fetch(offline_broker, version)
-    assert result.snapshot_id == (offline_broker.node.image.version, offline_broker.node.controller.epoch)
-    assert same(apply_result(MetadataImage(), result), offline_broker.node.image)
+    assert result.snapshot_id == (offline_broker.node.metadata.image.version, offline_broker.node.controller.epoch)
+    assert same(apply_result(MetadataImage(), result), offline_broker.node.metadata.image)
 
 
 @pytest.mark.parametrize(("shift", "code"), [(-1, ErrorCode.FENCED_LEADER_EPOCH), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)])
@@ -123,11 +123,11 @@ async def test_a_broker_that_knows_another_controller_is_told(
 
 
 async def test_a_deposed_controller_feeds_nobody_and_changes_nothing(offline_broker: OfflineBroker) -> None:
-    version = offline_broker.node.image.version
+    version = offline_broker.node.metadata.image.version
     waiting = asyncio.ensure_future(fetch(offline_broker, version, wait_ms=60_000))
     await asyncio.sleep(0)
     offline_broker.node.controller.deposed()
     assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     with pytest.raises(KafkaError, match="not the controller"):
-        await offline_broker.node.change_metadata(lambda _: [ConfigRecord("broker", "", "num.partitions", "9")])
-    assert offline_broker.node.image.version == version
+        await offline_broker.node.controller.change(lambda _: [ConfigRecord("broker", "", "num.partitions", "9")])
+    assert offline_broker.node.metadata.image.version == version

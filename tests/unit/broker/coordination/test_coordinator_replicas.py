@@ -42,7 +42,7 @@ class Replicated:
             ]
             return [BrokerRecord(OTHER, 1, (("PLAINTEXT", "127.0.0.1", 1, "PLAINTEXT"),)), *partitions]
 
-        await self.node.change_metadata(plan)
+        await self.node.controller.change(plan)
         self.coordinator.follow()
 
     @property

@@ -236,7 +236,7 @@ async def test_a_state_topic_that_is_deleted_takes_its_shards_along(
     started: CoordinatorShell[Counters], offline_broker: OfflineBroker
 ) -> None:
     started.ask("a", add("a"))
-    await offline_broker.node.change_metadata(lambda image: plan_delete_topic(image, "__counters"))
+    await offline_broker.node.controller.change(lambda image: plan_delete_topic(image, "__counters"))
     started.follow()
     assert not started.shards()
     assert not started.is_loading
@@ -400,7 +400,7 @@ async def test_a_topic_that_is_made_anew_while_the_old_one_is_loaded_begins_empt
     again = counters(offline_broker)
     again.follow()
     await is_read.wait()
-    await offline_broker.node.change_metadata(lambda image: plan_delete_topic(image, "__counters"))
+    await offline_broker.node.controller.change(lambda image: plan_delete_topic(image, "__counters"))
     again.follow()
     await again.ready()
     again.follow()

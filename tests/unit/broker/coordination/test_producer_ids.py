@@ -19,8 +19,8 @@ async def test_the_next_block_is_there_before_it_is_needed(start_offline: StartO
     node = start_offline().node
     for _ in range(PRODUCER_ID_BLOCK - REFILL_AT):
         await node.producer_ids.take()
-    assert node.image.next_producer_id == PRODUCER_ID_BLOCK
+    assert node.metadata.image.next_producer_id == PRODUCER_ID_BLOCK
     await node.producer_ids.take()
     async with asyncio.timeout(10):
-        await node.metadata.applied(node.image.version + 1)
-    assert node.image.next_producer_id == 2 * PRODUCER_ID_BLOCK
+        await node.metadata.applied(node.metadata.image.version + 1)
+    assert node.metadata.image.next_producer_id == 2 * PRODUCER_ID_BLOCK

@@ -48,7 +48,7 @@ async def test_a_guard_does_not_outlive_the_leader_epoch(offline_broker: Offline
     partition = node.find_partition("t", None, 0)
     guard = node.transactions.remote.guard((partition,), PRODUCER)
     guard.check(partition)
-    await node.change_metadata(
+    await node.controller.change(
         lambda image: [image.topics["t"].partitions[0].record(image.topics["t"].topic_id, leader_epoch=3)]
     )
     with pytest.raises(KafkaError):

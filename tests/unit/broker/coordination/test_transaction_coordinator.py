@@ -325,7 +325,7 @@ async def test_markers_are_as_safe_as_the_decision_that_they_were_written(lives:
     transactions = broker.node.transactions
     await transactions.ready()
     flushed = [ConfigRecord("topic", transactions.topic, "flush.messages", "1")]
-    await broker.node.change_metadata(lambda _: flushed)
+    await broker.node.controller.change(lambda _: flushed)
     await Producer(2).run(broker, commits=True)
     await asyncio.wait_for(is_complete(broker), 10)
     for index in range(PARTITIONS):

@@ -111,7 +111,7 @@ async def test_a_lock_on_a_record_of_a_queue_ends_with_its_duration(
     node = broker.node
     await broker.create("t", partitions=2)
     await node.share_state.ready()
-    topic_id = node.image.topics["t"].topic_id
+    topic_id = node.metadata.image.topics["t"].topic_id
     queues = []
     for partition, lock_ms in enumerate((200, 600_000)):
         broker.write("t", 1, partition)

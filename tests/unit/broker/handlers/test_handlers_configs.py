@@ -186,9 +186,9 @@ async def test_a_group_has_a_configuration_before_it_has_members(start_offline: 
     assert told["share.delivery.count.limit"] == ("3", ConfigSource.DYNAMIC_GROUP_CONFIG)
     assert told["share.record.lock.duration.ms"] == ("20000", ConfigSource.STATIC_BROKER_CONFIG)
     assert told["share.isolation.level"] == ("read_uncommitted", ConfigSource.DEFAULT_CONFIG)
-    assert dict(broker.node.image.group_config("other")) == {}
+    assert dict(broker.node.metadata.image.group_config("other")) == {}
     await alter(broker, (GROUP, "g", [("share.delivery.count.limit", DELETE, None)]))
-    assert dict(broker.node.image.group_config("g")) == {"share.auto.offset.reset": "by_duration:PT2H"}
+    assert dict(broker.node.metadata.image.group_config("g")) == {"share.auto.offset.reset": "by_duration:PT2H"}
 
 
 # -- IncrementalAlterConfigs
@@ -244,7 +244,7 @@ async def test_a_refused_resource_stays_whole_and_spares_the_rest(offline_broker
         ("", ErrorCode.INVALID_REQUEST),
         ("", ErrorCode.INVALID_REQUEST),
     ]
-    image = offline_broker.node.image
+    image = offline_broker.node.metadata.image
     assert [dict(image.topic_config(name)) for name in ("a", "b", "c")] == [{}, {"retention.ms": "2000"}, {}]
 
 
@@ -264,11 +264,11 @@ async def test_a_change_that_makes_no_sense_is_refused(offline_broker: OfflineBr
 
 async def test_validate_only_alters_nothing(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
-    before = offline_broker.node.image
+    before = offline_broker.node.metadata.image
     good: Changes = [("retention.ms", SET, "1")]
     (result,) = await alter(offline_broker, (TOPIC, "t", good), validate_only=True)
     assert result.error_code == 0
-    assert offline_broker.node.image is before
+    assert offline_broker.node.metadata.image is before
 
 
 async def test_a_dynamic_broker_key_reaches_topics_that_do_not_override_it(
@@ -294,7 +294,7 @@ async def test_the_older_request_replaces_everything(offline_broker: OfflineBrok
     await offline_broker.create("t", retention_ms="1000", segment_bytes="2000000")
     result = await replace(offline_broker, TOPIC, "t", {"retention.bytes": "5000"}, version)
     assert (result.error_code, result.resource_type, result.resource_name) == (0, TOPIC, "t")
-    assert dict(offline_broker.node.image.topic_config("t")) == {"retention.bytes": "5000"}
+    assert dict(offline_broker.node.metadata.image.topic_config("t")) == {"retention.bytes": "5000"}
     result = await replace(offline_broker, TOPIC, "t", {"retention.ms": None}, version)
     assert result.error_code == ErrorCode.INVALID_REQUEST
     result = await replace(offline_broker, LOGGER, "1", {"root": "INFO"}, version)

@@ -83,7 +83,7 @@ async def test_a_topic_is_told_in_every_version(offline_broker: OfflineBroker, v
     if version >= 8:
         assert answer.topics[0].topic_authorized_operations == NOT_ASKED
     if version >= 10:
-        assert answer.topics[0].topic_id == offline_broker.node.image.topics["t"].topic_id
+        assert answer.topics[0].topic_id == offline_broker.node.metadata.image.topics["t"].topic_id
 
 
 async def test_all_topics_are_asked_for_with_null_and_in_version_0_with_nothing(
@@ -115,7 +115,7 @@ async def test_librdkafkas_request_for_all_topics_is_understood(offline_broker: 
 
 async def test_topics_are_found_by_id(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
-    known, unknown = offline_broker.node.image.topics["t"].topic_id, uuid.uuid4()
+    known, unknown = offline_broker.node.metadata.image.topics["t"].topic_id, uuid.uuid4()
     for version in (12, 13):
         answer = await ask(offline_broker, (known, unknown), version)
         assert {(topic.name, topic.topic_id, ErrorCode(topic.error_code)) for topic in answer.topics} == {
@@ -129,7 +129,7 @@ async def test_ids_in_versions_that_only_have_the_field_are_refused(
     offline_broker: OfflineBroker, version: int
 ) -> None:
     await offline_broker.create("t")
-    answer = await ask(offline_broker, (offline_broker.node.image.topics["t"].topic_id,), version)
+    answer = await ask(offline_broker, (offline_broker.node.metadata.image.topics["t"].topic_id,), version)
     assert told(answer) == [("", ErrorCode.INVALID_REQUEST, 0)]
 
 
@@ -160,7 +160,7 @@ async def test_a_topic_is_there_in_the_very_answer_that_asked_for_it(start_offli
     if version >= 1:
         assert [topic.is_internal for topic in answer.topics] == [False, False, True]
     broker.write("new", 1, partition=1)
-    assert set(broker.node.image.topics) == {"new"}
+    assert set(broker.node.metadata.image.topics) == {"new"}
 
 
 async def test_no_topic_is_created_when_broker_or_client_say_no(start_offline: StartOffline) -> None:
@@ -169,8 +169,8 @@ async def test_no_topic_is_created_when_broker_or_client_say_no(start_offline: S
     assert told(await ask(broker, ("t",), create=False)) == absent
     strict = start_offline({"auto.create.topics.enable": "false"})
     assert told(await ask(strict, ("t",), create=True)) == absent
-    assert not broker.node.image.topics
-    assert not strict.node.image.topics
+    assert not broker.node.metadata.image.topics
+    assert not strict.node.metadata.image.topics
 
 
 async def test_a_topic_that_cannot_be_created_is_unknown(start_offline: StartOffline) -> None:
@@ -183,7 +183,7 @@ async def test_one_request_cannot_create_topics_without_end(start_offline: Start
     broker = start_offline({"num.partitions": "100"})
     answer = await ask(broker, tuple(f"t{number}" for number in range(101)), create=True)
     assert {code for _, code, _ in told(answer)} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert not broker.node.image.topics
+    assert not broker.node.metadata.image.topics
 
 
 # -- what is told of them
@@ -211,7 +211,7 @@ async def test_replicas_on_brokers_that_are_away_are_offline(offline_broker: Off
         PartitionRecord(topic_id, 0, (me, 98), (me, 98), me),
         PartitionRecord(topic_id, 1, (98, me), (98,), 98, leader_epoch=4),
     ]
-    await offline_broker.node.change_metadata(lambda image: records)
+    await offline_broker.node.controller.change(lambda image: records)
     answer = await ask(offline_broker, ("t",))
     led, lost = answer.topics[0].partitions
     assert (led.error_code, led.leader_id, led.replica_nodes, led.offline_replicas) == (0, me, (me, 98), (98,))
@@ -330,7 +330,7 @@ async def test_described_topics_tell_their_errors(offline_broker: OfflineBroker)
     ]
     (partition,) = answer.topics[2].partitions
     assert (partition.leader_id, partition.eligible_leader_replicas) == (offline_broker.node.node_id, ())
-    assert answer.topics[2].topic_id == offline_broker.node.image.topics["t"].topic_id
+    assert answer.topics[2].topic_id == offline_broker.node.metadata.image.topics["t"].topic_id
     assert answer.topics[2].topic_authorized_operations == TOPIC_OPERATIONS
 
 
@@ -343,8 +343,8 @@ async def test_a_cursor_must_be_among_the_topics(offline_broker: OfflineBroker) 
 
 async def test_a_broker_that_knows_only_fenced_ones_tells_of_itself(offline_broker: OfflineBroker) -> None:
     node = offline_broker.node
-    me = node.image.brokers[node.node_id]
-    await node.change_metadata(lambda _: [replace(me, fenced=True)])
+    me = node.metadata.image.brokers[node.node_id]
+    await node.controller.change(lambda _: [replace(me, fenced=True)])
     answer = await ask(offline_broker, ())
     assert [broker.node_id for broker in answer.brokers] == [node.node_id]
 
@@ -361,7 +361,7 @@ async def test_a_lost_broker_is_listed_for_one_session_more_and_one_that_was_shu
     async def brokers_are(**states: bool) -> None:
         for broker_id in (8, 9):
             record = BrokerRecord(broker_id, 1, address, None, incarnation_id="", **{"fenced": False, **states})
-            await node.change_metadata(partial(_only, record))
+            await node.controller.change(partial(_only, record))
 
     me = node.node_id
     await brokers_are()
@@ -378,6 +378,6 @@ async def test_a_lost_broker_is_listed_for_one_session_more_and_one_that_was_shu
         lambda schema: schema.DescribeClusterRequest(include_cluster_authorized_operations=False),
     )
     assert [each.broker_id for each in described.brokers] == [me]
-    session_s = node.config.broker_session_timeout_ms / 1000
+    session_s = node.local.config.broker_session_timeout_ms / 1000
     monkeypatch.setattr(node.lost_brokers, "_until_s", {8: node.loop.time(), 9: node.loop.time() + session_s})
     assert await listed() == [me, 9]

@@ -131,7 +131,9 @@ async def test_by_id_a_topic_that_is_not_there_cannot_be_told(offline_broker: Of
         return list(answer.groups[0].topics)
 
     assert [topic.name for topic in await told(9)] == ["gone", "orders"]
-    assert [topic.topic_id for topic in await told(10)] == [offline_broker.node.image.topics["orders"].topic_id]
+    assert [topic.topic_id for topic in await told(10)] == [
+        offline_broker.node.metadata.image.topics["orders"].topic_id
+    ]
 
 
 @pytest.mark.parametrize("version", [1, 7, 9])

@@ -22,7 +22,7 @@ INITIALIZE, READ, WRITE, DELETE, SUMMARY = NAMES
 async def topic_id(offline_broker: OfflineBroker) -> uuid.UUID:
     await offline_broker.create("t", 2)
     await offline_broker.node.share_state.ready()
-    return offline_broker.node.image.topics["t"].topic_id
+    return offline_broker.node.metadata.image.topics["t"].topic_id
 
 
 async def ask(broker: OfflineBroker, api: ApiKey, topic_id: uuid.UUID, partition: int = 0, **fields: Any) -> Any:

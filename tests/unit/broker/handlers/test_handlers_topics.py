@@ -100,7 +100,7 @@ def codes(results: list[Any]) -> list[ErrorCode]:
 async def test_a_topic_is_created_in_every_version(offline_broker: OfflineBroker, version: int) -> None:
     (result,) = await create(offline_broker, {"name": "t", "partitions": 3, "replication_factor": 1}, version=version)
     assert (result.name, result.error_code, result.error_message) == ("t", 0, None)
-    topic = offline_broker.node.image.topics["t"]
+    topic = offline_broker.node.metadata.image.topics["t"]
     assert len(topic.partitions) == 3
     offline_broker.write("t", 1, partition=2)
     if version >= 5:
@@ -157,7 +157,7 @@ async def test_one_refused_topic_does_not_keep_the_others_from_being_created(
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
     ]
-    assert set(offline_broker.node.image.topics) == {"old", "good", "placed"}
+    assert set(offline_broker.node.metadata.image.topics) == {"old", "good", "placed"}
     assert results[1].error_message == "Topic 'old' already exists."
     assert (results[1].num_partitions, results[1].topic_id) == (-1, None)
 
@@ -168,7 +168,7 @@ async def test_a_name_given_twice_is_created_not_once(offline_broker: OfflineBro
         ("a", 0),
         ("twice", ErrorCode.INVALID_REQUEST),
     ]
-    assert set(offline_broker.node.image.topics) == {"a"}
+    assert set(offline_broker.node.metadata.image.topics) == {"a"}
 
 
 async def test_two_topics_of_one_request_do_not_collide(offline_broker: OfflineBroker) -> None:
@@ -177,26 +177,26 @@ async def test_two_topics_of_one_request_do_not_collide(offline_broker: OfflineB
 
 
 async def test_validate_only_tells_and_changes_nothing(offline_broker: OfflineBroker) -> None:
-    before = offline_broker.node.image
+    before = offline_broker.node.metadata.image
     good, bad = await create(offline_broker, {"name": "t"}, {"name": "?"}, validate_only=True)
     assert (good.error_code, good.num_partitions) == (0, 1)
     assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert offline_broker.node.image is before
+    assert offline_broker.node.metadata.image is before
 
 
 async def test_too_many_partitions_in_one_request_create_nothing(offline_broker: OfflineBroker) -> None:
     results = await create(offline_broker, {"name": "a", "partitions": 9_999}, {"name": "b", "partitions": 2})
     assert codes(results) == [ErrorCode.POLICY_VIOLATION] * 2
-    assert not offline_broker.node.image.topics
+    assert not offline_broker.node.metadata.image.topics
 
 
 async def test_many_topics_are_one_durable_write(offline_broker: OfflineBroker) -> None:
-    image = offline_broker.node.image
+    image = offline_broker.node.metadata.image
     await create(offline_broker, *({"name": f"t{number}"} for number in range(20)))
-    assert len(offline_broker.node.image.topics) == 20
+    assert len(offline_broker.node.metadata.image.topics) == 20
     log_lines = (offline_broker.node.logs.directories[0] / "moldau-metadata.jsonl").read_bytes().splitlines()
     assert len(log_lines) == 3, "the empty snapshot, the broker itself, all topics"
-    assert offline_broker.node.image.version == image.version + 40
+    assert offline_broker.node.metadata.image.version == image.version + 40
 
 
 # -- DeleteTopics
@@ -210,23 +210,23 @@ async def test_topics_are_deleted_by_name_in_every_version(offline_broker: Offli
         ("t", ErrorCode.NONE),
         ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
-    assert "t" not in offline_broker.node.image.topics
+    assert "t" not in offline_broker.node.metadata.image.topics
     assert not list(offline_broker.node.logs.directories[0].glob("t-0"))
 
 
 async def test_topics_are_deleted_by_id(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
-    topic_id, unknown = offline_broker.node.image.topics["t"].topic_id, uuid.uuid4()
+    topic_id, unknown = offline_broker.node.metadata.image.topics["t"].topic_id, uuid.uuid4()
     deleted, missing = await delete(offline_broker, topic_id, unknown)
     assert (deleted.name, deleted.topic_id, deleted.error_code) == ("t", topic_id, 0)
     assert (missing.name, missing.topic_id, missing.error_code) == (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID)
-    assert not offline_broker.node.image.topics
+    assert not offline_broker.node.metadata.image.topics
 
 
 async def test_what_is_named_twice_or_wrongly_is_not_deleted(offline_broker: OfflineBroker) -> None:
     for name in ("by-name", "by-id", "by-both", "fine"):
         await offline_broker.create(name)
-    topics = offline_broker.node.image.topics
+    topics = offline_broker.node.metadata.image.topics
     by_id, by_both = topics["by-id"].topic_id, topics["by-both"].topic_id
     results = await delete(
         offline_broker, "by-name", "by-name", by_id, by_id, "by-both", by_both, (None, None), ("fine", by_id), "fine"
@@ -239,7 +239,7 @@ async def test_what_is_named_twice_or_wrongly_is_not_deleted(offline_broker: Off
         ("fine", ErrorCode.INVALID_REQUEST),
         ("fine", ErrorCode.NONE),
     ]
-    assert set(offline_broker.node.image.topics) == {"by-name", "by-id", "by-both"}
+    assert set(offline_broker.node.metadata.image.topics) == {"by-name", "by-id", "by-both"}
 
 
 @pytest.mark.parametrize(
@@ -249,16 +249,16 @@ async def test_deletion_can_be_turned_off(start_offline: StartOffline, version: 
     broker = start_offline({"delete.topic.enable": "false"})
     await broker.create("t")
     assert codes(await delete(broker, "t", version=version)) == [code]
-    assert "t" in broker.node.image.topics
+    assert "t" in broker.node.metadata.image.topics
 
 
 async def test_a_topic_comes_back_empty_and_with_a_new_id(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
     offline_broker.write("t", 3)
-    first = offline_broker.node.image.topics["t"].topic_id
+    first = offline_broker.node.metadata.image.topics["t"].topic_id
     await delete(offline_broker, "t")
     await offline_broker.create("t")
-    assert offline_broker.node.image.topics["t"].topic_id != first
+    assert offline_broker.node.metadata.image.topics["t"].topic_id != first
     assert offline_broker.node.find_partition("t", None, 0).log.log_end_offset == 0
 
 
@@ -282,7 +282,7 @@ async def test_a_topic_grows_and_never_shrinks(offline_broker: OfflineBroker, ve
     )
     assert fewer.error_code == ErrorCode.INVALID_PARTITIONS
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert len(offline_broker.node.image.topics["t"].partitions) == 4
+    assert len(offline_broker.node.metadata.image.topics["t"].partitions) == 4
 
 
 async def test_growing_stands_alone_for_each_topic(offline_broker: OfflineBroker) -> None:
@@ -303,7 +303,7 @@ async def test_growing_stands_alone_for_each_topic(offline_broker: OfflineBroker
         ("c", ErrorCode.INVALID_REQUEST),
         ("d", ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ]
-    assert {name: len(topic.partitions) for name, topic in offline_broker.node.image.topics.items()} == {
+    assert {name: len(topic.partitions) for name, topic in offline_broker.node.metadata.image.topics.items()} == {
         "a": 2,
         "b": 1,
         "c": 1,
@@ -314,7 +314,7 @@ async def test_growing_stands_alone_for_each_topic(offline_broker: OfflineBroker
 async def test_validate_only_grows_nothing(offline_broker: OfflineBroker) -> None:
     await offline_broker.create("t")
     assert codes(await grow(offline_broker, ("t", 2, None), validate_only=True)) == [ErrorCode.NONE]
-    assert len(offline_broker.node.image.topics["t"].partitions) == 1
+    assert len(offline_broker.node.metadata.image.topics["t"].partitions) == 1
 
 
 # -- DeleteRecords
@@ -381,7 +381,7 @@ async def test_a_request_copies_the_metadata_once_however_many_topics_it_has(
         *[ErrorCode.NONE] * 51,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
-    assert bases == [offline_broker.node.image]
+    assert bases == [offline_broker.node.metadata.image]
 
 
 async def test_a_full_disk_refuses_the_topics_and_nothing_else(
@@ -416,7 +416,7 @@ async def test_a_client_that_goes_away_leaves_no_half_topic(
     await asyncio.wait([asked])
     assert asked.cancelled()
     await offline_broker.create("next")  # changes are made one after the other
-    assert len(offline_broker.node.image.topics["t"].partitions) == 3
+    assert len(offline_broker.node.metadata.image.topics["t"].partitions) == 3
     offline_broker.write("t", 1, partition=2)
 
 

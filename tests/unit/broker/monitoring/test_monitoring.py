@@ -181,11 +181,11 @@ async def test_metadata_that_is_not_in_force_for_long_makes_a_broker_unready(
     health = Health(node)
     monkeypatch.setattr("moldau.broker.monitoring.health.BEHIND_MAX_S", 0.0)
     probing = asyncio.ensure_future(health.probe_forever())
-    node.metadata.newest = node.image.apply([])
-    object.__setattr__(node.metadata.newest, "version", node.image.version + 1)
+    node.metadata.newest = node.metadata.image.apply([])
+    object.__setattr__(node.metadata.newest, "version", node.metadata.image.version + 1)
     await until(health.why_not_ready)
     assert health.why_not_ready() == [
-        f"metadata version {node.image.version} is applied, {node.image.version + 1} is known"
+        f"metadata version {node.metadata.image.version} is applied, {node.metadata.image.version + 1} is known"
     ]
     assert sum(node.metrics.loop_delay.counts) > 0
     probing.cancel()

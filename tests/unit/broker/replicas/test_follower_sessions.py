@@ -36,7 +36,7 @@ class Led:
 
     async def start(self) -> Led:
         replicas = (self.broker.node.node_id, FOLLOWER)
-        await self.broker.node.change_metadata(
+        await self.broker.node.controller.change(
             lambda _: [
                 BrokerRecord(FOLLOWER, BROKER_EPOCH, (("PLAINTEXT", "127.0.0.1", 1, "PLAINTEXT"),)),
                 TopicRecord("t", TOPIC_ID),
@@ -106,13 +106,13 @@ async def test_nobody_ends_the_session_of_a_follower_in_its_name(led: Led) -> No
 
 async def test_a_replica_that_was_about_to_join_and_died_is_waited_for_no_longer(led: Led) -> None:
     node = led.broker.node
-    part = node.image.topics["t"].partitions[0]
+    part = node.metadata.image.topics["t"].partitions[0]
     await led.fetch(3, BROKER_EPOCH)
     await led.fetch(2, BROKER_EPOCH)  # not enough to be proposed again, enough to be waited for
-    await node.change_metadata(lambda _: [part.record(TOPIC_ID, isr=(node.node_id,), partition_epoch=1)])
+    await node.controller.change(lambda _: [part.record(TOPIC_ID, isr=(node.node_id,), partition_epoch=1)])
     led.broker.write("t", 1)
     assert led.partition.log.high_watermark == 3
-    await node.change_metadata(lambda image: [replace(image.brokers[FOLLOWER], fenced=True)])
+    await node.controller.change(lambda image: [replace(image.brokers[FOLLOWER], fenced=True)])
     assert led.partition.log.high_watermark == 4
 
 

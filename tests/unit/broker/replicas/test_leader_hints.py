@@ -29,8 +29,8 @@ async def lead_elsewhere(broker: OfflineBroker, topic: str) -> bytes:
 
     await broker.create(topic)
     broker.write(topic, 1)
-    await broker.node.change_metadata(plan)
-    return broker.node.image.topics[topic].topic_id.bytes
+    await broker.node.controller.change(plan)
+    return broker.node.metadata.image.topics[topic].topic_id.bytes
 
 
 async def test_a_produce_is_sent_to_the_leader(offline_broker: OfflineBroker) -> None:

@@ -83,8 +83,8 @@ class Following:
             asked.set_result(answer())  # it only says that it is there
 
     async def leave_isr(self) -> None:
-        part = self.node.image.topics["t"].partitions[0]
-        await self.node.change_metadata(lambda _: [part.record(TOPIC_ID, isr=(LEADER,), partition_epoch=1)])
+        part = self.node.metadata.image.topics["t"].partitions[0]
+        await self.node.controller.change(lambda _: [part.record(TOPIC_ID, isr=(LEADER,), partition_epoch=1)])
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def following(start_offline: StartOffline, monkeypatch: pytest.MonkeyPatch
     leader = Leader()
     monkeypatch.setattr(node.peers, "broker", lambda broker_id, purpose: leader)
     replicas = (node.node_id, LEADER)
-    await node.change_metadata(
+    await node.controller.change(
         lambda _: [
             BrokerRecord(LEADER, 1, (("PLAINTEXT", "127.0.0.1", 1, "PLAINTEXT"),)),
             TopicRecord("t", TOPIC_ID),
@@ -113,7 +113,7 @@ async def test_what_the_leader_sends_is_appended_and_asked_for_no_more(following
 
 async def test_an_answer_of_a_leader_that_this_broker_replaced_is_not_appended(following: Following) -> None:
     _, asked = await following.leader.asked()
-    part = following.node.image.topics["t"].partitions[0]
+    part = following.node.metadata.image.topics["t"].partitions[0]
     asked.set_result(answer(records(3)))
     # The partition is told first, its fetcher a moment later: the answer comes between.
     me = following.node.node_id
@@ -137,7 +137,7 @@ async def test_a_broker_that_is_not_registered_asks_for_nothing(following: Follo
 async def test_where_each_record_has_to_be_on_disk_the_follower_says_that_it_has_it_only_then(
     following: Following,
 ) -> None:
-    await following.node.change_metadata(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
+    await following.node.controller.change(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
     _, first = await following.leader.asked()
     first.set_result(answer(records(3)))
     request, _ = await following.leader.asked()
@@ -160,7 +160,7 @@ async def test_what_waits_for_the_disk_is_vouched_for_in_no_session_and_to_no_le
 
     monkeypatch.setattr(moldau.disk, "fsync", slow_fsync)
     node = following.node
-    await node.change_metadata(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
+    await node.controller.change(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
     _, asked = await following.named()
     asked.set_result(answer(records(3)))
     request, asked = await following.leader.asked()
@@ -169,8 +169,8 @@ async def test_what_waits_for_the_disk_is_vouched_for_in_no_session_and_to_no_le
     request, asked = await following.leader.asked()
     assert request.session_id == 0
     assert not request.topics, "a new session"
-    part = node.image.topics["t"].partitions[0]
-    await node.change_metadata(lambda _: [part.record(TOPIC_ID, leader_epoch=1, partition_epoch=1)])
+    part = node.metadata.image.topics["t"].partitions[0]
+    await node.controller.change(lambda _: [part.record(TOPIC_ID, leader_epoch=1, partition_epoch=1)])
     asked.set_result(answer())
     request, asked = await following.leader.asked()
     assert not request.topics, "another leader epoch"
@@ -212,7 +212,7 @@ async def test_an_answer_to_what_was_asked_before_the_log_was_cut_is_refused(fol
 
 
 async def test_in_a_compacted_topic_records_may_be_missing(following: Following) -> None:
-    await following.node.change_metadata(lambda _: [ConfigRecord("topic", "t", "cleanup.policy", "compact")])
+    await following.node.controller.change(lambda _: [ConfigRecord("topic", "t", "cleanup.policy", "compact")])
     _, asked = await following.named()
     asked.set_result(answer(sent(batch(1, 4), batch(1, 9))))
     assert (await following.named())[0] == following.log_end_offset == 10
