@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from moldau.broker.cluster.controller_shell import ControllerShell
     from moldau.broker.cluster.leader_lease import ReadLease
     from moldau.broker.cluster.local_broker import LocalBroker
-    from moldau.broker.cluster.membership import ClusterMembership
+    from moldau.broker.cluster.membership import Membership
     from moldau.broker.cluster.metadata_cache import MetadataCache
     from moldau.broker.cluster.packed_metadata import PackedMetadata
     from moldau.broker.cluster.peers import Peers
-    from moldau.broker.cluster.standalone import Standalone
     from moldau.broker.coordination.coordinator_shell import CoordinatorShell
     from moldau.broker.coordination.producer_ids import ProducerIds
     from moldau.broker.coordination.share_partitions import SharePartitions
@@ -124,7 +123,7 @@ class HasPeers(Protocol):
 
 class HasMembership(Protocol):
     @property
-    def membership(self) -> ClusterMembership | Standalone: ...
+    def membership(self) -> Membership: ...
 
 
 class HasReadLease(Protocol):

@@ -92,7 +92,7 @@ class BrokerNode:
                 config=[self.connections.configure],
                 brokers=[self.lost_brokers.follow, self.peers.follow],
                 topics=[self.coordinators.follow, self.share_partitions.follow],
-                applied=[partial(self.controller.feed.made_true, self.node_id)],
+                applied=[partial(self.controller.feed.on_applied, self.node_id)],
             ),
             metrics=self.metrics,
         )

@@ -48,7 +48,7 @@ EVERYWHERE_TIMEOUT_S = 1.0
 """How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
 TICK_INTERVAL_S = 0.1
 LATE_MS = 1_000
-"""A round that is later than this was held up: by a store that did not answer, or because the process stood still."""
+"""A round that is later than this was held up: by a store that did not answer, or because the process was suspended."""
 RESIGNED_S = 5.0
 """More than an election takes."""
 
@@ -134,15 +134,15 @@ class ControllerShell:
 
     @property
     def followed(self) -> dict[int, int]:
-        """The version that each broker has made true, as far as this controller knows."""
+        """The version that each broker has applied, as far as this controller knows."""
         return self.feed.followed
 
     # -- who hears it
 
-    def heard_from(self, broker_id: int, connection: object) -> None:
+    def on_heartbeat(self, broker_id: int, connection: object) -> None:
         """A registered broker sent a heartbeat, and gets an answer now.
 
-        The heartbeat may have waited in the socket while this process stood still, so it does not tell when it was
+        The heartbeat may have waited in the socket while this process was suspended, so it does not tell when it was
         sent. But a broker sends the next one on a connection only after the answer to the one before has arrived.
         """
         before = self._contacts.get(broker_id)
@@ -196,7 +196,7 @@ class ControllerShell:
             self._take_over(leadership, image)
             await self.run(self._first_records)  # the first step: whatever is planned later goes by it
         except FencedControllerError:
-            return  # another one was quicker: we are told of it
+            return  # another one was quicker, and the store tells of it
         except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
             logger.error("elected as controller, but cannot load the metadata; resigning", extra={"why": str(error)})
             if self.leadership == leadership:
@@ -269,7 +269,7 @@ class ControllerShell:
         return self._metadata.image
 
     async def everywhere(self, version: int) -> None:
-        """Waits until every broker that lives has made `version` true, for so long as is reasonable."""
+        """Waits until every live broker has applied `version`, for a limited time."""
         if not self._me.config.is_clustered:
             await self._metadata.applied(version)
             return
@@ -351,13 +351,13 @@ class ControllerShell:
         async for move in self._turns.each(moved):
             message = "in-sync replicas changed" if isinstance(move, IsrMove) else "leader moved"
             level = logging.WARNING if isinstance(move, LeaderMove) and move.is_unclean else logging.INFO
-            told = {
+            fields = {
                 "partition": move.partition,
                 "from": _describe(move.before),
                 "to": _describe(move.after),
                 "why": move.why,
             }
-            logger.log(level, message, extra=told)
+            logger.log(level, message, extra=fields)
 
     async def _plan(self, batch: Sequence[_Request]) -> tuple[list[Record], list[_Reply], MetadataImage]:
         """The records of all steps, what to reply when they are durable, and the image that they lead to."""
@@ -438,7 +438,7 @@ class ControllerShell:
         await self._store_thread(store.campaign_again)
 
     def set_last_contact(self, broker_id: int, moment_ms: int) -> None:
-        """Its session began then, if it is not heard any more."""
+        """Its session began then, unless it makes contact."""
         if self.machine is not None and broker_id not in self._contacts:
             self.machine.set_last_contact(broker_id, moment_ms)
 
@@ -482,4 +482,4 @@ def _not_controller() -> KafkaError:
 def _fail(answer: asyncio.Future[Any], error: KafkaError) -> None:
     if not answer.done():
         answer.set_exception(error)
-        answer.exception()  # who asked may be gone
+        answer.exception()  # whoever asked may have left

@@ -44,7 +44,7 @@ class LeasedPartition(Protocol):
     @property
     def replicas(self) -> tuple[int, ...]: ...
 
-    def hears_a_follower(self, within_ms: int) -> bool: ...
+    def has_follower_contact(self, within_ms: int) -> bool: ...
 
 
 class Controller(Protocol):
@@ -136,7 +136,7 @@ class LeaderLease:
             return
         # A controller without a lease may have been replaced, and its followers with it: they prove nothing.
         is_replaced = self._was_suspended or self._controller.is_active
-        if is_replaced or not partition.hears_a_follower(int(self._lease_s * 1000)):
+        if is_replaced or not partition.has_follower_contact(int(self._lease_s * 1000)):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"{partition.name} may have a new leader: this broker has lost contact with the controller",

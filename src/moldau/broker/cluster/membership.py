@@ -191,7 +191,7 @@ class ClusterMembership:
         """A controller that lost its place for its silence is silent as a broker, too."""
         controller, won = self._controller, self._takeover.won
         if won is not None and won.epoch == predecessor.epoch:
-            # Its session is not over yet, but began when it was last heard.
+            # Its session is not over yet, but began with its last contact.
             if won.is_majority_in(controller.image):
                 controller.set_last_contact(predecessor.node_id, won.silent_since_ms)
             return

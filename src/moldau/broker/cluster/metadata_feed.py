@@ -53,7 +53,7 @@ class MetadataFeed:
         self._image = MetadataImage()
         """The controller's, with all records that were published."""
         self.followed: dict[int, int] = {}
-        """What version each broker has made true, as far as it told this controller."""
+        """The version that each broker has applied, as far as it told this controller."""
         self._epoch = -1
         self._start = 0
         self._end = 0
@@ -86,9 +86,9 @@ class MetadataFeed:
             self._kept_bytes += len(batch.data)
             self._end = batch.end
         while self._kept_bytes > KEPT_BYTES:
-            gone = self._batches.popleft()
-            self._kept_bytes -= len(gone.data)
-            self._start = gone.end
+            dropped = self._batches.popleft()
+            self._kept_bytes -= len(dropped.data)
+            self._start = dropped.end
         self._answer_waiting()
 
     # -- serving brokers
@@ -98,16 +98,16 @@ class MetadataFeed:
         if not context.is_from_broker or not partitions:
             code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
-        asked = partitions[0]
+        requested = partitions[0]
         broker = self._image.brokers.get(request.replica_id)
         is_registered = broker is not None and broker.broker_epoch == request.replica_epoch
-        if is_registered and asked.current_leader_epoch == self._epoch:
+        if is_registered and requested.current_leader_epoch == self._epoch:
             self._connections[context.connection] = request.replica_id
-            self.made_true(request.replica_id, asked.fetch_offset)
-        if self._epoch < 0 or asked.current_leader_epoch != self._epoch or asked.fetch_offset != self._end:
-            return self._answer(context, asked)
+            self.on_applied(request.replica_id, requested.fetch_offset)
+        if self._epoch < 0 or requested.current_leader_epoch != self._epoch or requested.fetch_offset != self._end:
+            return self._answer(context, requested)
         answer: asyncio.Future[Buffers] = self._loop.create_future()
-        waiting = _Waiting(asked.fetch_offset, answer, context)
+        waiting = _Waiting(requested.fetch_offset, answer, context)
         self._waiting[waiting] = None
         timer = self._loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self._answer_one, waiting)
 
@@ -125,12 +125,12 @@ class MetadataFeed:
     def is_connected(self, broker_id: int) -> bool:
         return broker_id in self._connections.values()
 
-    def made_true(self, broker_id: int, version: int) -> None:
+    def on_applied(self, broker_id: int, version: int) -> None:
         self.followed[broker_id] = version
         self._progress.set()
 
     async def everywhere(self, version: int) -> None:
-        """Returns when every other broker that lives has made `version` true."""
+        """Returns when every live broker has applied `version`."""
         while any(self.followed.get(one, -1) < version for one in self._metadata.live_brokers):
             self._progress.clear()
             await self._progress.wait()
@@ -141,23 +141,25 @@ class MetadataFeed:
 
     def _answer_one(self, waiting: _Waiting) -> None:
         if not waiting.answer.done():
-            asked = FetchPartition(0, current_leader_epoch=self._epoch, fetch_offset=waiting.version)
-            answer = self._answer(waiting.context, asked)
+            requested = FetchPartition(0, current_leader_epoch=self._epoch, fetch_offset=waiting.version)
+            answer = self._answer(waiting.context, requested)
             waiting.answer.set_result(answer)
 
-    def _answer(self, context: RequestContext, asked: FetchPartition) -> Buffers:
+    def _answer(self, context: RequestContext, requested: FetchPartition) -> Buffers:
         return encode_fetch_response(
-            context.version, context.correlation_id, [("__cluster_metadata", METADATA_TOPIC_ID, [self._result(asked)])]
+            context.version,
+            context.correlation_id,
+            [("__cluster_metadata", METADATA_TOPIC_ID, [self._result(requested)])],
         )
 
-    def _result(self, asked: FetchPartition) -> FetchPartitionResult:
+    def _result(self, requested: FetchPartition) -> FetchPartitionResult:
         if self._epoch < 0:
             return FetchPartitionResult(0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        if asked.current_leader_epoch != self._epoch:
-            is_old = asked.current_leader_epoch < self._epoch
+        if requested.current_leader_epoch != self._epoch:
+            is_old = requested.current_leader_epoch < self._epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
             return FetchPartitionResult(0, int(code))
-        version = asked.fetch_offset
+        version = requested.fetch_offset
         if self._start <= version <= self._end:
             new = [batch.data for batch in self._batches if batch.start >= version]
             return FetchPartitionResult(0, 0, self._end, self._end, self._start, None, -1, new)

@@ -81,8 +81,8 @@ class MetadataFollower:
         """Takes over the dynamic broker configuration of the image in force; True when it changed something."""
         is_changed = self._me.apply_overrides(self._metadata.image)
         if is_changed:
-            for tell in self._listeners.config:
-                tell(self._me.config)
+            for on_config in self._listeners.config:
+                on_config(self._me.config)
         return is_changed
 
     async def _follow(self, newest: MetadataImage) -> None:
@@ -97,8 +97,8 @@ class MetadataFollower:
                 extra={"version": newest.version},
             )
             metadata.image = newest
-        for tell in self._listeners.applied:
-            tell(newest.version)
+        for on_applied in self._listeners.applied:
+            on_applied(newest.version)
         await metadata.set_applied(newest.version)
 
     async def _make_true(self, after: MetadataImage) -> None:
@@ -115,11 +115,11 @@ class MetadataFollower:
             await self._in_thread(partitions.prepare, replaced, MetadataImage(), after)
             await partitions.follow(replaced)
         if after.brokers is not before.brokers:
-            for tell_brokers in self._listeners.brokers:
-                tell_brokers(before, after)
+            for on_brokers in self._listeners.brokers:
+                on_brokers(before, after)
         if changed or len(after.topics) != len(before.topics):
-            for tell_topics in self._listeners.topics:
-                tell_topics()
+            for on_topics in self._listeners.topics:
+                on_topics()
 
 
 def _changed_topics(before: MetadataImage, after: MetadataImage) -> list[TopicImage]:

@@ -6,12 +6,12 @@ A fetch is one of three, by its session id and epoch:
     0     -1      no session: the request names all partitions, the answer holds all of them
     any    0      a new session: as above, and the partitions are remembered under a new id
     n     -1      the session ends; answered as a fetch without one
-    n     e > 0   incremental: the request holds only changes, the answer only partitions with news
+    n     e > 0   incremental: the request holds only changes, the answer only partitions that changed
 
 Pure state, no I/O. The cache is bounded, in sessions and in bytes: a session unused for two minutes makes room, and its
-client, told FETCH_SESSION_ID_NOT_FOUND, starts over with a full fetch. While all are in use, a new client gets none and
-goes on with full fetches: with more clients than there is room for they would otherwise take each other's away in turn.
-A session that grows beyond the bounds ends in the same way.
+client gets FETCH_SESSION_ID_NOT_FOUND and starts over with a full fetch. While all are in use, a new client gets none
+and continues with full fetches: otherwise, clients without room would keep evicting each other. A session that grows
+beyond the bounds ends in the same way.
 
 A partition that does not exist is remembered, too, as in Kafka: the client names it only once, and has to hear of it
 when it is made.
@@ -54,11 +54,11 @@ class _Remembered:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
-        # What the client was last told; nothing yet, so the first answer always differs.
+        # What was last sent to the client; nothing yet, so the first answer always differs.
         self.high_watermark = -2
         self.log_start_offset = -2
 
-    def is_news(self, result: FetchPartitionResult) -> bool:
+    def has_changed(self, result: FetchPartitionResult) -> bool:
         return bool(
             result.records
             or result.error_code
@@ -68,9 +68,9 @@ class _Remembered:
             or result.log_start_offset != self.log_start_offset
         )
 
-    def told(self, result: FetchPartitionResult) -> None:
+    def on_sent(self, result: FetchPartitionResult) -> None:
         if result.error_code:
-            # Tell again next time: the client has to see that the error is over.
+            # Send it again next time: the client has to see that the error is over.
             self.high_watermark = -2
             return
         self.high_watermark = result.high_watermark
@@ -108,17 +108,17 @@ class FetchSession:
     def next_epoch(self) -> None:
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
 
-    def news(
-        self, asked: Sequence[tuple[PartitionKey, _Remembered]], results: Sequence[FetchPartitionResult]
+    def changes(
+        self, requested: Sequence[tuple[PartitionKey, _Remembered]], results: Sequence[FetchPartitionResult]
     ) -> list[tuple[Wanted, FetchPartitionResult]]:
         """The results worth sending. Partitions that got records move to the back of the session's order,
 
         so that one with much data cannot starve the others of a fetch's bytes.
         """
         changed = []
-        for (key, known), result in zip(asked, results, strict=True):
-            if known.is_news(result):
-                known.told(result)
+        for (key, known), result in zip(requested, results, strict=True):
+            if known.has_changed(result):
+                known.on_sent(result)
                 changed.append((known.wanted, result))
                 if result.records and self.partitions.pop(key, None) is not None:
                     self.partitions[key] = known
@@ -191,7 +191,7 @@ class FetchSessions:
             for one, result in pairs:
                 known = session.partitions.get((one.topic_id or one.name, one.partition.index))
                 if known is not None:
-                    known.told(result)
+                    known.on_sent(result)
             return session.id, group_by_topic(pairs)
 
         return FetchPlan(wanted, answer)
@@ -205,12 +205,12 @@ class FetchSessions:
             self._end(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
-        asked = list(session.partitions.items())
+        requested = list(session.partitions.items())
 
         def answer(results: Sequence[FetchPartitionResult]) -> tuple[int, list[TopicResults]]:
-            return session.id, group_by_topic(session.news(asked, results))
+            return session.id, group_by_topic(session.changes(requested, results))
 
-        return FetchPlan([known.wanted for _, known in asked], answer)
+        return FetchPlan([known.wanted for _, known in requested], answer)
 
     def _find(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
         session = self._sessions.pop(request.session_id, None)
@@ -240,7 +240,7 @@ class FetchSessions:
         return session
 
     def _has_room(self, sessions: int, size_bytes: int = 0) -> bool:
-        """Whether so much more fits in, once those that nobody uses are gone."""
+        """Whether so much more fits in, once unused sessions are removed."""
         while len(self._sessions) + sessions > self._slots_max or self.size_bytes + size_bytes > self._bytes_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or self._now_s() - oldest.last_used_s < UNUSED_MIN_S:

@@ -1,11 +1,11 @@
 """The leader's end of replication: the fetch sessions of followers.
 
-A session holds its partitions in memory, each as a `Subscription` in the partition's list. An append or a new high
-watermark marks the subscription as due, so a fetch costs what has news, not what it follows: three thousand idle
-partitions cost nothing.
+A session holds its partitions in memory, each as a `FollowerSubscription` in the partition's list. An append or a new
+high watermark marks the subscription as due, so a fetch costs what has changed, not what it follows: three thousand
+idle partitions cost nothing.
 
     named     the request holds the partition: its offset says what the follower has; checked, then counted
-    due       there is something to tell: records, a high watermark, a log start, another leader
+    due       there is something to send: records, a high watermark, a log start, another leader
     sent      records went out, or where to cut: until it is named again, its offset here is not the follower's
     held      records would be due, but the replica is throttled: until the quota has room again
 
@@ -43,46 +43,46 @@ from moldau.wire.fetch import (
 HIGH_WATERMARK_DELAY_S = 0.01
 """How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
 WAIT_MAX_MS = 600_000
-"""Of a fetch: a follower that is gone is not remembered longer."""
+"""Of a fetch: a follower that is lost is not remembered longer."""
 RESULTS_MAX = 1000
 """Partitions in one answer: a few milliseconds. The others are due in the next one."""
 HELD_MAX_S = 0.5
 """How long a throttled partition is held before its follower is looked at again: it may be in sync by then."""
-_UNTOLD = -2
+_NOTHING_SENT = -2
 _OPEN, _SENT, _HELD = range(3)
 
 _PartitionKey = tuple[bytes, int]
 
 
-class Subscription:
+class FollowerSubscription:
     """One partition in a follower's session."""
 
     __slots__ = (
-        "asked",
         "follower",
         "is_due",
         "muted",
         "partition",
         "refusal",
+        "requested",
+        "sent_high_watermark",
+        "sent_start_offset",
         "session",
-        "told_high_watermark",
-        "told_start_offset",
         "topic_id",
     )
 
-    def __init__(self, session: FollowerSession, topic_id: bytes, asked: FetchPartition) -> None:
+    def __init__(self, session: FollowerSession, topic_id: bytes, requested: FetchPartition) -> None:
         self.session = session
         self.topic_id = topic_id
-        self.asked = asked
+        self.requested = requested
         self.partition: Partition | None = None
         self.follower: Follower | None = None
         self.refusal: FetchPartitionResult | None = None
         self.is_due = False
         self.muted = _OPEN
         """Otherwise nothing makes it due: it was sent, or is held."""
-        self.told_high_watermark = self.told_start_offset = _UNTOLD
+        self.sent_high_watermark = self.sent_start_offset = _NOTHING_SENT
 
-    # -- what a partition tells
+    # -- called by the partition
 
     @property
     def broker_id(self) -> int:
@@ -103,7 +103,7 @@ class Subscription:
     def high_watermark_moved(self) -> None:
         if not self.muted:
             self.mark_due()
-            self.session.tell_later()
+            self.session.answer_later()
 
     def leader_changed(self) -> None:
         self.check()
@@ -119,13 +119,13 @@ class Subscription:
     # -- what the follower says
 
     def check(self) -> None:
-        """Finds the partition and the follower's place in it, and what is wrong with what was asked."""
-        session, asked = self.session, self.asked
+        """Finds the partition and the follower's place in it, and what is wrong with the request."""
+        session, requested = self.session, self.requested
         self.follower = None
         try:
-            partition = session.shared.find_partition(None, self.topic_id, asked.index)
+            partition = session.shared.find_partition(None, self.topic_id, requested.index)
             self.move_to(partition)
-            partition.check_leader_epoch(asked.current_leader_epoch)
+            partition.check_leader_epoch(requested.current_leader_epoch)
             partition.check_leads()
             leadership = partition.leadership
             follower = leadership.followers.get(session.replica_id) if leadership is not None else None
@@ -133,10 +133,10 @@ class Subscription:
                 # Its metadata is ahead of ours, or far behind.
                 raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is no replica")
             session.check_broker_epoch()
-            self.refusal = diverging_epoch(partition, asked)
+            self.refusal = diverging_epoch(partition, requested)
             self.follower = follower
         except KafkaError as error:
-            self.refusal = FetchPartitionResult(asked.index, int(error.code))
+            self.refusal = FetchPartitionResult(requested.index, int(error.code))
 
     def move_to(self, partition: Partition | None) -> None:
         """A partition that left and came back is another one."""
@@ -148,35 +148,35 @@ class Subscription:
             self.partition = partition
 
     def end(self) -> None:
-        """The session holds it no more. Up to the last fetch, the follower had everything, if nothing is to be told."""
+        """The session holds it no more. Up to the last fetch, the follower had everything, if nothing is due."""
         if self.follower is not None and not self.is_due and not self.muted:
             self.follower.was_caught_up_at(self.session.last_fetch_ms)
         self.move_to(None)
 
-    # -- what it is told
+    # -- what is sent to it
 
     def read(self, left: int, *, min_one: bool) -> tuple[FetchPartitionResult | None, int]:
-        """The result, if it is any news, and the bytes of its records."""
-        asked, partition = self.asked, self.partition
+        """The result, if it changed, and the bytes of its records."""
+        requested, partition = self.requested, self.partition
         if self.refusal is not None or partition is None:
-            self.told_high_watermark = _UNTOLD  # the follower has to see that it is over
+            self.sent_high_watermark = _NOTHING_SENT  # the follower has to see that it is over
             return self.refusal, 0
         if partition.is_throttled and self._has_to_wait(partition):
             return None, 0
         log = partition.log
         high_watermark, start_offset = log.high_watermark, log.log_start_offset
         try:
-            max_bytes = min(left, asked.max_bytes)
-            records = log.read(asked.fetch_offset, max_bytes, upto_offset=log.log_end_offset, min_one=min_one)
+            max_bytes = min(left, requested.max_bytes)
+            records = log.read(requested.fetch_offset, max_bytes, upto_offset=log.log_end_offset, min_one=min_one)
         except KafkaError as error:
-            self.told_high_watermark = _UNTOLD
-            return FetchPartitionResult(asked.index, int(error.code)), 0
+            self.sent_high_watermark = _NOTHING_SENT
+            return FetchPartitionResult(requested.index, int(error.code)), 0
         size = len(records)
-        if not size and high_watermark == self.told_high_watermark and start_offset == self.told_start_offset:
+        if not size and high_watermark == self.sent_high_watermark and start_offset == self.sent_start_offset:
             return None, 0
         stable_offset = log.last_stable_offset
         return FetchPartitionResult(
-            asked.index, 0, high_watermark, stable_offset, start_offset, None, -1, records
+            requested.index, 0, high_watermark, stable_offset, start_offset, None, -1, records
         ), size
 
     def _has_to_wait(self, partition: Partition) -> bool:
@@ -190,27 +190,29 @@ class Subscription:
             session.hold(self, wait_ms)
         return wait_ms > 0
 
-    def told(self, result: FetchPartitionResult) -> None:
+    def on_sent(self, result: FetchPartitionResult) -> None:
         self.muted = _SENT if result.records or result.diverging_epoch is not None else _OPEN
         if self.partition is not None and self.partition.is_throttled and result.records:
             shared = self.session.shared
             shared.quota.record(len(result.records), shared.monotonic_ms())
         if not result.error_code and result.diverging_epoch is None:
-            self.told_high_watermark = result.high_watermark
-            self.told_start_offset = result.log_start_offset
+            self.sent_high_watermark = result.high_watermark
+            self.sent_start_offset = result.log_start_offset
 
 
-def diverging_epoch(partition: Partition, asked: FetchPartition) -> FetchPartitionResult | None:
-    """A reader whose last record is none of this log is told up to where they agree."""
+def diverging_epoch(partition: Partition, requested: FetchPartition) -> FetchPartitionResult | None:
+    """A reader whose last record is not in this log gets the end of what they have in common."""
     log = partition.log
-    agreed = last_common_epoch(log, asked.fetch_offset, asked.last_fetched_epoch)
+    agreed = last_common_epoch(log, requested.fetch_offset, requested.last_fetched_epoch)
     if agreed is None:
         return None
     stable_offset, start_offset = log.last_stable_offset, log.log_start_offset
-    return FetchPartitionResult(asked.index, 0, log.high_watermark, stable_offset, start_offset, diverging_epoch=agreed)
+    return FetchPartitionResult(
+        requested.index, 0, log.high_watermark, stable_offset, start_offset, diverging_epoch=agreed
+    )
 
 
-_Results = list[tuple[Subscription, FetchPartitionResult]]
+_Results = list[tuple[FollowerSubscription, FetchPartitionResult]]
 
 
 class _Waiting:
@@ -237,13 +239,13 @@ class FollowerSession:
         self.replica_id = replica_id
         self.connection = connection
         self.last_fetch_ms = NEVER_MS
-        self.subscriptions: dict[_PartitionKey, Subscription] = {}
-        self.due: dict[Subscription, None] = {}
+        self.subscriptions: dict[_PartitionKey, FollowerSubscription] = {}
+        self.due: dict[FollowerSubscription, None] = {}
         """In the order in which they became due."""
         self._is_closed = False
         self._replica_epoch = UNKNOWN_EPOCH
         self._max_bytes = 0
-        self._held: list[Subscription] = []
+        self._held: list[FollowerSubscription] = []
         self._waiting: _Waiting | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -260,7 +262,7 @@ class FollowerSession:
         self._held.clear()
 
     def _registered(self, replica_epoch: int) -> None:
-        """The follower has its broker epoch now: what it told before, on the same connection, it told in this life."""
+        """The follower has its broker epoch now: what it sent before on this connection was from it, too."""
         self._replica_epoch = replica_epoch
         for subscription in self.subscriptions.values():
             if subscription.follower is not None:
@@ -281,15 +283,15 @@ class FollowerSession:
             yield
         is_refused = False
         for topic in request.topics:
-            for asked in topic.partitions:
+            for requested in topic.partitions:
                 if not self._is_closed:
-                    is_refused |= not self._named(topic.topic_id or b"", asked, now_ms)
+                    is_refused |= not self._on_requested(topic.topic_id or b"", requested, now_ms)
                 yield
-        if self._is_closed:  # by another session of the follower, which tells the truth now
+        if self._is_closed:  # by a newer session of the follower
             code = int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return encode_fetch_response(context.version, context.correlation_id, [], error_code=code)
         results, size = self._read()
-        # A session that begins is answered at once: with its id the follower can speak up again at any time.
+        # A session that begins is answered at once: with its id the follower can send another request at any time.
         if size >= request.min_bytes or is_refused or request.session_epoch == 0 or request.max_wait_ms <= 0:
             return self._encode(context, results)
         for subscription, _ in results:
@@ -306,30 +308,30 @@ class FollowerSession:
                 # It follows no more, for its disk perhaps: what it has is no reason to take it into the ISR.
                 subscription.follower.log_end_offset = UNKNOWN_OFFSET
 
-    def _named(self, topic_id: bytes, asked: FetchPartition, now_ms: int) -> bool:
+    def _on_requested(self, topic_id: bytes, requested: FetchPartition, now_ms: int) -> bool:
         """The follower says how far it is; False when it is wrong, and has to hear of it."""
-        key = (topic_id, asked.index)
+        key = (topic_id, requested.index)
         subscription = self.subscriptions.get(key)
         if subscription is None:
-            subscription = self.subscriptions[key] = Subscription(self, topic_id, asked)
-        subscription.asked = asked
+            subscription = self.subscriptions[key] = FollowerSubscription(self, topic_id, requested)
+        subscription.requested = requested
         subscription.muted = _OPEN
         subscription.check()
         partition, follower = subscription.partition, subscription.follower
         if subscription.refusal is not None or partition is None or follower is None:
             subscription.mark_due()
             if partition is None:
-                del self.subscriptions[key]  # told once; whatever a request makes up is not remembered
+                del self.subscriptions[key]  # refused once; partitions that do not exist are not remembered
             return False
         partition.fetched(
             follower,
-            asked.fetch_offset,
-            log_start_offset=asked.log_start_offset,
+            requested.fetch_offset,
+            log_start_offset=requested.log_start_offset,
             broker_epoch=self._replica_epoch,
             now_ms=now_ms,
         )
         log = partition.log
-        if asked.fetch_offset < log.log_end_offset or log.high_watermark != subscription.told_high_watermark:
+        if requested.fetch_offset < log.log_end_offset or log.high_watermark != subscription.sent_high_watermark:
             subscription.mark_due()
         return True
 
@@ -353,7 +355,7 @@ class FollowerSession:
     def _encode(self, context: RequestContext, results: _Results) -> Buffers:
         topics: dict[bytes, list[FetchPartitionResult]] = {}
         for subscription, result in results:
-            subscription.told(result)
+            subscription.on_sent(result)
             topics.setdefault(subscription.topic_id, []).append(result)
         return encode_fetch_response(
             context.version,
@@ -364,7 +366,7 @@ class FollowerSession:
 
     # -- throttled replicas
 
-    def hold(self, subscription: Subscription, wait_ms: int) -> None:
+    def hold(self, subscription: FollowerSubscription, wait_ms: int) -> None:
         if not self._held:
             self.shared.loop.call_later(min(wait_ms / 1000, HELD_MAX_S), self._release)
         self._held.append(subscription)
@@ -385,7 +387,7 @@ class FollowerSession:
         timer = loop.call_later(min(request.max_wait_ms, WAIT_MAX_MS) / 1000, self.answer)
         self._waiting = _Waiting(context, answer, request.min_bytes - size, timer)
         if self.due:
-            self.tell_later()
+            self.answer_later()
         return answer
 
     def more(self, byte_count: int) -> None:
@@ -399,12 +401,12 @@ class FollowerSession:
     def answer_soon(self) -> None:
         self.more(2**31)
 
-    def tell_later(self) -> None:
+    def answer_later(self) -> None:
         if self._waiting is not None and self._timer is None:
             self._timer = self.shared.loop.call_later(HIGH_WATERMARK_DELAY_S, self.answer)
 
     def answer(self) -> None:
-        """Ends the wait, if there is one, with what there is to tell."""
+        """Ends the wait, if there is one, with what is due."""
         waiting, self._waiting = self._waiting, None
         if self._timer is not None:
             self._timer.cancel()

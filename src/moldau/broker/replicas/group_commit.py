@@ -17,7 +17,7 @@ from moldau.broker.threads import Lane
 from moldau.errors import KafkaError, StorageError
 from moldau.log.partition_log import PartitionLog
 
-Ended = Callable[[KafkaError | None], None]
+OnFlushed = Callable[[KafkaError | None], None]
 
 
 class GroupCommit:
@@ -26,8 +26,8 @@ class GroupCommit:
         self._lane = lane
         self._running: set[PartitionLog] = set()
         self._next: dict[PartitionLog, asyncio.Future[None]] = {}
-        self._told: dict[PartitionLog, Ended] = {}
-        """Who hears of the end of the next one first."""
+        self._callbacks: dict[PartitionLog, OnFlushed] = {}
+        """Called at the end of the next one, before those who wait."""
 
     def flushed(self, log: PartitionLog) -> asyncio.Future[None]:
         """Done when everything now in `log` is on the disk; failed with a StorageError if the disk says no."""
@@ -43,9 +43,9 @@ class GroupCommit:
         flushed = self.flushed(partition.log)
         return flushed if committed is None else asyncio.gather(flushed, committed)
 
-    def flush_soon(self, log: PartitionLog, ended: Ended) -> None:
-        """The log's partition wants everything now in it on the disk; `ended` tells it, before anybody who waits."""
-        self._told[log] = ended
+    def flush_soon(self, log: PartitionLog, ended: OnFlushed) -> None:
+        """The log's partition wants everything now in it on the disk; `ended` is called before anybody who waits."""
+        self._callbacks[log] = ended
         self._group(log)
 
     def _group(self, log: PartitionLog) -> asyncio.Future[None]:
@@ -57,7 +57,7 @@ class GroupCommit:
         return group
 
     def _start(self, log: PartitionLog) -> None:
-        group, told = self._next.pop(log), self._told.pop(log, None)
+        group, callback = self._next.pop(log), self._callbacks.pop(log, None)
         self._running.add(log)
 
         def ended(done: asyncio.Future[None]) -> None:
@@ -70,10 +70,10 @@ class GroupCommit:
             error = done.exception()
             if error is not None:
                 group.set_exception(error)
-                group.exception()  # perhaps nobody waits, and the log directory tells of it
+                group.exception()  # perhaps nobody waits; the log directory reports it
             else:
                 group.set_result(None)  # whoever waits goes on after this round of the loop
-            if told is not None:
-                told(error if error is None or isinstance(error, KafkaError) else StorageError(str(error)))
+            if callback is not None:
+                callback(error if error is None or isinstance(error, KafkaError) else StorageError(str(error)))
 
         self._lane(log.log_dir.path)(log.flush).add_done_callback(ended)

@@ -214,7 +214,7 @@ class Partition:
         for subscriber in tuple(self.subscribers):
             subscriber.leader_changed()
 
-    def hears_a_follower(self, within_ms: int) -> bool:
+    def has_follower_contact(self, within_ms: int) -> bool:
         """Whether an in-sync follower fetched from this leader lately; always, where it alone is in sync."""
         isr = self.isr
         since_ms = self._replicas.monotonic_ms() - within_ms

@@ -19,7 +19,7 @@ session. And what is appended has to continue the log:
   a gap is refused and fetched again; a replica that is catching up takes it when the leader's second answer has it too.
   One that is in sync never does: what it gets was written a moment ago, and it would vouch for records that it lacks.
 - The batches behind it never step back, and those that a gap separates wait for the next fetch, where it is the first.
-- None is of a later leader epoch than the one that was asked in: the log may have been cut since (KAFKA-18723).
+- None is of a later leader epoch than the one that was asked in: the log may have been truncated since (KAFKA-18723).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Followed:
         """Whether what was asked for in this leader epoch may still go into the log."""
         return not self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
-    def asked(self, max_bytes: int) -> FetchPartition:
+    def fetch_partition(self, max_bytes: int) -> FetchPartition:
         partition_log = self.partition.log
         self.fetch_offset = partition_log.log_end_offset
         return FetchPartition(
@@ -284,7 +284,7 @@ class ReplicaFetcher:
                     continue
             followed.named_in = self._sent
             self._named[key] = followed
-            topics.setdefault(key[0], []).append(followed.asked(config.replica_fetch_max_bytes))
+            topics.setdefault(key[0], []).append(followed.fetch_partition(config.replica_fetch_max_bytes))
         request = FetchRequest(
             replica_id=me.node_id,
             replica_epoch=me.broker_epoch,

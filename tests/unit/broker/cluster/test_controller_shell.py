@@ -161,7 +161,7 @@ class Backed:
 
     def hear(self, *ids: int) -> None:
         for one in ids:
-            self.controller.heard_from(one, self.connections[one])
+            self.controller.on_heartbeat(one, self.connections[one])
 
 
 async def test_a_controller_is_backed_while_those_without_its_answers_are_no_majority(
@@ -179,7 +179,7 @@ async def test_a_controller_is_backed_while_those_without_its_answers_are_no_maj
     cluster.hear(2)
     assert controller.majority_contact_s == 1000.0, "2 got it, and 3 is alone"
     cluster.now_s = 1004.0
-    controller.heard_from(2, object())
+    controller.on_heartbeat(2, object())
     assert controller.majority_contact_s == 1000.0, "on a new connection: the answer before may be lost"
     cluster.have(1, 2, 3, 4, 5)
     assert controller.majority_contact_s == 900.0, "3, 4 and 5 are three of five"

@@ -25,7 +25,7 @@ class Partition:
     name, is_leader, replicas = "t-0", True, (1, 2, 3)
     hears = True
 
-    def hears_a_follower(self, within_ms: int) -> bool:
+    def has_follower_contact(self, within_ms: int) -> bool:
         return self.hears
 
 

@@ -124,7 +124,7 @@ async def handle_broker_heartbeat(broker: Broker, context: RequestContext, reque
 
     def step(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], HeartbeatReply]:
         planned = machine.heartbeat(image, beat, broker.monotonic_ms())
-        broker.controller.heard_from(beat.broker_id, context.connection)
+        broker.controller.on_heartbeat(beat.broker_id, context.connection)
         return planned
 
     code, reply = ErrorCode.NONE, HeartbeatReply(is_caught_up=False, is_fenced=True, should_shut_down=False)
