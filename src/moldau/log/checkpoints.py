@@ -38,7 +38,7 @@ def read_checkpoint(disk: Disk, path: Path, fields: int) -> list[list[str]]:
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"{path} is no text: {error}") from error
+        raise CorruptFileError(f"{path} is not text: {error}") from error
     if len(lines) < 2:
         return []
     if lines[0] != _VERSION:
@@ -46,9 +46,9 @@ def read_checkpoint(disk: Disk, path: Path, fields: int) -> list[list[str]]:
     entries = [line.split() for line in lines[2:]]
     for number, entry in enumerate(entries, start=3):
         if len(entry) != fields:
-            raise CorruptFileError(f"{path}, line {number}: {' '.join(entry)!r} has not {fields} words")
+            raise CorruptFileError(f"{path}, line {number}: expected {fields} words, found {' '.join(entry)!r}")
     if lines[1] != str(len(entries)):
-        raise CorruptFileError(f"{path} announces {lines[1]} entries and has {len(entries)}")
+        raise CorruptFileError(f"{path} has {len(entries)} entries, its second line says {lines[1]}")
     return entries
 
 
@@ -81,7 +81,7 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID:
     try:
         return uuid_from_text(fields["topic_id"].strip())
     except (KeyError, ValueError) as error:
-        raise CorruptFileError(f"{path} names no topic id: {error}") from error
+        raise CorruptFileError(f"{path} has no topic id: {error}") from error
 
 
 def write_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None:
@@ -90,10 +90,10 @@ def write_clean_shutdown(disk: Disk, directory: Path, broker_epoch: int) -> None
 
 
 def take_clean_shutdown(disk: Disk, directory: Path) -> bool:
-    """Whether the last stop was clean. The mark is removed: a crash from here on is a crash."""
+    """Whether the last shutdown was clean. Removes the file: a crash from now on must not look clean."""
     path = directory / CLEAN_SHUTDOWN
     clean = disk.exists(path)
     disk.remove(path)
     if clean:
-        disk.sync(directory)  # or the mark would be back after the machine lost power
+        disk.sync(directory)  # or the file would be back after a power loss
     return clean

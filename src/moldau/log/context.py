@@ -1,4 +1,4 @@
-"""What a log is made of: what its manager gives it, and what was found on disk."""
+"""What a `PartitionLog` is built from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogContext:
 
 @dataclass(slots=True)
 class LogParts:
-    """What was found on disk, or begins empty."""
+    """What was found on disk; or empty, for a new log."""
 
     segments: list[Segment]
     producers: ProducerState
@@ -38,4 +38,4 @@ class LogParts:
     log_end_offset: int = 0
     recovery_point: int = 0
     first_dirty_offset: int = 0
-    needs_dir_sync: bool = True  # unless it is as a clean stop left it
+    needs_dir_sync: bool = True  # False after a clean shutdown

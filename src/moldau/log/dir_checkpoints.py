@@ -1,4 +1,4 @@
-"""The checkpoint files of one log directory: offsets that a start needs and the logs themselves do not tell.
+"""The checkpoint files of one log directory: offsets that a start needs and cannot find in the logs themselves.
 
 Any thread may write them, one at a time. A disk that hangs holds that thread and whoever writes here next, but nobody
 who only asks which partitions the files speak of.
@@ -37,13 +37,13 @@ class DirCheckpoints:
         self._writing = threading.Lock()
         self._naming = threading.Lock()  # never held while something is written
         self._named: set[TopicPartition] = set()
-        self.are_live = False
-        """Between the loading of all logs and their end: else the files would tell of too few."""
+        self.is_open = False
+        """From the loading of all logs until they are closed: at other times the files would miss some of them."""
         self.lost_dirty_offsets = False
-        """Any of the logs may have been compacted: the file that tells cannot be read."""
+        """The file of first dirty offsets cannot be read: any of the logs may have been compacted."""
 
     def read(self) -> Checkpointed:
-        """What a start finds."""
+        """What is on disk at the start."""
         directory = self._log_dir.path
         disk = self._log_dir.disk
         dirty_offsets = _read(disk, directory / checkpoints.CLEANER_OFFSET)
@@ -57,15 +57,15 @@ class DirCheckpoints:
         self._named.update(*found)
         return found
 
-    def speak_of(self, partition: TopicPartition) -> bool:
-        """Whether a file names it, or one that is being written may."""
+    def mention(self, partition: TopicPartition) -> bool:
+        """Whether a checkpoint file has an entry of it, or one that is being written may have."""
         with self._naming:
             return partition in self._named
 
     def write(self, find_logs: Callable[[], Sequence[PartitionLog]]) -> None:
-        """Of the logs that are there when it begins; StorageError if the disk says no."""
+        """Writes all files, for the logs that exist when it begins; StorageError if the disk fails."""
         with self._writing:
-            if not self.are_live or self._log_dir.offline:
+            if not self.is_open or self._log_dir.offline:
                 return
             with self._naming:
                 logs = find_logs()
@@ -79,16 +79,16 @@ class DirCheckpoints:
                 self._named = named
 
     def write_last(self, logs: Sequence[PartitionLog]) -> None:
-        """Those of the directory that stops; nothing is written after it."""
+        """Writes them a last time, when the directory is closed."""
         try:
             self.write(lambda: logs)
         finally:
-            self.are_live = False
+            self.is_open = False
 
     def write_dirty_offsets(self, find_logs: Callable[[], Sequence[PartitionLog]]) -> None:
         """Only the first dirty offsets, after a cleaning: a small part of what `write` writes."""
         with self._writing:
-            if not self.are_live or self._log_dir.offline:
+            if not self.is_open or self._log_dir.offline:
                 return
             with self._naming:
                 logs = [log for log in find_logs() if log.first_dirty_offset]
@@ -99,7 +99,7 @@ class DirCheckpoints:
                 raise self._log_dir.storage_error("cannot write checkpoints", error) from error
 
     def _write(self, logs: Sequence[PartitionLog]) -> None:
-        # First, and also where the first file's name says it: after a power loss, files that were deleted may be back.
+        # First, and even where the name of the first segment says it: after a power loss, deleted segments may be back.
         self._write_offsets(
             checkpoints.LOG_START_OFFSET,
             {_key(log): log.log_start_offset for log in logs if log.log_start_offset},
@@ -114,7 +114,7 @@ class DirCheckpoints:
     def _write_recovery_points(self, logs: Sequence[PartitionLog]) -> None:
         offsets = {}
         for log in logs:
-            # Not above the high watermark: a follower may cut its log down to there, and this would have to be written.
+            # Not above the high watermark: a follower may truncate its log to there, and would write this first.
             offset = offsets[_key(log)] = min(log.recovery_point, log.high_watermark)
             log.durability.checkpoint_begins(offset)
         self._write_offsets(checkpoints.RECOVERY_POINT, offsets)
@@ -136,7 +136,7 @@ def _read(disk: Disk, path: Path) -> Offsets | None:
     try:
         return checkpoints.read_offsets(disk, path)
     except CorruptFileError as error:
-        # Lower bounds all of them: starting from zero costs time, nothing else.
+        # All of these offsets are lower bounds: starting from zero costs time, nothing else.
         logger.warning("%s; ignoring it", error)
         return None
 

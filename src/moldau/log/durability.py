@@ -18,12 +18,12 @@ from moldau.log.context import LogContext, LogParts
 from moldau.log.segment import Segment, base_offset_of
 from moldau.log.segments import LogSegments
 
-# Not the disk's failures: there are too many open files, and the next try may find fewer.
+# Not failures of the disk: the process is short of descriptors or memory, and the next attempt may succeed.
 _NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def _no_checkpoint() -> None:
-    """Of a log without a manager."""
+    """For a log without a manager."""
 
 
 class Durability:
@@ -66,7 +66,7 @@ class Durability:
             if end_offset <= self.recovery_point:
                 return
             try:
-                self._epochs.write()  # a full disk is told here: further down it would look like a failed fsync
+                self._epochs.write()  # a full disk fails here: in `_sync` it would look like a failed fsync
             except OSError as error:
                 raise self._log_dir.storage_error(f"cannot flush {name}", error) from error
             try:
@@ -91,7 +91,7 @@ class Durability:
         self._sync_small_files()
 
     def _sync_small_files(self) -> None:
-        """What is marked here is only unmarked once it is on disk; the owner may be marking more meanwhile."""
+        """Marks are cleared only once the files are on disk; the owner may set new ones meanwhile."""
         sync = self._log_dir.disk.sync
         self._snapshots.sync()
         self._epochs.flush()
@@ -106,11 +106,11 @@ class Durability:
                 raise
 
     def sync_closed(self, active: Segment, *, was_written: bool) -> None:
-        """After the last flush: what the closing of the log wrote behind it."""
+        """Forces to disk what closing the log wrote after the last flush."""
         with self.flush_lock:
             if was_written:
                 active.flush(with_indexes=True)
-            self._sync_small_files()  # there may be some though no record is: the last snapshot
+            self._sync_small_files()  # even without new records: there may be a new snapshot
 
     # -- truncations
 
@@ -129,12 +129,12 @@ class Durability:
     # -- the checkpoint file
 
     def follow_checkpoint(self, checkpointed: int, lower_checkpoint: Callable[[], None]) -> None:
-        """From now on there is such a file: it says `checkpointed`, and `lower_checkpoint` writes it anew."""
+        """From now on a file has the recovery point, at first `checkpointed`; `lower_checkpoint` writes it again."""
         self.checkpointed = checkpointed
         self._lower_checkpoint = lower_checkpoint
 
     def checkpoint_begins(self, offset: int) -> None:
-        """Either this or what was there before is what the file says."""
+        """From now on the file has either this offset or the one before."""
         self.checkpointed = max(self.checkpointed, offset)
 
     def checkpoint_ended(self, offset: int) -> None:

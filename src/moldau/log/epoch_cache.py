@@ -35,7 +35,7 @@ class EpochCache:
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> EpochCache:
-        """CorruptFileError when the file is not as written."""
+        """CorruptFileError when the file is damaged."""
         cache = cls(disk, directory)
         for entry in read_checkpoint(disk, cache._path, fields=2):
             try:
@@ -56,13 +56,13 @@ class EpochCache:
 
     def _with(self, epoch: int, start_offset: int) -> list[tuple[int, int]]:
         entries = self.entries()
-        # Entries that the new one contradicts were written by a leader that has lost its place.
+        # Entries that contradict the new one are of a leader that was deposed.
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
         return [*entries, (epoch, start_offset)]
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch`, and where it ended; (-1, -1) when that cannot be said."""
+        """The largest known epoch up to `epoch`, and where it ended; (-1, -1) when unknown."""
         if epoch < 0 or epoch > self.latest:
             return UNDEFINED
         if epoch == self.latest:
@@ -115,7 +115,7 @@ class EpochCache:
                 raise
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
-        """First on disk, then in memory: what the disk does not take did not happen."""
+        """First on disk, then in memory: a write that fails changes nothing."""
         with self._writing:
             self._write(entries)
             self._set(entries)

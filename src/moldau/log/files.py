@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from moldau.disk import OS_DISK, Disk, write_file
 from moldau.errors import StorageError
 
-# Kafka's suffixes; a file carries exactly one of the first group, and may wear one of the second on top.
+# Kafka's suffixes. A file has one of the first group, and sometimes one of the second after it.
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
@@ -54,14 +54,14 @@ class LogDir:
         self.is_full = False
         self.error = ""
         self.space = DiskSpace()
-        """As last measured: who asks for it never waits for the disk."""
+        """As last measured: reading it never waits for the disk."""
 
     @property
     def is_writable(self) -> bool:
         return not self.offline and not self.is_full
 
     def storage_error(self, what: str, error: OSError) -> StorageError:
-        """The error to raise for `error`; a failing device takes the directory offline on the way."""
+        """The error to raise for `error`. A failing device also takes the directory offline."""
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self.is_full = True
@@ -105,11 +105,11 @@ class LogDir:
 
 class Closable(Protocol):
     def release(self) -> None:
-        """Lets go of descriptors and of what can be read again from disk."""
+        """Closes descriptors and drops what can be read again from disk."""
 
 
 class FilePool:
-    """Holds the number of open segment files down: thousands of partitions share a few hundred descriptors.
+    """Limits the number of open segment files: thousands of partitions share a few hundred descriptors.
 
     First opened, first closed. A segment closed while in use opens again by itself, some microseconds later.
     """

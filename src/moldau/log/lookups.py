@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 SMALL_RECORDS = 500
 SMALL_BYTES = 4096
-"""A batch that is looked into at once: it takes a millisecond. Compressed, it can be a thousand times as long."""
+"""A batch up to these sizes is searched at once: it takes a millisecond."""
 
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 Lookup = Generator[Callable[[], Any] | None, Any, Found | None]
-"""A search in steps. It yields work that any thread may do, and goes on with its result; or None, where the owner of
+"""A search in steps. It yields work that any thread may do, and is resumed with the result; or None, where the owner of
 the log may do something else first. Between two steps the log may change."""
 
 
@@ -35,7 +35,7 @@ class _Batch(NamedTuple):
 
 
 def at_once(lookup: Lookup) -> Found | None:
-    """The result of a lookup for somebody who has the time."""
+    """Runs a lookup to its end."""
     result = None
     try:
         while True:
@@ -62,7 +62,7 @@ def by_timestamp(log: PartitionLog, timestamp_ms: int) -> Lookup:
         found = yield from _looked_into(batch, _first_not_older, timestamp_ms, log)
         if found is not None:
             return found
-        begin = batch.header.next_offset  # a producer says what it likes of its newest record
+        begin = batch.header.next_offset  # a producer may claim a newer timestamp than its records have
         yield None
     return None
 

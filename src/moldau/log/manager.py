@@ -47,7 +47,7 @@ Progress = Callable[[int, int], None]  # logs loaded, logs in all
 
 class DirDescription(NamedTuple):
     path: Path
-    error: str  # empty: all is well
+    error: str  # empty: none
     total_bytes: int
     usable_bytes: int
     sizes: dict[TopicPartition, int]
@@ -97,7 +97,7 @@ class LogManager:
     # -- start and stop
 
     def lock(self) -> None:
-        """Takes the directories, creating missing ones; ConfigError when one is another broker's."""
+        """Locks the directories, creating missing ones; ConfigError when another broker has one of them."""
         if self._locks:
             return
         if len(set(self.directories)) != len(self.directories):
@@ -117,7 +117,7 @@ class LogManager:
             raise
 
     def check_in(self, cluster_id: str | None = None) -> None:
-        """Marks the directories as this node's, in that cluster (None: the one they are of, or a new one)."""
+        """Writes `meta.properties`: this node and that cluster (None: the one that is there, or a new one)."""
         wanted = cluster_id or self.cluster_id or None
         try:
             self.cluster_id, self.directory_ids = check_in(self.disk, self.directories, self._node_id, wanted)
@@ -147,11 +147,11 @@ class LogManager:
                 futures = [executor.submit(job) for job in jobs]
                 self._collect((future.result() for future in futures), len(jobs), progress)
         if jobs and not all_clean:
-            logger.info("not stopped cleanly the last time: checked the logs", extra={"partitions": len(jobs)})
+            logger.info("recovered the logs after an unclean shutdown", extra={"partitions": len(jobs)})
         self.was_clean = all_clean
         self._is_open = True
         for each in self._checkpoints.values():
-            each.are_live = True
+            each.is_open = True
 
     def _jobs(
         self, context: LogContext, clean: bool, topic_configs: Callable[[str], TopicConfig]
@@ -195,12 +195,10 @@ class LogManager:
                 continue
             other = self.logs.setdefault(TopicPartition(log.topic, log.partition), log)
             if other is not log:
-                raise ConfigError(
-                    f"{log.name} is in {other.directory} and in {log.directory}: remove the one that is stale"
-                )
+                raise ConfigError(f"{log.name} is in {other.directory} and in {log.directory}: remove the stale copy")
 
     def close(self, broker_epoch: int = -1, *, timeout_s: float | None = None) -> None:
-        """Everything to disk, then the mark that makes the next start quick; a failed directory gets none.
+        """Puts everything on disk, then writes the clean shutdown files; a failed directory gets none.
 
         With a timeout, a directory that does not come on for so long is left behind: without the mark, and locked.
         """
@@ -220,7 +218,7 @@ class LogManager:
         stuck = {closing.log_dir.path for closing in closings if not closing.wait(timeout_s)}
         for directory in stuck:
             logger.error(
-                "a log directory does not answer: it is not closed, and the next start checks its logs",
+                "a log directory does not respond: it was not closed, and the next start recovers its logs",
                 extra={"folder": str(directory), "waited_s": timeout_s},
             )
         self.logs.clear()
@@ -270,8 +268,8 @@ class LogManager:
                 f"{', '.join(map(str, self.offline_dirs))}"
             )
         context = self._contexts[self._emptiest()]
-        if self._checkpoints[context.log_dir.path].speak_of(TopicPartition(topic, partition)):
-            # An earlier partition of that name: its offsets on disk would be taken for the new one's.
+        if self._checkpoints[context.log_dir.path].mention(TopicPartition(topic, partition)):
+            # Of an earlier partition of that name: its offsets on disk would be taken for those of the new one.
             self.checkpoint(context.log_dir.path)
         directory = context.log_dir.path / f"{topic}-{partition}"
         try:

@@ -16,7 +16,7 @@ META_PROPERTIES = "meta.properties"
 def check_in(
     disk: Disk, directories: Sequence[Path], node_id: int, cluster_id: str | None = None
 ) -> tuple[str, dict[Path, str]]:
-    """Makes sure that all directories are this node's, marks new ones; returns cluster and directory ids.
+    """Checks that all directories belong to this node, marks new ones; returns cluster and directory ids.
 
     ConfigError when a directory belongs to another node or another cluster: its partitions are not ours.
     """
@@ -47,7 +47,7 @@ def check_in(
 
 
 def read_cluster_id(directories: Sequence[Path], disk: Disk = OS_DISK) -> str | None:
-    """The cluster that these directories are of; None where they are new."""
+    """The cluster that these directories belong to; None if they are new."""
     return next((known for each in directories if (known := _read(disk, each).get("cluster.id")) is not None), None)
 
 

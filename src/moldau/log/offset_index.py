@@ -57,12 +57,12 @@ class OffsetIndex:
             except FileNotFoundError as error:
                 raise CorruptFileError(f"{self.path} is missing") from error
             if len(data) % ENTRY_SIZE:
-                raise CorruptFileError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+                raise CorruptFileError(f"{self.path} has {len(data)} bytes, not a multiple of {ENTRY_SIZE}")
             entries = array("Q", data)
             if sys.byteorder == "little":
                 entries.byteswap()
             if entries and (entries[-1] & _POSITION >= log_size or entries[-1] < entries[0] or entries[-1] >> 63):
-                raise CorruptFileError(f"{self.path} ends with an entry that cannot be right")
+                raise CorruptFileError(f"{self.path} ends with an invalid entry")
             self._entries = entries
         return self._entries
 
@@ -100,7 +100,7 @@ class OffsetIndex:
         return entries[slot - 1] & _POSITION if slot else 0
 
     def last_position_upto(self, position: int) -> int:
-        """The last indexed position at or before `position`: a place where a batch surely begins."""
+        """The last indexed position at or before `position`: a batch begins there."""
         entries = self._entries
         assert entries is not None
         slot = bisect_right(entries, position, key=_position)
@@ -121,7 +121,7 @@ class OffsetIndex:
         del entries[bisect_left(entries, max(0, offset - self.base_offset) << 32) :]
 
     def write(self) -> None:
-        """Puts the entries in the file; one that was never loaded has not changed either."""
+        """Writes the entries to the file, unless they were never loaded: then they have not changed."""
         if self._entries is None:
             return
         entries = self._entries[:]

@@ -185,7 +185,7 @@ class PartitionLog:
             self._end_transaction(header, marker, base_offset)
         self.log_end_offset = self.producers.end_offset = next_offset
         self.is_flush_due = is_flush_due = next_offset - self.durability.recovery_point >= rules.flush_messages
-        # Where a flush of earlier records is still awaited, its end moves the high watermark, and tells who waits.
+        # While a flush of earlier records is pending, its end moves the high watermark and wakes those who wait.
         if not is_flush_due and self._high_watermark == base_offset and self.single_replica:
             if self.producers.has_transactions:
                 self.high_watermark = next_offset
@@ -216,7 +216,7 @@ class PartitionLog:
             batch = view[position : position + header.size]
             check_batch(batch, 0, header, strict=False)
             if header.last_offset_delta < 0:
-                raise CorruptRecordError(f"a batch of {self.name} claims to end before its first offset")
+                raise CorruptRecordError(f"a batch of {self.name} ends before its first offset")
             if header.base_offset != self.log_end_offset:
                 if header.base_offset < self.log_end_offset:
                     self._start_over_inside(header)
@@ -231,7 +231,7 @@ class PartitionLog:
             self.log_end_offset = self.producers.end_offset = header.next_offset
         if self.log_end_offset == end_offset and view:
             raise CorruptRecordError(
-                f"{len(view)} bytes for {self.name} hold no batch to append at offset {end_offset}"
+                f"the {len(view)} bytes fetched for {self.name} have no batch to append at offset {end_offset}"
             )
         if self.single_replica:
             self.high_watermark = max(self.high_watermark, self.durable_end_offset)
@@ -250,7 +250,7 @@ class PartitionLog:
             raise self._storage_error("append to", error) from error
 
     def _end_transaction(self, header: BatchHeader, marker: EndTxnMarker, base_offset: int) -> None:
-        """What a marker that was just written means to producer state and transaction index."""
+        """Updates producer state and transaction index for a marker that was just written."""
         aborted = self.producers.aborted_by(header, marker, base_offset)
         if aborted is not None:
             try:
@@ -361,7 +361,7 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Drops everything from `offset` on; False when there is nothing there."""
         if offset >= self.log_end_offset:
-            # This broker may have noted an epoch as leader and then lost its place before it wrote in it.
+            # This broker may have assigned an epoch as leader, and was deposed before it wrote anything.
             self.epochs.truncate_from_end(self.log_end_offset)
             return False
         if offset < self.segments[0].base_offset:
@@ -458,7 +458,7 @@ class PartitionLog:
         try:
             found = self.segments.aborted_transactions(start_offset, upto_offset)
         except CorruptFileError as error:
-            raise StorageError(f"{error}; restart the broker to build it again") from error
+            raise StorageError(f"{error}; restart the broker to rebuild it") from error
         except OSError as error:
             raise self._storage_error("read", error) from error
         return [(txn.producer_id, txn.first_offset) for txn in found]

@@ -1,4 +1,4 @@
-"""Whether a produced batch continues what its producer wrote before; on the way of every idempotent append."""
+"""Whether a produced batch continues what its producer wrote before; part of every idempotent append."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REFILL_BYTES = 1 << 20
 def check_producer(
     state: ProducerState, segments: Sequence[Segment], header: BatchHeader, origin: AppendOrigin
 ) -> None:
-    """`ProducerState.check`, which knows of one batch each after a restart: before it refuses, the log is asked."""
+    """`ProducerState.check`. After a restart that knows one batch per producer, so the log is read before a refusal."""
     try:
         state.check(header, origin)
     except KafkaError as error:
@@ -35,7 +35,7 @@ def check_producer(
 
 
 def _refill(entry: ProducerEntry, segments: Sequence[Segment]) -> None:
-    """Finds the batches of the producer's epoch that precede those it is known by."""
+    """Finds the batches of the producer's epoch that precede the known ones."""
     if not entry.batches:
         return
     known_from = entry.batches[0].first_offset

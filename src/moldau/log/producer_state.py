@@ -148,7 +148,7 @@ class ProducerState:
         if entry.txn_first_offset >= 0 and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open, the batch is not part of it",
+                f"producer {header.producer_id} has an open transaction that the batch is not part of",
             )
 
     @staticmethod
@@ -169,8 +169,7 @@ class ProducerState:
                 return
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id}, epoch {header.producer_epoch}: "
-            f"sequence {sequence} where {expected} comes next",
+            f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {sequence}, expected {expected}",
         )
 
     def check_marker(self, header: BatchHeader, marker: EndTxnMarker) -> None:
@@ -183,7 +182,7 @@ class ProducerState:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"marker of coordinator epoch {marker.coordinator_epoch} for producer {header.producer_id}: "
-                f"epoch {entry.coordinator_epoch} was seen already",
+                f"epoch {entry.coordinator_epoch} was already seen",
             )
 
     # -- after an append
@@ -227,17 +226,17 @@ class ProducerState:
         entry.last_timestamp_ms = header.max_timestamp
 
     def epoch_of(self, producer_id: int) -> int:
-        """The newest that was seen of it here; -1 if it is not remembered."""
+        """The newest epoch of the producer in this log; -1 if it is not remembered."""
         entry = self.producers.get(producer_id)
         return NO_EPOCH if entry is None else entry.epoch
 
     def coordinator_epoch_of(self, producer_id: int) -> int:
-        """The newest that a marker of the producer had here; -1 if there is none."""
+        """The newest coordinator epoch in a marker of the producer; -1 if there is none."""
         entry = self.producers.get(producer_id)
         return NO_EPOCH if entry is None else entry.coordinator_epoch
 
     def first_unstable_offset(self) -> int | None:
-        """The first offset whose fate is open, or decided by a marker that is not replicated yet."""
+        """The first offset of a transaction that is open, or ended by a marker that is not replicated yet."""
         if not self._ongoing and not self._unreplicated:
             return None
         first = next(iter(self._ongoing), None)
@@ -251,7 +250,7 @@ class ProducerState:
         return bool(self._ongoing or self._unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Transactions whose marker is below it are over for every reader."""
+        """Transactions whose marker is below it have ended for every reader."""
         replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
         for first_offset in replicated:
             del self._unreplicated[first_offset]
@@ -302,7 +301,7 @@ def _check_snapshot(data: bytes) -> None:
     if version != _SNAPSHOT_VERSION:
         raise CorruptFileError(f"unknown snapshot version {version}")
     if crc32c(memoryview(data)[_CRC_END:]) != crc:
-        raise CorruptFileError(f"the CRC does not hold (stored crc = {crc})")
+        raise CorruptFileError(f"CRC mismatch (stored crc = {crc})")
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptFileError(f"{len(data)} bytes do not hold {count} entries")
 

@@ -1,6 +1,6 @@
-"""From a directory to a `PartitionLog`.
+"""Loads a `PartitionLog` from its directory, and recovers it after a crash.
 
-After a clean stop: list the files, find the log end from the last index entry on, read the newest producer
+After a clean shutdown: list the files, find the log end from the last index entry on, read the newest producer
 snapshot. After a crash: every segment from the recovery point on is read and each batch checked. The first
 batch that is torn, fails its CRC or steps back in offsets ends the log; what follows is dropped. Indexes,
 transaction index, leader epochs and producer state of these segments are built again from the batches.
@@ -180,7 +180,9 @@ class _Loader:
         kept: list[Segment] = []
         for segment in self.segments:
             if not segment.size and kept and _reaches(kept[-1], segment.base_offset):
-                logger.warning("removing %s: it is empty, and the segment before reaches further", segment.path)
+                logger.warning(
+                    "removing %s: it is empty, and the segment before it extends beyond its start", segment.path
+                )
                 self._delete_files(segment)
             else:
                 kept.append(segment)
@@ -190,19 +192,19 @@ class _Loader:
         try:
             return EpochCache.load(self.disk, self.directory)
         except CorruptFileError as error:
-            logger.warning("%s; the epochs of recovered segments are found again, older ones are not", error)
+            logger.warning("%s; only the epochs of recovered segments are restored", error)
             return EpochCache(self.disk, self.directory)
 
-    # -- after a clean stop
+    # -- after a clean shutdown
 
     def _clean_end(self) -> int:
-        """The log end offset; negative if the files are not as a clean stop leaves them."""
+        """The log end offset; negative if the files are not as a clean shutdown leaves them."""
         if not self.segments:
             return self.log_start_offset
         last = self.segments[-1]
         end_offset = last.next_offset()
         if end_offset < 0:
-            logger.warning("%s does not end with a whole batch although the last stop was clean", last.path)
+            logger.warning("%s does not end with a whole batch although the last shutdown was clean", last.path)
             return -1
         try:
             for segment in self.segments:
@@ -216,7 +218,7 @@ class _Loader:
         if self.snapshots.offsets:
             self._rebuild_producers(end_offset)
         else:
-            # Kafka takes it so too: a clean stop always leaves a snapshot, unless there is nothing to tell.
+            # As in Kafka: a clean shutdown always leaves a snapshot, unless there are no producers.
             self.producers.clear(end_offset)
 
     def _rebuild_producers(self, upto_offset: int) -> None:
@@ -229,12 +231,12 @@ class _Loader:
         segments = self.segments
         if not segments:
             return self.log_start_offset
-        # What is below the log start is deleted, though its files may be back. The segment that ends at the recovery
-        # point is looked at, too: it may have been cut there, and be as long as before.
+        # Records below the log start are deleted, though their files may be back. The segment that ends at the recovery
+        # point is read, too: it may have been truncated there, and be back at its old length.
         trusted_offset = max(recovery_point, self.log_start_offset)
         first = max(0, sum(segment.base_offset < trusted_offset for segment in segments) - 1)
         if not self.epochs.entries():
-            first = 0  # its file is lost, and tells more than the segments that are read
+            first = 0  # the epoch file is lost: only the whole log has them all
         first = min(first, self._first_corrupt_txn_index())
         end_offset = segments[first].base_offset
         self._rebuild_producers(end_offset)

@@ -47,8 +47,8 @@ def _replay(state: ProducerState, segments: Sequence[Segment], upto_offset: int)
                     break
                 replay_batch(state, header, batch)
         except KafkaError as error:
-            # Damage below the recovery point: readers will meet it, the rest of the log can be served.
-            logger.error("%s: %s; its later producers are not remembered", segment.path, error.message)
+            # Damage below the recovery point: readers get an error there, the rest of the log can be served.
+            logger.error("%s: %s; producers after that are not restored", segment.path, error.message)
     state.end_offset = upto_offset
 
 

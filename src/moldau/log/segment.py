@@ -68,7 +68,7 @@ def scan(
             yield position + at, header, buffer[at : at + size]
             at += size
         if not at:
-            raise CorruptRecordError(f"{end - position} bytes at byte {position} are no batch")
+            raise CorruptRecordError(f"{end - position} bytes at byte {position} are not a batch")
         position += at
 
 
@@ -164,7 +164,7 @@ class Segment:
             self.time_index.unload()
 
     def close(self) -> None:
-        """Writes the indexes of the segment that was being written to, and lets go of everything."""
+        """Writes the indexes of the segment that was being written to, and closes its files."""
         try:
             if self.writable:
                 self.write_indexes()
@@ -183,7 +183,7 @@ class Segment:
         self.time_index.write()
 
     def flush(self, *, with_indexes: bool) -> None:
-        """Forces the files to disk; the active segment's indexes need it not. Any thread may call it."""
+        """Forces the files to disk; those of the active segment's indexes need not be. Any thread may call it."""
         sync = self.pool.disk.sync
         sync(self.path)
         if with_indexes:
@@ -199,7 +199,7 @@ class Segment:
         for path in (self.path, self.offset_index.path, self.time_index.path, self.txn_index.path):
             target = path + DELETED_SUFFIX
             number = 0
-            while disk.exists(target):  # of an earlier one: to replace it is to delete it, which takes time
+            while disk.exists(target):  # an earlier one: replacing it would delete it, which takes time
                 number += 1
                 target = f"{path}.{number}{DELETED_SUFFIX}"
             try:
@@ -288,7 +288,7 @@ class Segment:
             self.load_indexes()
         position = self._hop(self.offset_index.lookup(offset), offset)
         if position < 0:
-            logger.warning("the index of %s points at no batch; building it again", self.path)
+            logger.warning("the index of %s does not point to a batch; rebuilding it", self.path)
             self.rebuild_indexes()
             position = self._hop(0, offset)
             if position < 0:
@@ -296,7 +296,7 @@ class Segment:
         return position
 
     def _hop(self, position: int, offset: int) -> int:
-        """Walks batch headers from `position`; negative when it meets something that is none."""
+        """Walks batch headers from `position`; negative when it meets something else."""
         file = self.open()
         size = self.size
         base_limit = self.offset_limit
@@ -409,12 +409,12 @@ class Segment:
     # -- indexes
 
     def load_indexes(self) -> None:
-        """Reads both indexes unless they are in memory; a missing or insane one is built again."""
+        """Reads both indexes unless they are in memory; a missing or damaged one is rebuilt."""
         try:
             self.offset_index.load(self.size)
             self.time_index.load()
         except CorruptFileError as error:
-            logger.warning("%s; building it again", error)
+            logger.warning("%s; rebuilding it", error)
             self.rebuild_indexes()
         if self.max_timestamp == UNKNOWN:
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
@@ -434,7 +434,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def index_batch(self, header: BatchHeader, position: int, last_position: int) -> int:
-        """One step of building the indexes again; returns the position of the newest entry."""
+        """One step of rebuilding the indexes; returns the position of the newest entry."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset

@@ -21,7 +21,7 @@ from moldau.log.segment import MAX_RELATIVE_OFFSET, Segment, base_offset_of
 from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader
 
-# A reader that reads on finds its position here; with more of them some look it up in the index now and then.
+# Positions of readers that read on. Beyond this number of readers some have to look in the index again.
 _HINTS_MAX = 32
 
 
@@ -181,13 +181,13 @@ class LogSegments(Sequence[Segment]):
             segment.set_roll_deadline(self.config.max_segment_ms)
 
     def _cut(self, segment: Segment, position: int) -> None:
-        """Takes a half-written batch off the file again."""
+        """Removes a half-written batch from the file."""
         if segment.file is None:
             return  # it was never opened, so nothing was written
         try:
             segment.cut(position)
         except OSError as error:
-            # Bytes that nobody acknowledged stay behind the end: the next start has to look for them.
+            # Unacknowledged bytes stay behind the end: the next start has to find them.
             self.context.log_dir.take_offline(f"cannot cut {segment.path} to {position} bytes: {error}")
 
     def roll(self, base_offset: int) -> Segment:
@@ -202,7 +202,7 @@ class LogSegments(Sequence[Segment]):
         old.writable = False
         if old.size:
             self._set([*self._segments, new])
-        else:  # an empty segment, too low to count the next offset from
+        else:  # it is empty, and its base offset is too low for the next offset
             self._mark_deleted([old])
             self._set([*self._segments[:-1], new])
         self.needs_dir_sync = True
@@ -223,11 +223,11 @@ class LogSegments(Sequence[Segment]):
         self.needs_dir_sync = True
 
     def forget_positions(self) -> None:
-        """After the active segment was cut: what was read from behind its end is elsewhere next time."""
+        """After a truncation: readers must look up their positions again."""
         self._hints.clear()
 
     def replace(self, old: Sequence[Segment], size: int) -> None:
-        """Puts a cleaned segment in the place of neighbours; their files are aside, its own in place."""
+        """Replaces neighbours by a cleaned segment; their files were moved aside, its own are in place."""
         base_offset = old[0].base_offset
         txn_index = f"{self._directory}/{file_name(base_offset, TXN_INDEX_SUFFIX)}"
         new = Segment(

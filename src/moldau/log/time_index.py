@@ -37,7 +37,7 @@ class TimeIndex:
         except FileNotFoundError as error:
             raise CorruptFileError(f"{self.path} is missing") from error
         if len(data) % ENTRY_SIZE:
-            raise CorruptFileError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+            raise CorruptFileError(f"{self.path} has {len(data)} bytes, not a multiple of {ENTRY_SIZE}")
         if data:
             first, last = _ENTRY.unpack_from(data), _ENTRY.unpack_from(data, len(data) - ENTRY_SIZE)
             if last[0] < first[0] or last[1] < first[1] or first[0] < 0 or first[1] < 0:
@@ -45,7 +45,7 @@ class TimeIndex:
         self._data = bytearray(data)
 
     def peek_last(self) -> tuple[int, int] | None:
-        """The last entry of the file, without loading it; None when there is none to trust."""
+        """The last entry of the file, without loading it; None when there is no valid one."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class TimeIndex:
         del self._data[keep * ENTRY_SIZE :]
 
     def write(self) -> None:
-        """Puts the entries in the file; one that was never loaded has not changed either."""
+        """Writes the entries to the file, unless they were never loaded: then they have not changed."""
         if self._data is not None:
             write_file(self._disk, self.path, bytes(self._data))
 

@@ -57,16 +57,16 @@ class TxnIndex:
     def _read(self) -> bytes:
         if not self.size:
             return b""
-        data = read_file(self._disk, self.path)[: self.size]  # behind that lies at most a write that failed
+        data = read_file(self._disk, self.path)[: self.size]  # a failed write may have left more
         if len(data) % ENTRY_SIZE:
-            raise CorruptFileError(f"{self.path} has {len(data)} bytes, no multiple of {ENTRY_SIZE}")
+            raise CorruptFileError(f"{self.path} has {len(data)} bytes, not a multiple of {ENTRY_SIZE}")
         return data
 
     def _entry(self, data: bytes, position: int) -> AbortedTxn:
         version, *fields = _ENTRY.unpack_from(data, position)
         txn = AbortedTxn(*fields)
         if version > VERSION or txn.last_offset < self.base_offset:
-            raise CorruptFileError(f"{self.path} has an entry that cannot be right: version {version}, {txn}")
+            raise CorruptFileError(f"{self.path} has an invalid entry: version {version}, {txn}")
         return txn
 
     def collect(self, start_offset: int, upto_offset: int, into: list[AbortedTxn]) -> bool:
@@ -96,7 +96,7 @@ class TxnIndex:
                 return
 
     def replace(self, txns: Sequence[AbortedTxn]) -> None:
-        """Makes these the entries, in one step and durably: the segment may lie below the recovery point."""
+        """Replaces all entries, in one step and durably: the segment may lie below the recovery point."""
         data = b"".join(_ENTRY.pack(VERSION, *txn) for txn in txns)
         if data != (read_file(self._disk, self.path) if self.size else b""):
             replace_file(self._disk, self.path, data)

@@ -1,4 +1,4 @@
-"""What a leader asks of a produced batch beyond its CRC, and what it changes in it before the append.
+"""What a leader checks in a produced batch beyond its CRC, and what it changes in it before the append.
 
 `LogRules` is a topic's configuration boiled down once, so that the common case (`compression.type=producer`,
 CreateTime, not compacted) never looks at a record: `check_header` is all it runs. The rest decodes.
@@ -35,10 +35,9 @@ _CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-_ODD_ATTRIBUTES = (
-    CODEC_MASK | LOG_APPEND_TIME
-)  # codec and timestamp type: above 4 is a codec nobody has, or a producer playing broker
-_LAST_CODEC = max(Codec)
+# Codec and timestamp type: above the last codec is one that nobody has, or a timestamp type that only brokers may set.
+_ODD_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME
+_LAST_CODEC = int(max(Codec))
 # `max.message.bytes` bounds what is stored, hence compressed. To look at the records costs what they swell to,
 # so that is held to a multiple of it: more than text gains, less than a bomb does (thousands). The floor keeps
 # a small `max.message.bytes` from refusing batches that are only very uniform.
@@ -47,7 +46,7 @@ _UNCOMPRESSED_BYTES_MIN = 16 * 1024 * 1024
 # A batch may hold as many records as would fit without compression, or this many: 700 bytes of zstd can hold a
 # million empty ones, and to go through them takes seconds, in which nobody else is served.
 _RECORDS_MIN = 100_000
-# Of a batch that its header condemns, the records that are to blame are named if they are soon found.
+# For a batch that is refused because of its header, the bad records are named if there are few records.
 _NAMED_MAX = 1000
 
 
@@ -133,9 +132,9 @@ class LogRules(NamedTuple):
         if header.attributes & _ODD_ATTRIBUTES > _LAST_CODEC:
             if header.is_log_append_time:
                 raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
-            _ = header.codec  # says that nobody knows it
+            _ = header.codec  # raises for an unknown codec
         if header.count > self.records_max:
-            # This code and not INVALID_RECORD: Kafka's producers answer it with smaller batches.
+            # Not INVALID_RECORD: on this code, Kafka's producers retry with smaller batches.
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"batch of {header.count} records; with its max.message.bytes the topic takes {self.records_max}",
@@ -191,7 +190,7 @@ class LogRules(NamedTuple):
 
 
 def _wrong_size(records: memoryview | bytearray, header: BatchHeader) -> KafkaError:
-    """For what is not exactly one batch."""
+    """The error for something that is not exactly one batch."""
     if header.size > len(records) or not list(iter_headers(records)):
         return CorruptRecordError(f"batch claims {header.size} bytes, {len(records)} were sent")
     return KafkaError(ErrorCode.INVALID_RECORD, "a produce request holds exactly one record batch per partition")

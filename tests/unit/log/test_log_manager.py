@@ -108,7 +108,7 @@ def test_the_same_partition_in_two_directories_is_refused(tmp_path: Path) -> Non
         manager.create("t", 0, TOPIC_ID)
         manager.close()
     manager = manager_of(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(ConfigError, match="remove the one that is stale"):
+    with pytest.raises(ConfigError, match="remove the stale copy"):
         manager.open()
     manager.close()
     assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()

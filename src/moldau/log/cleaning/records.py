@@ -215,7 +215,7 @@ def newest_delta(data: bytes, starts: Iterable[int]) -> int:
             delta, _ = read_varlong(data, at + 1)
         if newest is None or delta > newest:
             newest = delta
-    assert newest is not None  # nobody asks about nothing
+    assert newest is not None  # there is at least one record
     return newest
 
 

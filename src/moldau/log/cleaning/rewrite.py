@@ -135,7 +135,7 @@ class BatchFilter:
         return assemble(header, compress(header.codec, data)), header.max_timestamp
 
     def _is_needed(self, header: BatchHeader) -> bool:
-        """Whether something hangs on the batch even when it is empty."""
+        """Whether the batch must stay even when it is empty."""
         last = self._last_records.get(header.producer_id)
         if last is not None:
             offset, epoch = last

@@ -73,12 +73,12 @@ def swap_in(todo: LogToClean, cleaned: Cleaned) -> bool:
 
 
 def _end_transactions(snapshots: ProducerSnapshots, offset: int) -> None:
-    """True before the swap as well: records of a transaction that lie behind the snapshot open it again."""
+    """Correct even if the swap fails: records of a transaction after the snapshot open it again."""
     try:
         before = snapshots.read(offset)
         after = without_transactions(before)
     except (CorruptFileError, FileNotFoundError):
-        return  # whoever needs it finds out
+        return  # recovery handles it
     if after != before:
         snapshots.rewrite(offset, after)
 
@@ -93,7 +93,7 @@ def _put_in_place(disk: Disk, path: str) -> None:
 
 
 def discard(disk: Disk, directory: Path) -> None:
-    """Removes what a cleaning that came to nothing left behind."""
+    """Removes the files of a cleaning that was given up."""
     try:
         names = disk.names(directory)
     except FileNotFoundError:

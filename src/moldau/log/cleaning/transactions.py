@@ -20,12 +20,10 @@ class CleanedTransactions:
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._upcoming = deque(sorted(aborted, key=attrgetter("first_offset")))
-        self._aborted: dict[int, AbortedTxn] = {}  # by producer id, those we are in the middle of
+        self._aborted: dict[int, AbortedTxn] = {}  # by producer id, those that have begun
         self._has_data: set[int] = set()  # producer ids of those of which a batch was seen
-        self._committed: set[int] = set()  # producer ids with data of a transaction that nothing says was aborted
-        self.still_aborted: list[
-            AbortedTxn
-        ] = []  # what the index of the cleaned segment has to say; the caller empties it
+        self._committed: set[int] = set()  # producer ids with data of a transaction that is not known to be aborted
+        self.still_aborted: list[AbortedTxn] = []  # for the index of the cleaned segment; the caller empties it
 
     def on_data(self, header: BatchHeader) -> bool:
         """Whether the batch was aborted."""
@@ -39,10 +37,10 @@ class CleanedTransactions:
         return False
 
     def on_marker(self, header: BatchHeader, marker: EndTxnMarker | None) -> bool:
-        """Whether the control batch tells of nothing: its transaction has no batch, or it is empty itself."""
+        """Whether the control batch can go: its transaction has no batch left, or it is empty itself."""
         self._begin_upto(header.last_offset)
         if marker is None:
-            return header.count == 0  # else of a kind that is not ours to judge
+            return header.count == 0  # else of an unknown kind, which stays
         producer_id = header.producer_id
         if not marker.is_abort:
             is_needed = producer_id in self._committed

@@ -41,7 +41,7 @@ def clean(job: CleaningJob, report: Callable[[Report], None], disk: Disk = OS_DI
         report(Failed(str(error), is_corrupt=True))
     except OSError as error:
         report(Failed(str(error), is_corrupt=False))
-    except Exception as error:  # what nobody thought of: it would end the next worker, too, and the one after that
+    except Exception as error:  # unexpected: it would end every next worker as well
         traceback.print_exc()
         report(Failed(repr(error), is_corrupt=True))
 
