@@ -9,18 +9,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from moldau.client.config import ClientConfig
 from moldau.client.property_names import CLIENT_PROPERTIES, OPEN_ENDED
+from moldau.config.keys import nearest
 from moldau.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
 QUERY_ID = "sql.streaming.queryId"  # where Spark tells a query's tasks, and its foreachBatch, whose they are
 CONNECTORS = ("moldau", "jvm")
-
-# One wrong letter in five; what Spark passes on of its own is further from any of ours.
-_ALIKE = 0.8
 
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _NUMBER_MAX = 2**63 - 1  # what Spark and Kafka count in
@@ -111,20 +108,20 @@ class Options:
             )
 
     def refuse_misspelt(self, known: Iterable[str]) -> None:
-        """Spark passes on options of its own, so unknown names are let through, unless they all but match ours."""
+        """Spark passes options of its own, so unknown names are accepted unless they are close to one of ours."""
         names = {name.lower(): name for name in known}
         for given in self._values:
             if given in names or given.startswith(KAFKA_PREFIX):
                 continue
-            close = get_close_matches(given, names, n=1, cutoff=_ALIKE)
-            if close:
-                raise ConfigError(f"unknown option '{given}': did you mean '{names[close[0]]}'?")
+            meant = nearest(given, names)
+            if meant:
+                raise ConfigError(f"unknown option '{given}': did you mean '{names[meant]}'?")
 
     def warn_of_unknown_properties(self) -> None:
         """Not an error: Kafka's own clients ignore such properties, too, and a plug-in of theirs may have some."""
         for name in self.kafka_properties():
             if name in CLIENT_PROPERTIES or name.startswith(OPEN_ENDED):
                 continue
-            close = get_close_matches(name, CLIENT_PROPERTIES, n=1, cutoff=_ALIKE)
-            meant = f": did you mean '{KAFKA_PREFIX}{close[0]}'?" if close else ""
-            logger.warning("option '%s%s' is unknown and has no effect%s", KAFKA_PREFIX, name, meant)
+            meant = nearest(name, CLIENT_PROPERTIES)
+            hint = f": did you mean '{KAFKA_PREFIX}{meant}'?" if meant else ""
+            logger.warning("option '%s%s' is unknown and has no effect%s", KAFKA_PREFIX, name, hint)

@@ -8,13 +8,14 @@ to version 12 and by `topic_id` (16 raw bytes) from 13 on; the other one is None
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from moldau.errors import ProtocolError
 from moldau.wire.primitives import (
     INT32,
     MALFORMED,
+    Buffer,
     NodeEndpoint,
     new_tuple,
     read_bytes,
@@ -160,6 +161,22 @@ def _parse_flexible(body: memoryview, by_id: bool) -> tuple[ProduceRequest, int]
         pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
     pos = pos + 1 if body[pos] == 0 else skip_tags(body, pos)
     return new_tuple(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), pos
+
+
+def encode_produce_request(
+    transactional_id: str | None, acks: int, timeout_ms: int, topics: Mapping[str, Sequence[tuple[int, Buffer]]]
+) -> list[Buffer]:
+    """The body of a request of the versions 3 to 8, in parts: each partition's records are a part and not copied."""
+    head = write_string(transactional_id) + _ACKS_TIMEOUT.pack(acks, timeout_ms) + INT32.pack(len(topics))
+    parts: list[Buffer] = []
+    for name, partitions in topics.items():
+        head += write_string(name) + INT32.pack(len(partitions))
+        for index, records in partitions:
+            parts += (head + _INDEX_AND_SIZE.pack(index, len(records)), records)
+            head = b""
+    if head:
+        parts.append(head)
+    return parts
 
 
 # The answer to one batch in one partition, which is nearly every answer: what stands before the topic's name…

@@ -32,6 +32,7 @@ from moldau.wire.produce import (
     ProduceRequest,
     ProduceTopic,
     ProduceTopicResult,
+    encode_produce_request,
     encode_produce_response,
     parse_produce_request,
 )
@@ -179,6 +180,25 @@ def test_the_codec_covers_the_versions_of_the_table() -> None:
 def test_requests_are_read_as_the_protocol_package_writes_them(version: int, request: ProduceRequest) -> None:
     parsed = parse_produce_request(version, memoryview(body_of(version, request)))
     assert parsed == request._replace(topics=[named_as_in(version, topic) for topic in request.topics])
+
+
+@pytest.mark.parametrize("version", range(VERSION_MIN, 9))
+@given(
+    transactional_id=st.none() | names,
+    acks=int16,
+    timeout_ms=int32,
+    topics=st.dictionaries(names, st.lists(st.tuples(int32, st.binary(max_size=300)), max_size=3), max_size=3),
+)
+@QUICK
+def test_requests_are_written_as_the_protocol_package_writes_them(
+    version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: dict[str, list[tuple[int, bytes]]]
+) -> None:
+    named = [
+        ProduceTopic(name, None, [ProducePartition(index, memoryview(records)) for index, records in partitions])
+        for name, partitions in topics.items()
+    ]
+    theirs = body_of(version, ProduceRequest(transactional_id, acks, timeout_ms, named))
+    assert b"".join(encode_produce_request(transactional_id, acks, timeout_ms, topics)) == theirs
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -17,7 +17,6 @@ A sender is one thread: while it encodes, the broker works on what lies in the s
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -31,15 +30,13 @@ from moldau.spark.columns.encode import Batch, seal
 from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import decode_records, encode_batch, read_header
-from moldau.wire.primitives import Buffer, write_string
+from moldau.wire.primitives import Buffer
+from moldau.wire.produce import encode_produce_request
 from moldau.wire.topic_partition import TopicPartition
 
 IN_FLIGHT_MAX = 5
 # Non-flexible, with messages for refused records, in every Kafka since 2.4; it takes part in classic transactions.
 _VERSION = 8
-_ACKS_TIMEOUT_TOPICS = struct.Struct(">hii")
-_PARTITION_AND_SIZE = struct.Struct(">ii")
-_INT32 = struct.Struct(">i")
 _SEQUENCES = 0x7FFF_FFFF  # they count modulo 2^31
 
 _RETRIED = (RETRIABLE - {ErrorCode.CORRUPT_MESSAGE}) | {  # brokers before 2.4 say that of a record without its key
@@ -204,19 +201,13 @@ class Producer:
         return []
 
     def _request(self, batches: dict[TopicPartition, _Outgoing]) -> list[Buffer]:
+        topics: dict[str, list[tuple[int, Buffer]]] = {}
+        for (topic, index), batch in batches.items():
+            topics.setdefault(topic, []).append((index, batch.data))
         options = self._options
-        by_topic: dict[str, list[_Outgoing]] = {}
-        for (topic, _), batch in batches.items():
-            by_topic.setdefault(topic, []).append(batch)
-        head = write_string(self._identity.transactional_id)
-        head += _ACKS_TIMEOUT_TOPICS.pack(options.acks, options.client.request_timeout_ms, len(by_topic))
-        parts: list[Buffer] = []
-        for topic, outgoing in by_topic.items():
-            head += write_string(topic) + _INT32.pack(len(outgoing))
-            for batch in outgoing:
-                parts += (head + _PARTITION_AND_SIZE.pack(batch.partition[1], len(batch.data)), batch.data)
-                head = b""
-        return parts
+        return encode_produce_request(
+            self._identity.transactional_id, options.acks, options.client.request_timeout_ms, topics
+        )
 
     def _collect(self, leader: int) -> list[_Failure]:
         """The oldest answer of a leader: what it did not take."""

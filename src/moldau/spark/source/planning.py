@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
@@ -18,6 +17,7 @@ from uuid import UUID
 from moldau.client.admin import OffsetInfo, epoch_end_offsets, list_offsets
 from moldau.client.cluster import Cluster
 from moldau.client.connection import to_error
+from moldau.config.keys import nearest
 from moldau.errors import RETRIABLE, ConfigError, ErrorCode, KafkaError
 from moldau.spark.connections import ask_patiently
 from moldau.spark.source.offsets import Offsets
@@ -76,8 +76,8 @@ class TopicOffsets:
         subscription = self._options.subscription
         topics = {*subscription.topics, *(topic for topic, _ in subscription.partitions)} - {topic for topic, _ in ends}
         if topics:
-            close = get_close_matches(min(topics), self.ask(lambda cluster: cluster.metadata(None).topics), n=1)
-            check = f"did you mean '{close[0]}'? If not," if close else "check the name, or"
+            meant = nearest(min(topics), self.ask(lambda cluster: cluster.metadata(None).topics))
+            check = f"did you mean '{meant}'? If not," if meant else "check the name, or"
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"no such topic: {', '.join(sorted(topics))}; {check} create it with"

@@ -7,7 +7,6 @@ schema given by the user is a choice of them: `.schema("value binary, timestamp 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from moldau.config.keys import nearest
 from moldau.errors import ConfigError
 from moldau.spark.formats.ddl import nullable
 from moldau.spark.options import Options
@@ -102,9 +102,9 @@ def _plan(read: ReadOptions, columns: tuple[str, ...]) -> ReadPlan:
 def _check(schema: StructType, known: dict[str, StructField]) -> None:
     for field in schema:
         if field.name not in known:
-            close = get_close_matches(field.name, known, n=1)
-            meant = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}"
-            raise ConfigError(f"a topic has no column '{field.name}': {meant}")
+            meant = nearest(field.name, known)
+            hint = f"did you mean '{meant}'?" if meant else f"there are {', '.join(known)}"
+            raise ConfigError(f"a topic has no column '{field.name}': {hint}")
         expected = known[field.name].dataType.simpleString()
         if field.dataType.simpleString() != expected:
             raise ConfigError(
