@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from bench.server import HOST, ServerProcess
-from moldau.client.cluster import Cluster as Client
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.errors import KafkaError
 
@@ -111,16 +111,16 @@ class ServerCluster(ABC):
     def pss_bytes(self) -> int:
         return sum(node.pss_bytes() for node in self.nodes)
 
-    def client(self) -> Client:
+    def client(self) -> ClusterClient:
         """For what an administrator asks, the same of both servers."""
-        return Client(ClientConfig(parse_servers(self.bootstrap)))
+        return ClusterClient(ClientConfig(parse_servers(self.bootstrap)))
 
 
 def _members(bootstrap: str) -> int:
     """How many brokers one of them knows; none while it does not answer."""
     config = ClientConfig(parse_servers(bootstrap), request_timeout_ms=2_000, api_timeout_ms=2_000)
     try:
-        with Client(config) as client:
+        with ClusterClient(config) as client:
             return len(client.brokers())
     except KafkaError:
         return 0

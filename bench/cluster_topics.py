@@ -11,8 +11,7 @@ from typing import TypeVar
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cluster import NODES, ServerCluster
-from moldau.client.cluster import Cluster as Client
-from moldau.client.cluster import PartitionMetadata
+from moldau.client.cluster import ClusterClient, PartitionMetadata
 from moldau.client.cluster_admin import describe_quorum
 
 # Apache Kafka makes thousands of replicas on a busy machine in less.
@@ -45,20 +44,20 @@ def create_topic(cluster: ServerCluster, partitions: int) -> str:
     return name
 
 
-def await_in_sync(client: Client, topic: str, partitions: int) -> None:
+def await_in_sync(client: ClusterClient, topic: str, partitions: int) -> None:
     def in_sync(found: list[PartitionMetadata]) -> bool:
         return len(found) == partitions and all(each.leader > 0 and len(each.isr) == NODES for each in found)
 
     awaited(lambda: partitions_of(client, topic), in_sync, f"all replicas of {topic} in sync")
 
 
-def partitions_of(client: Client, topic: str) -> list[PartitionMetadata]:
+def partitions_of(client: ClusterClient, topic: str) -> list[PartitionMetadata]:
     """By partition; none while the broker that is asked has not heard of the topic."""
     found = client.metadata([topic]).topics.get(topic)
     return sorted(found.partitions) if found else []
 
 
-def controller_of(client: Client) -> int:
+def controller_of(client: ClusterClient) -> int:
     """By the state of the quorum: what Apache Kafka's metadata calls the controller is any broker."""
     return describe_quorum(client).leader_id
 

@@ -23,7 +23,7 @@ from fuzz.largest import Existing, Largest, largest_requests
 from fuzz.watched_broker import SECONDS
 from moldau.broker.handlers.api_table import API_TABLE
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch
@@ -100,7 +100,7 @@ def attack(broker: WatchedBroker, *, only: str = "", entries_max: int = sys.maxs
 
 
 def _prepare(bootstrap: str) -> Existing:
-    with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
         topic_id = create_topic(cluster, "fuzz-wide", partitions=PARTITIONS)
         for key_type in range(3):  # groups, transactions, queues: their coordinators are there from now on
             cluster.at_any(ApiKey.FIND_COORDINATOR, partial(_find_coordinator, key_type=key_type))

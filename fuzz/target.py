@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzz.requests import Target
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.wire.apis import APIS
 
@@ -19,7 +19,7 @@ _TOPICS: dict[str, dict[str, str]] = {
 
 
 def prepare(bootstrap: str) -> Target:
-    with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
         create_topic(cluster, "fuzz-doomed")
         return Target(
             [(name, create_topic(cluster, name, partitions=3, configs=configs)) for name, configs in _TOPICS.items()],
@@ -29,7 +29,7 @@ def prepare(bootstrap: str) -> Target:
 
 def served_versions(bootstrap: str) -> list[tuple[int, int]]:
     """Every API key with every version that the broker announces."""
-    with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
         ranges = cluster.any_broker().versions
         # Produce is announced from version 0 on, for old clients' sake, but served, and described, from 3.
         return [

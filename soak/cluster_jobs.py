@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from moldau import Cluster
-from moldau.client.cluster import Cluster as Client
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig
 from moldau.local_cluster import BrokerProcess
 from moldau.testing.faults import Network
@@ -208,7 +208,7 @@ JOBS: dict[str, Callable[[Cluster, Network], Outcome]] = {
 
 def isr_of(broker: BrokerProcess, topic: str, partition: int = 0) -> tuple[int, ...]:
     """As that broker tells it."""
-    with Client(ClientConfig.from_properties(broker.address, {})) as client:
+    with ClusterClient(ClientConfig.from_properties(broker.address, {})) as client:
         return next(
             each.isr for each in client.metadata([topic]).topics[topic].partitions if each.partition == partition
         )

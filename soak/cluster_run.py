@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from moldau import Cluster
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Cluster as Client
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig
 from moldau.errors import KafkaError, MoldauError
 from moldau.testing.faults import Network
@@ -177,7 +177,7 @@ def finish(
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int, **configs: object) -> None:
-    with Client(ClientConfig.from_properties(bootstrap, {})) as client:
+    with ClusterClient(ClientConfig.from_properties(bootstrap, {})) as client:
         create_topic(
             client,
             topic,
@@ -189,7 +189,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int, **configs: object) -
 
 def in_sync(cluster: Cluster | HostCluster, topic: str, timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
     """Whether all replicas of all partitions are in sync within that time."""
-    with Client(ClientConfig.from_properties(cluster.bootstrap_servers, {})) as client:
+    with ClusterClient(ClientConfig.from_properties(cluster.bootstrap_servers, {})) as client:
 
         def all_are() -> bool:
             try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import confluent_kafka
 
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from soak.copier import ABORTED, CLIENT, SOURCE, TARGET
 
@@ -51,7 +51,7 @@ class Reader(threading.Thread):
 
 
 def fill(bootstrap: str, records: int) -> set[bytes]:
-    with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
         for topic in (SOURCE, TARGET):
             create_topic(cluster, topic, partitions=PARTITIONS, configs={"segment.bytes": str(1 << 20)})
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **CLIENT})

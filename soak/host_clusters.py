@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from moldau.client.cluster import Cluster as Client
+from moldau.client.cluster import ClusterClient
 from moldau.client.cluster_admin import describe_quorum
 from moldau.client.config import ClientConfig
 from moldau.errors import KafkaError
@@ -121,17 +121,17 @@ class HostCluster(ABC):
         return self.broker(self._ask(lambda client: describe_quorum(client).leader_id, "the controller"))
 
     def leader_of(self, topic: str, partition: int = 0) -> Node:
-        def leader(client: Client) -> int:
+        def leader(client: ClusterClient) -> int:
             return client.metadata([topic]).topics[topic].partitions[partition].leader
 
         return self.broker(self._ask(leader, f"the leader of {topic}-{partition}"))
 
-    def _ask(self, ask: Callable[[Client], int], what: str) -> int:
+    def _ask(self, ask: Callable[[ClusterClient], int], what: str) -> int:
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             for node in self.brokers:
                 config = ClientConfig(((node.host, BROKER_PORT),), request_timeout_ms=3_000, api_timeout_ms=3_000)
-                with suppress(KafkaError, KeyError, IndexError, OSError), Client(config) as client:
+                with suppress(KafkaError, KeyError, IndexError, OSError), ClusterClient(config) as client:
                     found = ask(client)
                     if found > 0:
                         return found
@@ -153,7 +153,7 @@ class HostCluster(ABC):
 
     def _is_ready(self, node: Node) -> bool:
         config = ClientConfig(((node.host, BROKER_PORT),), request_timeout_ms=3_000, api_timeout_ms=3_000)
-        with suppress(KafkaError, OSError), Client(config) as client:
+        with suppress(KafkaError, OSError), ClusterClient(config) as client:
             return len(client.brokers()) == len(self.brokers)
         return False
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import confluent_kafka
 
 from moldau.client.admin import Resource, alter_configs, create_topic
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.client.share_groups import share_offsets
 from moldau.errors import MoldauError
@@ -95,7 +95,7 @@ def run_queue(
 
 
 def _fill(bootstrap: str, records: int) -> set[bytes]:
-    with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
         create_topic(cluster, TOPIC, partitions=PARTITIONS, configs={"segment.bytes": str(1 << 20)})
         alter_configs(cluster, Resource(ResourceType.GROUP, GROUP), set_values=GROUP_CONFIGS)
     producer = confluent_kafka.Producer(
@@ -113,7 +113,7 @@ def _fill(bootstrap: str, records: int) -> set[bytes]:
 def _lag(bootstrap: str, records: int) -> int:
     """As the group's coordinator tells it; everything, while it cannot be asked."""
     try:
-        with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+        with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
             offsets = share_offsets(cluster, GROUP)
     except MoldauError:
         return records

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from soak.broker_process import BrokerProcess
 from soak.check import Findings, check_topic
@@ -44,7 +44,7 @@ def run_rounds(
 ) -> Result:
     """`broker` is running; `rounds` times it is ended, by default hard, and started again."""
     rng = random.Random(seed)
-    with Cluster(ClientConfig(parse_servers(broker.bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(broker.bootstrap))) as cluster:
         # Small segments: a kill then also meets rolls, indexes and producer snapshots.
         create_topic(cluster, TOPIC, partitions=partitions, configs={"segment.bytes": str(1 << 20)})
     writers = [client(client.client, broker.bootstrap, TOPIC, partitions) for client in clients]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import psutil
 
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.client.transactions import list_transactions
 from soak.broker_process import BrokerProcess
@@ -145,7 +145,7 @@ def _kill(victim: str, broker: BrokerProcess, driver: Driver, rng: random.Random
 
 def _left_open(bootstrap: str) -> list[str]:
     """The driver that was stopped last may leave one batch; its transactions end by their time-out."""
-    with Cluster(ClientConfig(parse_servers(bootstrap))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(bootstrap))) as cluster:
 
         def ended() -> bool:
             return all(

@@ -12,8 +12,7 @@ from bench.metrics import Metric, Sample, ratio_at_most
 from bench.scenarios.cluster_load import PARTITIONS, RECORD_BYTES, paced_job
 from bench.scenarios.scenario import Bench, ClusterScenario, Phase
 from bench.stats import percentile
-from moldau.client.cluster import Cluster as Client
-from moldau.client.cluster import PartitionMetadata
+from moldau.client.cluster import ClusterClient, PartitionMetadata
 from moldau.client.cluster_admin import ElectionType, alter_reassignments, elect_leaders, list_reassignments
 from moldau.wire.topic_partition import TopicPartition
 
@@ -73,7 +72,7 @@ def idle_cpu_per_minute(cluster: ServerCluster, seconds: float) -> float:
     return (cluster.cpu_seconds() - cpu_before_s) / seconds * 60
 
 
-def move_all(client: Client, topic: str) -> None:
+def move_all(client: ClusterClient, topic: str) -> None:
     """Every partition to its replicas rotated by one, and led by the first of them."""
     before = partitions_of(client, topic)
     targets = {TopicPartition(topic, each.partition): rotated(each.replicas) for each in before}

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from moldau.client.cluster import Cluster as Client
-from moldau.client.cluster import Metadata
+from moldau.client.cluster import ClusterClient, Metadata
 from moldau.client.config import ClientConfig
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import as_property, format_properties
@@ -354,7 +353,7 @@ class Cluster(Startable):
         """The running broker that is the controller; waits for an election if there is none."""
         return self._running(lambda client: client.metadata(()).controller_id, timeout_s, "is the controller")
 
-    def _running(self, ask: Callable[[Client], int | None], timeout_s: float, what: str) -> BrokerProcess:
+    def _running(self, ask: Callable[[ClusterClient], int | None], timeout_s: float, what: str) -> BrokerProcess:
         """The running broker whose id `ask` returns."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -405,12 +404,12 @@ def stop_brokers(brokers: Iterable[BrokerProcess]) -> None:
             broker.stop()
 
 
-def _first_answer(brokers: Iterable[BrokerProcess], ask: Callable[[Client], T]) -> T | None:
+def _first_answer(brokers: Iterable[BrokerProcess], ask: Callable[[ClusterClient], T]) -> T | None:
     """The first response of a running broker; None if there is none yet."""
     for broker in brokers:
         if broker.is_alive and not broker.is_paused:
             config = ClientConfig(((HOST, broker.port),), request_timeout_ms=2_000, api_timeout_ms=2_000)
-            with contextlib.suppress(KafkaError, KeyError), Client(config) as client:
+            with contextlib.suppress(KafkaError, KeyError), ClusterClient(config) as client:
                 return ask(client)
     return None
 

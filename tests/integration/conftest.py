@@ -12,7 +12,7 @@ import pytest
 
 from moldau import Broker
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from tests.integration.raw import RawClient
 from tests.integration.zookeeper import zookeeper  # noqa: F401 - a fixture
@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
-def cluster_at(bootstrap: str) -> Cluster:
-    return Cluster(ClientConfig(parse_servers(bootstrap)))
+def cluster_at(bootstrap: str) -> ClusterClient:
+    return ClusterClient(ClientConfig(parse_servers(bootstrap)))
 
 
 def make_topic(

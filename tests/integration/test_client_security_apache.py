@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from bench.apache import ApacheKafka
 from bench.server import HOST, free_port
 from moldau.client.admin import list_offsets
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig
 from moldau.client.librdkafka import to_librdkafka
 from moldau.errors import ConfigError, ErrorCode, KafkaError
@@ -170,7 +170,7 @@ def properties(kafka: SecuredKafka, listener: str, *parts: str | Properties) -> 
     return props
 
 
-def end_offset(cluster: Cluster) -> int:
+def end_offset(cluster: ClusterClient) -> int:
     found = list_offsets(cluster, {TopicPartition(TOPIC, 0): LATEST})[TopicPartition(TOPIC, 0)]
     assert not isinstance(found, KafkaError), found
     return found.offset
@@ -196,7 +196,7 @@ def test_our_client_sees_what_librdkafka_writes_with_the_same_settings(
     props = properties(kafka, listener, *parts)
     config, _ = to_librdkafka({name: value for name, value in props.items() if not name.startswith("socket.")})
     producer = Producer(config | {"bootstrap.servers": kafka.at(listener), "acks": "all"})
-    with Cluster(ClientConfig.from_properties(kafka.at(listener), props)) as cluster:
+    with ClusterClient(ClientConfig.from_properties(kafka.at(listener), props)) as cluster:
         before = end_offset(cluster)
         producer.produce(TOPIC, b"x")
         assert producer.flush(20) == 0
@@ -206,14 +206,14 @@ def test_our_client_sees_what_librdkafka_writes_with_the_same_settings(
 
 def test_any_host_name_will_do_where_the_settings_say_so(kafka: SecuredKafka) -> None:
     props = properties(kafka, "SSL", "ca", {"ssl.endpoint.identification.algorithm": ""})
-    with Cluster(ClientConfig.from_properties(kafka.at("SSL", HOST), props)) as cluster:
+    with ClusterClient(ClientConfig.from_properties(kafka.at("SSL", HOST), props)) as cluster:
         assert end_offset(cluster) >= 0
 
 
 def test_a_session_outlives_the_brokers_patience(kafka: SecuredKafka) -> None:
     """The same connection all along: the broker would cut off one that did not authenticate again in time."""
     props = properties(kafka, "SASL_SSL", "ca", sasl("SCRAM-SHA-512"))
-    with Cluster(ClientConfig.from_properties(kafka.at("SASL_SSL"), props)) as cluster:
+    with ClusterClient(ClientConfig.from_properties(kafka.at("SASL_SSL"), props)) as cluster:
         connection = cluster.any_broker()
         deadline = time.monotonic() + 1.5 * REAUTHENTICATE_MS / 1000
         while time.monotonic() < deadline:
@@ -271,7 +271,7 @@ def test_a_certificate_for_another_host_is_refused(kafka: SecuredKafka) -> None:
 
 def refusal(config: ClientConfig) -> Exception:
     start = time.monotonic()
-    with pytest.raises((ConfigError, KafkaError)) as caught, Cluster(config) as cluster:
+    with pytest.raises((ConfigError, KafkaError)) as caught, ClusterClient(config) as cluster:
         end_offset(cluster)
     assert time.monotonic() - start < config.api_timeout_ms / 1000 / 2, "it tried again"
     return caught.value

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 import moldau
 from moldau.client.admin import Resource, alter_configs, create_topic, describe_topics
-from moldau.client.cluster import Cluster, PartitionMetadata
+from moldau.client.cluster import ClusterClient, PartitionMetadata
 from moldau.client.cluster_admin import (
     ElectionType,
     alter_reassignments,
@@ -39,7 +39,7 @@ def brokers() -> Iterator[moldau.Cluster]:
 
 
 @pytest.fixture
-def admin(brokers: moldau.Cluster) -> Iterator[Cluster]:
+def admin(brokers: moldau.Cluster) -> Iterator[ClusterClient]:
     with cluster_at(brokers.bootstrap_servers) as client:
         yield client
 
@@ -54,7 +54,7 @@ def whole(brokers: moldau.Cluster) -> Iterator[moldau.Cluster]:
     brokers.wait_until_ready()
 
 
-def placed(admin: Cluster, *replicas: int, **configs: str) -> str:
+def placed(admin: ClusterClient, *replicas: int, **configs: str) -> str:
     """A topic of one partition on those brokers."""
     name = f"topic-{uuid.uuid4().hex[:12]}"
     create_topic(
@@ -63,12 +63,12 @@ def placed(admin: Cluster, *replicas: int, **configs: str) -> str:
     return name
 
 
-def part(admin: Cluster, topic: str) -> PartitionMetadata:
+def part(admin: ClusterClient, topic: str) -> PartitionMetadata:
     ((partition,),) = (described.partitions for described in describe_topics(admin, [topic]))
     return partition
 
 
-def becomes(admin: Cluster, topic: str, what: Callable[[PartitionMetadata], bool], why: str) -> PartitionMetadata:
+def becomes(admin: ClusterClient, topic: str, what: Callable[[PartitionMetadata], bool], why: str) -> PartitionMetadata:
     eventually(lambda: what(part(admin, topic)), f"{why}: {part(admin, topic)}")
     return part(admin, topic)
 
@@ -89,7 +89,9 @@ def values_of(bootstrap: str, topic: str, count: int) -> list[bytes]:
     return values
 
 
-def test_a_partition_moves_to_other_brokers_while_it_is_written_to(brokers: moldau.Cluster, admin: Cluster) -> None:
+def test_a_partition_moves_to_other_brokers_while_it_is_written_to(
+    brokers: moldau.Cluster, admin: ClusterClient
+) -> None:
     topic = placed(admin, 1, 2)
     producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "acks": "all", "enable.idempotence": True})
     failures: list[object] = []
@@ -115,7 +117,9 @@ def test_a_partition_moves_to_other_brokers_while_it_is_written_to(brokers: mold
     assert values_of(brokers.bootstrap_servers, topic, 1500) == [b"%d" % number for number in range(1500)]
 
 
-def test_a_move_to_a_broker_that_is_away_is_listed_and_can_be_cancelled(whole: moldau.Cluster, admin: Cluster) -> None:
+def test_a_move_to_a_broker_that_is_away_is_listed_and_can_be_cancelled(
+    whole: moldau.Cluster, admin: ClusterClient
+) -> None:
     topic = placed(admin, 1, 2)
     whole.broker(4).stop()
     assert alter_reassignments(admin, {TopicPartition(topic, 0): [4, 2]}) == {}
@@ -128,7 +132,7 @@ def test_a_move_to_a_broker_that_is_away_is_listed_and_can_be_cancelled(whole: m
     assert refused.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_broker_that_stops_hands_over_and_is_elected_again(whole: moldau.Cluster, admin: Cluster) -> None:
+def test_a_broker_that_stops_hands_over_and_is_elected_again(whole: moldau.Cluster, admin: ClusterClient) -> None:
     topic = placed(admin, 1, 2, 3)
     whole.broker(1).stop()
     left = part(admin, topic)
@@ -143,7 +147,7 @@ def test_a_broker_that_stops_hands_over_and_is_elected_again(whole: moldau.Clust
 
 
 def test_the_last_in_sync_is_waited_for_unless_somebody_asks_for_an_unclean_leader(
-    whole: moldau.Cluster, admin: Cluster
+    whole: moldau.Cluster, admin: ClusterClient
 ) -> None:
     topic = placed(admin, 1, 2, min_insync_replicas="1")
     whole.broker(2).kill()
@@ -156,7 +160,7 @@ def test_the_last_in_sync_is_waited_for_unless_somebody_asks_for_an_unclean_lead
     assert (part(admin, topic).leader, part(admin, topic).isr) == (2, (2,))
 
 
-def test_who_left_below_the_minimum_is_eligible_to_lead(whole: moldau.Cluster, admin: Cluster) -> None:
+def test_who_left_below_the_minimum_is_eligible_to_lead(whole: moldau.Cluster, admin: ClusterClient) -> None:
     topic = placed(admin, 1, 2, min_insync_replicas="2")
     whole.broker(2).kill()
     assert becomes(admin, topic, lambda now: now.isr == (1,), "one is left").elr == (2,)
@@ -168,7 +172,7 @@ def test_who_left_below_the_minimum_is_eligible_to_lead(whole: moldau.Cluster, a
 
 
 def test_a_leader_whose_file_asks_for_fewer_in_sync_replicas_goes_by_the_clusters_value(
-    whole: moldau.Cluster, admin: Cluster
+    whole: moldau.Cluster, admin: ClusterClient
 ) -> None:
     other = whole.broker(4)
     other.stop()
@@ -191,7 +195,7 @@ def test_a_leader_whose_file_asks_for_fewer_in_sync_replicas_goes_by_the_cluster
         alter_configs(admin, Resource(ResourceType.BROKER, "4"), set_values={"min.insync.replicas": "1"})
 
 
-def test_a_broker_that_is_gone_for_good_can_be_forgotten(whole: moldau.Cluster, admin: Cluster) -> None:
+def test_a_broker_that_is_gone_for_good_can_be_forgotten(whole: moldau.Cluster, admin: ClusterClient) -> None:
     whole.broker(4).stop()
     assert {one.id: one.is_fenced for one in describe_cluster(admin, include_fenced=True).members} == {
         1: False,
@@ -246,6 +250,6 @@ class TestABrokerOnItsOwn:
         assert [one.id for one in quorum.voters] == [quorum.leader_id]
 
 
-def part_leader(admin: Cluster, topic: str) -> int:
+def part_leader(admin: ClusterClient, topic: str) -> int:
     (described,) = describe_topics(admin, [topic])
     return described.partitions[0].leader

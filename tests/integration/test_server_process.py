@@ -23,7 +23,7 @@ from moldau.client.admin import (
     delete_topics,
     describe_configs,
 )
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import ResourceType
 from soak.broker_process import BrokerProcess, command, free_port
@@ -84,7 +84,7 @@ def test_a_waiting_fetch_does_not_keep_a_broker_from_stopping(tmp_path: Path) ->
         assert broker.stop() == 0
 
 
-def seen(cluster: Cluster) -> tuple[Any, Any]:
+def seen(cluster: ClusterClient) -> tuple[Any, Any]:
     """Ids and partitions, and the configurations, of all topics."""
     topics = cluster.metadata().topics
     resources = [Resource(ResourceType.TOPIC, name) for name in topics]

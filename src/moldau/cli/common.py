@@ -20,7 +20,7 @@ from moldau.version import __version__
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.config import ClientConfig
 
 EXIT_FAILED = 1
@@ -225,9 +225,9 @@ def parse_key_values(pairs: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def connect(args: argparse.Namespace) -> Cluster:
+def connect(args: argparse.Namespace) -> ClusterClient:
     """The cluster of --bootstrap-server and --command-config; a --timeout bounds all tries of a call together."""
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
     config = cluster_config(args, load_properties(args.command_config))
     timeout_ms = getattr(args, "timeout", None)
@@ -238,7 +238,7 @@ def connect(args: argparse.Namespace) -> Cluster:
             request_timeout_ms=min(timeout_ms, config.request_timeout_ms),
             connection_timeout_ms=min(timeout_ms, config.connection_timeout_ms),
         )
-    return Cluster(config)
+    return ClusterClient(config)
 
 
 def cluster_config(args: argparse.Namespace, properties: Mapping[str, str]) -> ClientConfig:
@@ -253,7 +253,7 @@ def cluster_config(args: argparse.Namespace, properties: Mapping[str, str]) -> C
 def run_with_cluster(
     prog: str,
     args: argparse.Namespace,
-    work: Callable[[Cluster, argparse.Namespace], int | None],
+    work: Callable[[ClusterClient, argparse.Namespace], int | None],
     *,
     prefix: str = "",
 ) -> int:
@@ -266,7 +266,7 @@ def run_with_cluster(
     return run(prog, with_cluster, prefix=prefix)
 
 
-def missing_topic(cluster: Cluster, topic: str, as_said: str = "") -> KafkaError:
+def missing_topic(cluster: ClusterClient, topic: str, as_said: str = "") -> KafkaError:
     """What to raise for a topic that is not there; it names the one that was probably meant."""
     hint = did_you_mean(topic, cluster.metadata().topics)
     return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist{as_said}{hint}")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata, by_topic
+from moldau.client.cluster import ClusterClient, PartitionMetadata, TopicMetadata, by_topic
 from moldau.client.connection import Build, Connection, raise_error, to_error
 from moldau.config.entries import ConfigEntry, ConfigSource, ConfigSynonym
 from moldau.errors import ErrorCode, KafkaError
@@ -53,7 +53,7 @@ class LogDir(NamedTuple):
 
 
 def create_topic(
-    cluster: Cluster,
+    cluster: ClusterClient,
     name: str,
     *,
     partitions: int | None = None,
@@ -83,7 +83,7 @@ def create_topic(
 
 
 def create_partitions(
-    cluster: Cluster,
+    cluster: ClusterClient,
     counts: Mapping[str, int],
     assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
 ) -> None:
@@ -111,7 +111,7 @@ def create_partitions(
         raise_error(result.error_code, result.error_message)
 
 
-def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
+def delete_topics(cluster: ClusterClient, names: Sequence[str]) -> None:
     def build(schema: Schema) -> Any:
         if hasattr(schema, "DeleteTopicState"):  # version 6 and up: by name or by id
             topics = tuple(schema.DeleteTopicState(name=name, topic_id=None) for name in names)
@@ -124,7 +124,7 @@ def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
 
 
 def describe_topics(
-    cluster: Cluster, names: Sequence[str], *, partitions_per_answer: int = _DESCRIBE_PARTITIONS_MAX
+    cluster: ClusterClient, names: Sequence[str], *, partitions_per_answer: int = _DESCRIBE_PARTITIONS_MAX
 ) -> list[TopicMetadata]:
     """With the eligible leader replicas where the broker knows them; the first error is raised."""
     if cluster.any_broker().version_of(ApiKey.DESCRIBE_TOPIC_PARTITIONS) is None:
@@ -137,7 +137,7 @@ def describe_topics(
     return topics
 
 
-def _describe_topic_partitions(cluster: Cluster, names: Sequence[str], limit: int) -> list[TopicMetadata]:
+def _describe_topic_partitions(cluster: ClusterClient, names: Sequence[str], limit: int) -> list[TopicMetadata]:
     topics: dict[str, TopicMetadata] = {}
     cursor: tuple[str, int] | None = None
     while True:
@@ -187,7 +187,7 @@ def _described_topic(topic: Any) -> TopicMetadata:
 
 
 def describe_configs(
-    cluster: Cluster, resources: Sequence[Resource], *, synonyms: bool = False
+    cluster: ClusterClient, resources: Sequence[Resource], *, synonyms: bool = False
 ) -> dict[Resource, list[ConfigEntry]]:
     """Every key of each resource. A broker's own configuration is asked of that broker."""
     described: dict[Resource, list[ConfigEntry]] = {}
@@ -214,14 +214,16 @@ def _describe_configs_request(schema: Schema, *, resources: Sequence[Resource], 
 
 
 def alter_configs(
-    cluster: Cluster, resource: Resource, *, set_values: Mapping[str, str], delete: Iterable[str] = ()
+    cluster: ClusterClient, resource: Resource, *, set_values: Mapping[str, str], delete: Iterable[str] = ()
 ) -> None:
     """Change only the named keys (IncrementalAlterConfigs); the rest of the configuration stays."""
     changes = [(name, 1, None) for name in delete] + [(name, 0, value) for name, value in set_values.items()]
     alter_many_configs(cluster, {resource: changes})
 
 
-def alter_many_configs(cluster: Cluster, changes: Mapping[Resource, Sequence[tuple[str, int, str | None]]]) -> None:
+def alter_many_configs(
+    cluster: ClusterClient, changes: Mapping[Resource, Sequence[tuple[str, int, str | None]]]
+) -> None:
     """For each resource (key, operation, value), with the protocol's operations: 0 sets, 1 deletes."""
     for send, group in _by_broker(cluster, list(changes)):
         answer = send(
@@ -249,7 +251,7 @@ def _alter_configs_request(schema: Schema, *, changes: Mapping[Resource, Sequenc
     )
 
 
-def list_config_resources(cluster: Cluster, kind: ResourceType) -> list[str]:
+def list_config_resources(cluster: ClusterClient, kind: ResourceType) -> list[str]:
     """The names of all that have a configuration of their own."""
     answer = cluster.at_any(
         ApiKey.LIST_CONFIG_RESOURCES, lambda schema: schema.ListConfigResourcesRequest(resource_types=(int(kind),))
@@ -259,7 +261,7 @@ def list_config_resources(cluster: Cluster, kind: ResourceType) -> list[str]:
 
 
 def _by_broker(
-    cluster: Cluster, resources: Sequence[Resource]
+    cluster: ClusterClient, resources: Sequence[Resource]
 ) -> list[tuple[Callable[[int, Build], Any], list[Resource]]]:
     """How to ask for which resources: a broker's own configuration is that broker's, the rest is anybody's."""
     groups: dict[int | None, list[Resource]] = {}
@@ -281,7 +283,7 @@ def _config_entry(entry: Any) -> ConfigEntry:
 
 
 def list_offsets(
-    cluster: Cluster,
+    cluster: ClusterClient,
     timestamps: Mapping[TopicPartition, int],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetInfo | KafkaError]:
@@ -328,7 +330,9 @@ def list_offsets(
     return cluster.at_leaders(timestamps, call)
 
 
-def epoch_end_offsets(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+def epoch_end_offsets(
+    cluster: ClusterClient, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | KafkaError]:
     """Where each partition's log has the end of what was written up to a leader epoch; -1 where nobody knows."""
 
     def call(connection: Connection, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
@@ -361,7 +365,9 @@ def epoch_end_offsets(cluster: Cluster, epochs: Mapping[TopicPartition, int]) ->
     return cluster.at_leaders(epochs, call)
 
 
-def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+def delete_records(
+    cluster: ClusterClient, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | KafkaError]:
     """Forget the records before each offset (-1: all of them); answers the new low watermarks."""
 
     def call(connection: Connection, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
@@ -390,7 +396,7 @@ def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> d
     return cluster.at_leaders(offsets, call)
 
 
-def describe_log_dirs(cluster: Cluster, broker_id: int) -> list[LogDir]:
+def describe_log_dirs(cluster: ClusterClient, broker_id: int) -> list[LogDir]:
     answer = cluster.broker(broker_id).send(
         ApiKey.DESCRIBE_LOG_DIRS, lambda schema: schema.DescribeLogDirsRequest(topics=None)
     )
@@ -415,5 +421,5 @@ def _optional_ids(ids: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if ids is None else tuple(ids)
 
 
-def _timeout(cluster: Cluster) -> Any:
+def _timeout(cluster: ClusterClient) -> Any:
     return ms(cluster.config.request_timeout_ms)

@@ -1,8 +1,8 @@
 """Which broker to ask: bootstrap, metadata, controller, leaders, coordinators; and asking again when it moved.
 
-A `Cluster` keeps one connection per broker, opened when first needed. A broker that is gone is forgotten with all that
-was heard of the others, and whoever is in charge by then is asked, until the call's time is up; where no broker can
-be reached at all, that is said at once.
+A `ClusterClient` keeps one connection per broker, opened when first needed. When a broker cannot be reached, the client
+drops its metadata, fetches it again and asks the broker that is in charge by then, until the timeout of the call. If no
+broker can be reached at all, the call fails immediately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from moldau.wire.uuids import ZERO_UUID
 logger = logging.getLogger(__name__)
 
 SILENT_WAIT_S = 3.0
-"""Whoever waits for a command longer than this is told what for: longer than an election or a load takes."""
+"""A call that waits longer than this logs what it waits for: longer than an election or a load takes."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,7 +36,7 @@ R = TypeVar("R")
 P = TypeVar("P", bound=Iterable[Any])
 
 
-class Broker(NamedTuple):
+class Node(NamedTuple):
     id: int
     host: str
     port: int
@@ -65,7 +65,7 @@ class TopicMetadata(NamedTuple):
 class Metadata(NamedTuple):
     cluster_id: str | None
     controller_id: int
-    brokers: dict[int, Broker]
+    brokers: dict[int, Node]
     topics: dict[str, TopicMetadata]
 
 
@@ -74,7 +74,7 @@ class CoordinatorType(IntEnum):
     TRANSACTION = 1
 
 
-class Cluster:
+class ClusterClient:
     """`sleep` and `clock` come in from outside so that tests need not wait."""
 
     def __init__(
@@ -90,10 +90,10 @@ class Cluster:
         self._bootstrap: Connection | None = None
         self._connections: dict[int, Connection] = {}
         self._metadata: Metadata | None = None
-        self._last_brokers: dict[int, Broker] = {}
+        self._last_brokers: dict[int, Node] = {}
         self._waits = LogLimit(clock=clock)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ClusterClient:
         return self
 
     def __exit__(
@@ -108,7 +108,7 @@ class Cluster:
         for connection in connections:
             connection.close()
 
-    def drop_lost(self) -> None:
+    def close_lost(self) -> None:
         """Close the connections that brokers closed while they were idle; they are opened again when needed."""
         if self._bootstrap is not None and self._bootstrap.is_lost():
             self._bootstrap.close()
@@ -117,7 +117,7 @@ class Cluster:
             self._connections.pop(node_id).close()
 
     def forget(self, node_id: int) -> None:
-        """Close the connection to a broker; who asks for it again gets a new one, at the address it has by then."""
+        """Close the connection to a broker; the next request opens a new one, to the address it has by then."""
         self._metadata = None
         connection = self._connections.pop(node_id, None)
         if connection is not None:
@@ -145,7 +145,7 @@ class Cluster:
         is_known = metadata.controller_id in metadata.brokers
         return self.broker(metadata.controller_id) if is_known else self.any_broker()
 
-    def brokers(self) -> dict[int, Broker]:
+    def brokers(self) -> dict[int, Node]:
         return (self._metadata or self.metadata(topics=())).brokers
 
     def metadata(self, topics: Sequence[str] | None = None, *, allow_auto_topic_creation: bool = False) -> Metadata:
@@ -167,7 +167,7 @@ class Cluster:
         self._metadata = Metadata(
             cluster_id=getattr(answer, "cluster_id", None),
             controller_id=getattr(answer, "controller_id", -1),
-            brokers={b.node_id: Broker(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
+            brokers={b.node_id: Node(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers},
             topics={topic.name: _topic(topic) for topic in answer.topics},
         )
         self._last_brokers = self._metadata.brokers
@@ -178,7 +178,7 @@ class Cluster:
         try:
             return self.any_broker().send(api_key, build)
         except KafkaError as error:
-            if error.code not in _LOST or self._bootstrap is None:
+            if error.code not in _CONNECTION_LOST or self._bootstrap is None:
                 raise
         self.close()
         return self.any_broker().send(api_key, build)
@@ -190,7 +190,7 @@ class Cluster:
             try:
                 answer = self.controller().send(api_key, build)
             except KafkaError as error:
-                if error.code not in _LOST or not self._pause(deadline, error):
+                if error.code not in _CONNECTION_LOST or not self._pause(deadline, error):
                     raise
                 self.close()
                 continue
@@ -210,7 +210,7 @@ class Cluster:
             by_leader, failed = self._group_by_leader(waiting)
             results.update(failed)
             for leader, part in by_leader.items():
-                results.update(self._tried(leader, part, partial(self._call_leader, call, leader)))
+                results.update(self._call_broker(leader, part, partial(self._call_leader, call, leader)))
             waiting = {tp: value for tp, value in waiting.items() if _is_retried(results[tp])}
             if not waiting or not self._pause(deadline, results[next(iter(waiting))]):
                 return results
@@ -219,7 +219,7 @@ class Cluster:
         self,
         kind: CoordinatorType,
         keys: Iterable[str],
-        call: Callable[[Broker, Sequence[str]], Mapping[str, R | KafkaError]],
+        call: Callable[[Node, Sequence[str]], Mapping[str, R | KafkaError]],
     ) -> dict[str, R | KafkaError]:
         """`call` once per coordinator with the groups or transactional ids it looks after; again for those whose
         coordinator moves, loads or is only being set up."""
@@ -232,7 +232,7 @@ class Cluster:
             by_coordinator, failed = self._group_by_coordinator(kind, waiting)
             results.update(failed)
             for coordinator, part in by_coordinator.items():
-                results.update(self._tried(coordinator.id, part, partial(call, coordinator)))
+                results.update(self._call_broker(coordinator.id, part, partial(call, coordinator)))
             waiting = [key for key in waiting if _is_retried(results[key])]
             if not waiting or not self._pause(deadline, results[waiting[0]]):
                 return results
@@ -248,7 +248,7 @@ class Cluster:
                     answer = self.broker(node).send(api_key, build)
                     raise_error(answer.error_code)
                 except KafkaError as error:
-                    if error.code in _LOST:
+                    if error.code in _CONNECTION_LOST:
                         self.forget(node)
                     if not _is_retried(error) or not self._pause(deadline, error):
                         raise
@@ -262,10 +262,10 @@ class Cluster:
     ) -> Mapping[K, R | KafkaError]:
         return call(self.broker(leader), part)
 
-    def _tried(
+    def _call_broker(
         self, node_id: int, part: P, call: Callable[[P], Mapping[K, R | KafkaError]]
     ) -> Mapping[K, R | KafkaError]:
-        """The answer of a broker, or for each thing it was asked about that it is gone."""
+        """The answer of a broker; if it cannot be reached, that error for each thing it was asked about."""
         try:
             return call(part)
         except KafkaError as error:
@@ -279,14 +279,14 @@ class Cluster:
 
     def _group_by_coordinator(
         self, kind: CoordinatorType, keys: Sequence[str]
-    ) -> tuple[dict[Broker, list[str]], dict[str, KafkaError]]:
-        by_coordinator: dict[Broker, list[str]] = {}
+    ) -> tuple[dict[Node, list[str]], dict[str, KafkaError]]:
+        by_coordinator: dict[Node, list[str]] = {}
         failed: dict[str, KafkaError] = {}
         for key, found in self._find_coordinators(kind, keys):
             if found.error_code:
                 failed[key] = to_error(found.error_code, getattr(found, "error_message", None))
             else:
-                by_coordinator.setdefault(Broker(found.node_id, found.host, found.port), []).append(key)
+                by_coordinator.setdefault(Node(found.node_id, found.host, found.port), []).append(key)
         return by_coordinator, failed
 
     def _find_coordinators(self, kind: CoordinatorType, keys: Sequence[str]) -> list[tuple[str, Any]]:
@@ -320,7 +320,7 @@ class Cluster:
         return by_leader, failed
 
     def _topics_of(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicMetadata]:
-        """As last heard, if that tells of all these partitions: a leader that moved since will say so."""
+        """The metadata at hand, if it has all these partitions: a broker that no longer leads one will say so."""
         if self._metadata is not None:
             known = {(topic.name, p.partition) for topic in self._metadata.topics.values() for p in topic.partitions}
             if known.issuperset(partitions):
@@ -328,7 +328,7 @@ class Cluster:
         return self.metadata(sorted({topic for topic, _ in partitions})).topics
 
     def _pause(self, deadline: float, why: object) -> bool:
-        """Forget who was who and wait a little; False when it is time to give up instead."""
+        """Drop the metadata and wait a little; False when the timeout is over."""
         self._metadata = None
         left_s = deadline - self._clock()
         if left_s <= 0:
@@ -341,20 +341,20 @@ class Cluster:
 
     def _connect_bootstrap(self) -> Connection:
         failures = []
-        # Where those we were told of are gone, the ones we heard of may be there.
+        # If no bootstrap server can be reached, one of the brokers that were known last may be.
         heard = [(each.host, each.port) for each in self._last_brokers.values()]
         for host, port in dict.fromkeys([*self.config.bootstrap_servers, *heard]):
             try:
                 return Connection(host, port, self.config)
             except KafkaError as error:
-                if error.code not in _LOST:
+                if error.code not in _CONNECTION_LOST:
                     raise
                 failures.append(error.message)
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "No broker could be reached: " + "; ".join(failures))
 
 
 # The connection failed. That no address can be reached (BROKER_NOT_AVAILABLE) was found by trying them all.
-_LOST = UNREACHABLE - {ErrorCode.BROKER_NOT_AVAILABLE}
+_CONNECTION_LOST = UNREACHABLE - {ErrorCode.BROKER_NOT_AVAILABLE}
 # A topic that does not exist is reported at once: mostly its name is misspelt.
 _RETRIED = (RETRIABLE | UNREACHABLE) - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import Cluster, by_topic
+from moldau.client.cluster import ClusterClient, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
@@ -63,7 +63,7 @@ class Quorum(NamedTuple):
     endpoints: Mapping[int, tuple[tuple[str, str, int], ...]]  # node → (name, host, port) of its listeners
 
 
-def describe_cluster(cluster: Cluster, *, include_fenced: bool = False) -> ClusterDescription:
+def describe_cluster(cluster: ClusterClient, *, include_fenced: bool = False) -> ClusterDescription:
     """The brokers that live; with `include_fenced` those too that are registered and do not."""
     if include_fenced and (cluster.any_broker().version_of(ApiKey.DESCRIBE_CLUSTER) or 0) < 2:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not report fenced brokers")
@@ -87,7 +87,7 @@ def describe_cluster(cluster: Cluster, *, include_fenced: bool = False) -> Clust
     )
 
 
-def unregister_broker(cluster: Cluster, broker_id: int) -> None:
+def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
     answer = cluster.at_controller(
         ApiKey.UNREGISTER_BROKER,
         lambda schema: schema.UnregisterBrokerRequest(broker_id=broker_id),
@@ -96,7 +96,7 @@ def unregister_broker(cluster: Cluster, broker_id: int) -> None:
     raise_error(answer.error_code, answer.error_message)
 
 
-def describe_quorum(cluster: Cluster) -> Quorum:
+def describe_quorum(cluster: ClusterClient) -> Quorum:
     """Who keeps the metadata and how far each has read it."""
 
     def build(schema: Schema) -> Any:
@@ -136,7 +136,7 @@ def _quorum_replica(state: Any) -> QuorumReplica:
 
 
 def elect_leaders(
-    cluster: Cluster, election_type: ElectionType, partitions: Iterable[TopicPartition] | None
+    cluster: ClusterClient, election_type: ElectionType, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, KafkaError | None]:
     """None asks for every partition; what had nothing to do answers ELECTION_NOT_NEEDED, or (of all) nothing."""
 
@@ -164,7 +164,7 @@ def elect_leaders(
 
 
 def list_reassignments(
-    cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
+    cluster: ClusterClient, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
     """Those under way; `partitions=None` asks for all."""
 
@@ -189,7 +189,7 @@ def list_reassignments(
 
 
 def alter_reassignments(
-    cluster: Cluster,
+    cluster: ClusterClient,
     targets: Mapping[TopicPartition, Sequence[int] | None],
     *,
     allow_replication_factor_change: bool = True,
@@ -215,7 +215,7 @@ def alter_reassignments(
 
 
 def _alter_request(
-    schema: Schema, *, targets: Mapping[TopicPartition, Sequence[int] | None], allow: bool, cluster: Cluster
+    schema: Schema, *, targets: Mapping[TopicPartition, Sequence[int] | None], allow: bool, cluster: ClusterClient
 ) -> Any:
     return schema.AlterPartitionReassignmentsRequest(
         timeout=_timeout(cluster),
@@ -235,7 +235,9 @@ def _alter_request(
     )
 
 
-def alter_replica_log_dirs(cluster: Cluster, paths: Mapping[tuple[str, int, int], str]) -> list[tuple[str, int, int]]:
+def alter_replica_log_dirs(
+    cluster: ClusterClient, paths: Mapping[tuple[str, int, int], str]
+) -> list[tuple[str, int, int]]:
     """Move replicas (topic, partition, broker) to log directories; answers those that are on their way.
 
     A broker that does not have the replica yet remembers where to put it, and has to be asked again.
@@ -273,5 +275,5 @@ def _alter_log_dirs_request(schema: Schema, *, folders: Mapping[str, Mapping[Top
     )
 
 
-def _timeout(cluster: Cluster) -> Any:
+def _timeout(cluster: ClusterClient) -> Any:
     return ms(cluster.config.request_timeout_ms)

@@ -30,7 +30,7 @@ _INT16 = struct.Struct(">h")
 # The first two bytes of what a TLS server says to a client that does not speak TLS: an alert, of any version 3.x.
 _TLS_ALERT = 0x1503
 _HTTP = int.from_bytes(b"HTTP", "big")
-_SUSPICIOUS_AFTER_MS = 1_000
+_HTTP_CHECK_AFTER_MS = 1_000
 # Of the session's lifetime, so that the broker never sees us late; Kafka's clients take 0.85 to 0.95.
 _REAUTHENTICATE_AFTER = 0.9
 
@@ -93,25 +93,25 @@ class Connection:
         self._check_correlation(correlation_id, self._correlation_id)
         return frame
 
-    def post(self, api_key: int, version: int, body: Sequence[Buffer]) -> int:
+    def send_async(self, api_key: int, version: int, body: Sequence[Buffer]) -> int:
         """Send a request whose body the caller packed, and do not wait for its answer; returns its number.
 
-        Answers are collected in the same order, before anything else is sent by other means. A caller that posts on
-        and on collects them all when the `session_is_over`.
+        Answers are received in the same order, before anything else is sent by other means. A caller that keeps
+        sending receives them all when the `session_is_over`.
         """
         if self.session_is_over:
             self._authenticate()
         self._correlation_id += 1
         size = sum(len(part) for part in body)
         head = request_head(api_key, version, self._correlation_id, self._config.client_id, size)
-        with self._told(api_key):
+        with self._as_kafka_error(api_key):
             for part in (head, *body):
                 self._socket.sendall(part)
         return self._correlation_id
 
-    def collect(self, api_key: int, version: int, number: int) -> Any:
-        """The answer to the request of that number, the oldest that was posted and not collected."""
-        with self._told(api_key):
+    def receive(self, api_key: int, version: int, number: int) -> Any:
+        """The answer to the request of that number, the oldest that has not been received."""
+        with self._as_kafka_error(api_key):
             frame = self._read_frame()
         correlation_id, answer = decode_response(api_key, version, frame)
         self._check_correlation(correlation_id, number)
@@ -123,7 +123,7 @@ class Connection:
         return self._session_end is not None and time.monotonic() >= self._session_end
 
     def is_lost(self) -> bool:
-        """Whether an idle connection is of no more use: the broker closed it, or sends what nobody asked for."""
+        """Whether an idle connection cannot be used any more: the broker closed it, or sent something unasked."""
         idle = select.poll()
         idle.register(self._socket, select.POLLIN)
         return bool(idle.poll(0))
@@ -191,34 +191,34 @@ class Connection:
         self._correlation_id += 1
         entity = build(request_schema(api_key, version))
         request = encode_request(self._correlation_id, self._config.client_id, entity)
-        with self._told(api_key):
+        with self._as_kafka_error(api_key):
             self._socket.sendall(request)
             if not self.versions:
                 self._await_first_answer()
             return self._read_frame(buffer)
 
     @contextmanager
-    def _told(self, api_key: int) -> Iterator[None]:
-        """What the network does, in words."""
+    def _as_kafka_error(self, api_key: int) -> Iterator[None]:
+        """Errors of the network as errors of Kafka."""
         try:
             yield
         except TimeoutError as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._silence(api_key)) from error
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._timeout_message(api_key)) from error
         except OSError as error:
             raise self._lost(error) from error
 
     def _await_first_answer(self) -> None:
-        """An HTTP server waits for the end of a line that never comes: it is found out before the time is up."""
+        """Finds out early that this is an HTTP server, which would wait for the rest of a line until the timeout."""
         first = select.poll()
         first.register(self._socket, select.POLLIN)
-        if not first.poll(_SUSPICIOUS_AFTER_MS) and _speaks_http(self.host, self.port):
+        if not first.poll(_HTTP_CHECK_AFTER_MS) and _speaks_http(self.host, self.port):
             raise self._not_kafka(_HTTP)
 
     def _not_kafka(self, size: int) -> ProtocolError:
         what = "an HTTP server, " if size == _HTTP else ""
         return ProtocolError(f"{self.address} is {what}not a Kafka broker: check the port")
 
-    def _silence(self, api_key: int) -> str:
+    def _timeout_message(self, api_key: int) -> str:
         if self.versions:
             return (
                 f"no response to {APIS[api_key].name} from {self.address} within {self._config.request_timeout_ms} ms"
@@ -248,10 +248,10 @@ class Connection:
             refusal = tls.explain(error)  # of our certificate, which comes after the handshake
             if refusal is not None:
                 return ConfigError(f"{what}: {refusal}")
-        return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{what}: {_reason(error)}{self._suspicion()}")
+        return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{what}: {_reason(error)}{self._probable_cause()}")
 
-    def _suspicion(self) -> str:
-        """Brokers hang up without a word on those who speak another security protocol than the listener's."""
+    def _probable_cause(self) -> str:
+        """A broker just closes a connection whose security protocol is not that of the listener."""
         security = self._config.security
         if self._is_in_use or (self.versions and security.uses_sasl):
             return ""
@@ -297,7 +297,7 @@ def to_error(code: int, message: str | None = None) -> KafkaError:
 
 def _speaks_http(host: str, port: int) -> bool:
     """Whether an HTTP request gets an HTTP answer; a Kafka broker closes the connection on it."""
-    timeout_s = _SUSPICIOUS_AFTER_MS / 1000
+    timeout_s = _HTTP_CHECK_AFTER_MS / 1000
     try:
         with socket.create_connection((host, port), timeout_s) as probe:
             probe.settimeout(timeout_s)

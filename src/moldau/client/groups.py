@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
+from moldau.client.cluster import ClusterClient, CoordinatorType, Node, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.errors import COORDINATOR_UNAVAILABLE, ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
@@ -58,7 +58,7 @@ class GroupDescription(NamedTuple):
     type: str
     state: str
     assignor: str
-    coordinator: Broker
+    coordinator: Node
     members: tuple[Member, ...]
     epoch: int | None = None
     target_epoch: int | None = None
@@ -70,7 +70,7 @@ class CommittedOffset(NamedTuple):
     metadata: str | None = None
 
 
-def list_groups(cluster: Cluster, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
+def list_groups(cluster: ClusterClient, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
     """The groups of all coordinators, by name; no states or no types means all of them."""
     wanted_states, wanted_types = tuple(states), tuple(types)
     answers = cluster.at_every_broker(
@@ -94,10 +94,10 @@ def list_groups(cluster: Cluster, *, states: Iterable[str] = (), types: Iterable
     return [listing for listing in found if not wanted_types or listing.type in (*wanted_types, UNKNOWN)]
 
 
-def describe_consumer_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
+def describe_consumer_groups(cluster: ClusterClient, groups: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
     """Consumer groups of both protocols; which one a group speaks is found out by asking."""
 
-    def call(coordinator: Broker, keys: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
+    def call(coordinator: Node, keys: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
         described = _describe_new(cluster, coordinator, keys)
         older = [key for key in keys if key not in described or _has(described[key], _ASK_CLASSIC)]
         for key, classic in (_describe_classic(cluster, coordinator, older) if older else {}).items():
@@ -118,7 +118,7 @@ def _has(result: object, codes: Sequence[ErrorCode]) -> bool:
 
 
 def _describe_new(
-    cluster: Cluster, coordinator: Broker, groups: Sequence[str]
+    cluster: ClusterClient, coordinator: Node, groups: Sequence[str]
 ) -> dict[str, GroupDescription | KafkaError]:
     connection = cluster.broker(coordinator.id)
     if connection.version_of(ApiKey.CONSUMER_GROUP_DESCRIBE) is None:
@@ -132,7 +132,7 @@ def _describe_new(
     return {group.group_id: described_group(group, CONSUMER, coordinator) for group in answer.groups}
 
 
-def described_group(group: Any, kind: str, coordinator: Broker) -> GroupDescription | KafkaError:
+def described_group(group: Any, kind: str, coordinator: Node) -> GroupDescription | KafkaError:
     """A group of ConsumerGroupDescribe or ShareGroupDescribe, which differ only in what a member tells."""
     if group.error_code:
         return to_error(group.error_code, group.error_message)
@@ -166,7 +166,7 @@ def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
 
 
 def _describe_classic(
-    cluster: Cluster, coordinator: Broker, groups: Sequence[str]
+    cluster: ClusterClient, coordinator: Node, groups: Sequence[str]
 ) -> dict[str, GroupDescription | KafkaError]:
     answer = cluster.broker(coordinator.id).send(
         ApiKey.DESCRIBE_GROUPS,
@@ -175,7 +175,7 @@ def _describe_classic(
     return {group.group_id: _classic_group(group, coordinator) for group in answer.groups}
 
 
-def _classic_group(group: Any, coordinator: Broker) -> GroupDescription | KafkaError:
+def _classic_group(group: Any, coordinator: Node) -> GroupDescription | KafkaError:
     if group.error_code:
         return to_error(group.error_code, getattr(group, "error_message", None))
     if group.protocol_type not in CONSUMER_PROTOCOLS:
@@ -219,7 +219,7 @@ def parse_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     return tuple(sorted(partitions))
 
 
-def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, CommittedOffset]:
+def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, CommittedOffset]:
     """Everything the group has committed."""
 
     def build(schema: Schema) -> Any:
@@ -228,7 +228,7 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Comm
         wanted = schema.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
         return schema.OffsetFetchRequest(groups=(wanted,), require_stable=False)
 
-    def call(coordinator: Broker) -> dict[TopicPartition, CommittedOffset]:
+    def call(coordinator: Node) -> dict[TopicPartition, CommittedOffset]:
         connection = cluster.broker(coordinator.id)
         answer = connection.send(ApiKey.OFFSET_FETCH, build, max_version=_FETCH_BY_NAME_MAX)
         (fetched,) = getattr(answer, "groups", (answer,))
@@ -246,7 +246,7 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Comm
 
 
 def commit_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+    cluster: ClusterClient, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError | None]:
     """Set the offsets of a group that nobody is a member of: no generation, no member."""
 
@@ -274,7 +274,7 @@ def commit_offsets(
             ),
         )
 
-    def call(coordinator: Broker) -> dict[TopicPartition, KafkaError | None]:
+    def call(coordinator: Node) -> dict[TopicPartition, KafkaError | None]:
         connection = cluster.broker(coordinator.id)
         answer = connection.send(ApiKey.OFFSET_COMMIT, build, max_version=_COMMIT_BY_NAME_MAX)
         results = {
@@ -289,12 +289,12 @@ def commit_offsets(
 
 
 def delete_offsets(
-    cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
+    cluster: ClusterClient, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, KafkaError | None]:
     """Forget what the group committed for these partitions; what concerns the group as a whole is raised."""
     topics = by_topic(dict.fromkeys(partitions))
 
-    def call(coordinator: Broker) -> dict[TopicPartition, KafkaError | None]:
+    def call(coordinator: Node) -> dict[TopicPartition, KafkaError | None]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.OFFSET_DELETE,
             lambda schema: schema.OffsetDeleteRequest(
@@ -320,10 +320,10 @@ def delete_offsets(
     return at_coordinator(cluster, group, call)
 
 
-def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, KafkaError | None]:
+def delete_groups(cluster: ClusterClient, groups: Iterable[str]) -> dict[str, KafkaError | None]:
     """Groups of any type; each has its own result."""
 
-    def call(coordinator: Broker, keys: Sequence[str]) -> dict[str, KafkaError | None]:
+    def call(coordinator: Node, keys: Sequence[str]) -> dict[str, KafkaError | None]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.DELETE_GROUPS, lambda schema: schema.DeleteGroupsRequest(groups_names=tuple(keys))
         )
@@ -334,7 +334,7 @@ def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, KafkaErr
     return cluster.at_coordinators(CoordinatorType.GROUP, groups, call)
 
 
-def at_coordinator(cluster: Cluster, group: str, call: Callable[[Broker], R]) -> R:
+def at_coordinator(cluster: ClusterClient, group: str, call: Callable[[Node], R]) -> R:
     """What `call` returns at the group's coordinator; what it raises as an error of the coordinator is retried."""
     result = cluster.at_coordinators(CoordinatorType.GROUP, [group], partial(_caught, call))[group]
     if isinstance(result, KafkaError):
@@ -342,7 +342,7 @@ def at_coordinator(cluster: Cluster, group: str, call: Callable[[Broker], R]) ->
     return result
 
 
-def _caught(call: Callable[[Broker], R], coordinator: Broker, keys: Sequence[str]) -> dict[str, R | KafkaError]:
+def _caught(call: Callable[[Node], R], coordinator: Node, keys: Sequence[str]) -> dict[str, R | KafkaError]:
     try:
         return dict.fromkeys(keys, call(coordinator))
     except KafkaError as error:

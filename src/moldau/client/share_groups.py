@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
+from moldau.client.cluster import ClusterClient, CoordinatorType, Node, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.client.groups import SHARE, GroupDescription, at_coordinator, described_group
 from moldau.errors import KafkaError
@@ -23,8 +23,8 @@ class ShareOffset(NamedTuple):
     lag: int | None  # None: not known
 
 
-def describe_share_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
-    def call(coordinator: Broker, keys: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
+def describe_share_groups(cluster: ClusterClient, groups: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
+    def call(coordinator: Node, keys: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.SHARE_GROUP_DESCRIBE,
             lambda schema: schema.ShareGroupDescribeRequest(group_ids=tuple(keys), include_authorized_operations=False),
@@ -34,10 +34,10 @@ def describe_share_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, 
     return cluster.at_coordinators(CoordinatorType.GROUP, groups, call)
 
 
-def share_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareOffset | None]:
+def share_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, ShareOffset | None]:
     """Of every partition the group has to do with; None where it has not begun yet."""
 
-    def call(coordinator: Broker) -> dict[TopicPartition, ShareOffset | None]:
+    def call(coordinator: Node) -> dict[TopicPartition, ShareOffset | None]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
             lambda schema: schema.DescribeShareGroupOffsetsRequest(
@@ -62,11 +62,11 @@ def share_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareOff
 
 
 def alter_share_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+    cluster: ClusterClient, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError | None]:
     """Set the start offsets of a group without members; what concerns the group as a whole is raised."""
 
-    def call(coordinator: Broker) -> dict[TopicPartition, KafkaError | None]:
+    def call(coordinator: Node) -> dict[TopicPartition, KafkaError | None]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.ALTER_SHARE_GROUP_OFFSETS,
             lambda schema: schema.AlterShareGroupOffsetsRequest(
@@ -95,11 +95,11 @@ def alter_share_offsets(
     return at_coordinator(cluster, group, call)
 
 
-def delete_share_offsets(cluster: Cluster, group: str, topics: Iterable[str]) -> dict[str, KafkaError | None]:
+def delete_share_offsets(cluster: ClusterClient, group: str, topics: Iterable[str]) -> dict[str, KafkaError | None]:
     """Forget where the group stood in these topics, each with its own result."""
     names = tuple(topics)
 
-    def call(coordinator: Broker) -> dict[str, KafkaError | None]:
+    def call(coordinator: Node) -> dict[str, KafkaError | None]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.DELETE_SHARE_GROUP_OFFSETS,
             lambda schema: schema.DeleteShareGroupOffsetsRequest(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
+from moldau.client.cluster import ClusterClient, CoordinatorType, Node, by_topic
 from moldau.client.connection import Connection, raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
@@ -49,7 +49,7 @@ class ProducerState(NamedTuple):
 
 
 def list_transactions(
-    cluster: Cluster,
+    cluster: ClusterClient,
     *,
     producer_ids: Iterable[int] = (),
     duration_ms: int = -1,
@@ -77,9 +77,9 @@ def list_transactions(
 
 
 def describe_transactions(
-    cluster: Cluster, transactional_ids: Iterable[str]
+    cluster: ClusterClient, transactional_ids: Iterable[str]
 ) -> dict[str, TransactionDescription | KafkaError]:
-    def call(coordinator: Broker, keys: Sequence[str]) -> dict[str, TransactionDescription | KafkaError]:
+    def call(coordinator: Node, keys: Sequence[str]) -> dict[str, TransactionDescription | KafkaError]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.DESCRIBE_TRANSACTIONS,
             lambda schema: schema.DescribeTransactionsRequest(transactional_ids=tuple(keys)),
@@ -111,7 +111,7 @@ def _described(state: Any, coordinator: int) -> TransactionDescription:
 
 
 def describe_producers(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
 ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
     """The producers each partition remembers: at its leader, or at the replica on one broker."""
 
@@ -154,7 +154,7 @@ def _producer(producer: Any) -> ProducerState:
 
 
 def abort_transaction(
-    cluster: Cluster, partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    cluster: ClusterClient, partition: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> None:
     """Write an abort marker into one partition past the coordinator: for a transaction of which it knows nothing."""
 
@@ -189,10 +189,10 @@ def abort_transaction(
         raise result
 
 
-def fence_producer(cluster: Cluster, transactional_id: str) -> None:
+def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
     """A new epoch for the transactional id: its open transaction is aborted, whoever used it is shut out."""
 
-    def call(coordinator: Broker, keys: Sequence[str]) -> dict[str, KafkaError | None]:
+    def call(coordinator: Node, keys: Sequence[str]) -> dict[str, KafkaError | None]:
         answer = cluster.broker(coordinator.id).send(
             ApiKey.INIT_PRODUCER_ID,
             lambda schema: schema.InitProducerIdRequest(

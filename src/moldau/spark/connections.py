@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig
 from moldau.errors import UNREACHABLE, KafkaError
 
@@ -32,15 +32,15 @@ REACH_HINT = "check the option kafka.bootstrap.servers, and that the broker runs
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
-_idle: dict[ClientConfig, list[Cluster]] = {}
+_idle: dict[ClientConfig, list[ClusterClient]] = {}
 
 
 @contextmanager
-def borrowed(config: ClientConfig) -> Iterator[Cluster]:
+def borrowed(config: ClientConfig) -> Iterator[ClusterClient]:
     """A cluster whose connections, where they are still open, were used before."""
-    cluster = _take(config) or Cluster(config)
+    cluster = _take(config) or ClusterClient(config)
     try:
-        cluster.drop_lost()
+        cluster.close_lost()
         yield cluster
     except BaseException:
         cluster.close()
@@ -48,7 +48,7 @@ def borrowed(config: ClientConfig) -> Iterator[Cluster]:
     _give_back(config, cluster)
 
 
-def ask_patiently(config: ClientConfig, call: Callable[[Cluster], R], *, reached: bool = False) -> R:
+def ask_patiently(config: ClientConfig, call: Callable[[ClusterClient], R], *, reached: bool = False) -> R:
     """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
     patience_ms = config.api_timeout_ms if reached else min(config.api_timeout_ms, _FIRST_CONTACT_MS_MAX)
     deadline = time.monotonic() + patience_ms / 1000
@@ -75,14 +75,14 @@ def close_idle() -> None:
             cluster.close()
 
 
-def _take(config: ClientConfig) -> Cluster | None:
+def _take(config: ClientConfig) -> ClusterClient | None:
     try:
         return _idle[config].pop()
     except LookupError:
         return None
 
 
-def _give_back(config: ClientConfig, cluster: Cluster) -> None:
+def _give_back(config: ClientConfig, cluster: ClusterClient) -> None:
     clusters = _idle.setdefault(config, [])
     if len(clusters) < IDLE_CLUSTERS_MAX:
         clusters.append(cluster)

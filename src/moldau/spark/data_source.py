@@ -69,14 +69,14 @@ class MoldauDataSource(DataSource):
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from moldau.client.cluster import Cluster
+        from moldau.client.cluster import ClusterClient
         from moldau.spark.connections import ask_patiently
         from moldau.spark.sink.writers import BatchWriter
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten: use .mode("append")')
         writer = BatchWriter(self.options, schema)
-        ask_patiently(writer.client, Cluster.any_broker)  # tasks would try for longer, each of them
+        ask_patiently(writer.client, ClusterClient.any_broker)  # tasks would try for longer, each of them
         return writer
 
     @plain_errors()

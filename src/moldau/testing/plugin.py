@@ -90,13 +90,13 @@ def kafka_cluster() -> Iterator[Cluster]:
 def kafka_topic(kafka_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     """A new topic named after the test, with one partition unless the marker `kafka_topic` says otherwise."""
     from moldau.client.admin import create_topic, delete_topics
-    from moldau.client.cluster import Cluster as Client
+    from moldau.client.cluster import ClusterClient
     from moldau.client.config import ClientConfig
 
     partitions, config = _topic_options(request.node)
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:80]
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
-    with Client(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as client:
+    with ClusterClient(ClientConfig.from_properties(kafka_broker.bootstrap_servers, {})) as client:
         _or_fail("@pytest.mark.kafka_topic", lambda: create_topic(client, name, partitions=partitions, configs=config))
         yield name
         delete_topics(client, [name])

@@ -109,7 +109,7 @@ class Sink:
             return method(connection, api_key, *rest, **kw)
 
         with cluster_at(self._bootstrap) as cluster, pytest.MonkeyPatch.context() as patch:
-            for name in ("send", "post"):
+            for name in ("send", "send_async"):
                 patch.setattr(Connection, name, _calling(die_in_time, getattr(Connection, name)))
             with pytest.raises(Died):
                 commit_tasks(cluster, batch_id, self.options, messages)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.client import admin
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
@@ -85,7 +85,7 @@ def _offsets_answer(codes: list[int]) -> Any:
 def test_a_moved_controller_is_found_and_asked_again(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.CREATE_TOPICS: _create_answer([41, 41, 0])})
     time = Time()
-    with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
+    with ClusterClient(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
         admin.create_topic(cluster, "new", partitions=3, configs={"retention.ms": "1"})
     (request, *_) = broker.sent(ApiKey.CREATE_TOPICS)
     assert len(broker.sent(ApiKey.CREATE_TOPICS)) == 3
@@ -97,7 +97,7 @@ def test_a_controller_that_never_settles_is_given_up_in_time(fake_broker: MakeBr
     broker = _broker(fake_broker, {ApiKey.CREATE_TOPICS: _create_answer([41] * 1000)})
     time = Time()
     config = broker.config(default_api_timeout_ms="1000", retry_backoff_ms="100")
-    with Cluster(config, clock=time.clock, sleep=time.sleep) as cluster, pytest.raises(KafkaError) as caught:
+    with ClusterClient(config, clock=time.clock, sleep=time.sleep) as cluster, pytest.raises(KafkaError) as caught:
         admin.create_topic(cluster, "new")
     assert caught.value.code == ErrorCode.NOT_CONTROLLER
     assert time.now == pytest.approx(1.0, abs=0.11)
@@ -105,13 +105,13 @@ def test_a_controller_that_never_settles_is_given_up_in_time(fake_broker: MakeBr
 
 def test_where_no_controller_is_named_any_broker_will_do(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.CREATE_TOPICS: _create_answer([0])}, controller_id=-1)
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         admin.create_topic(cluster, "new")
 
 
 def test_an_error_of_the_broker_is_raised_with_its_code(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.CREATE_TOPICS: _create_answer([36])})
-    with Cluster(broker.config()) as cluster, pytest.raises(KafkaError) as caught:
+    with ClusterClient(broker.config()) as cluster, pytest.raises(KafkaError) as caught:
         admin.create_topic(cluster, "t")
     assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
 
@@ -119,7 +119,7 @@ def test_an_error_of_the_broker_is_raised_with_its_code(fake_broker: MakeBroker)
 def test_partitions_whose_leader_moved_are_asked_for_again(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _offsets_answer([6, 78])})
     time = Time()
-    with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
+    with ClusterClient(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
         offsets = admin.list_offsets(cluster, {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): LATEST})
     found = {tp: result.offset for tp, result in offsets.items() if not isinstance(result, KafkaError)}
     assert found == {("t", 0): 40, ("t", 1): 41}
@@ -128,7 +128,7 @@ def test_partitions_whose_leader_moved_are_asked_for_again(fake_broker: MakeBrok
 
 def test_unknown_partitions_are_answered_as_errors_beside_the_known_ones(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _offsets_answer([])})
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         offsets = admin.list_offsets(
             cluster, {TopicPartition("t", 0): -1, TopicPartition("t", 9): -1, TopicPartition("nope", 0): -1}
         )
@@ -142,7 +142,7 @@ def test_the_next_bootstrap_server_is_tried_when_the_first_is_dead(fake_broker: 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = listener.getsockname()[1]
     servers = f"127.0.0.1:{dead},127.0.0.1:{broker.port}"
-    with Cluster(ClientConfig.from_properties(servers, {})) as cluster:
+    with ClusterClient(ClientConfig.from_properties(servers, {})) as cluster:
         assert cluster.metadata().cluster_id == "c"
 
 
@@ -152,7 +152,7 @@ def test_when_every_bootstrap_server_is_dead_all_of_them_are_named() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ports.append(listener.getsockname()[1])
     servers = ",".join(f"127.0.0.1:{port}" for port in ports)
-    with Cluster(ClientConfig.from_properties(servers, {})) as cluster, pytest.raises(KafkaError) as caught:
+    with ClusterClient(ClientConfig.from_properties(servers, {})) as cluster, pytest.raises(KafkaError) as caught:
         cluster.metadata()
     assert all(str(port) in caught.value.message for port in ports)
     assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
@@ -161,7 +161,7 @@ def test_when_every_bootstrap_server_is_dead_all_of_them_are_named() -> None:
 def test_a_bootstrap_connection_that_broke_is_made_anew(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {})
     whole = broker.answers[ApiKey.METADATA]
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         cluster.metadata()
         hang_up = [True]
         broker.answers[ApiKey.METADATA] = lambda schema, request: (
@@ -184,7 +184,7 @@ def _hanging_up(times: int, answer: Any) -> Any:
 def test_a_controller_that_died_is_found_again_and_asked_again(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.CREATE_TOPICS: _hanging_up(2, _create_answer([0]))})
     time = Time()
-    with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
+    with ClusterClient(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
         admin.create_topic(cluster, "new")
     assert len(broker.sent(ApiKey.CREATE_TOPICS)) == 3
     assert len(broker.sent(ApiKey.METADATA)) == 3
@@ -193,13 +193,13 @@ def test_a_controller_that_died_is_found_again_and_asked_again(fake_broker: Make
 def test_leaders_that_died_are_asked_for_again_until_the_time_is_up(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {ApiKey.LIST_OFFSETS: _hanging_up(2, _offsets_answer([]))})
     time = Time()
-    with Cluster(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
+    with ClusterClient(broker.config(), clock=time.clock, sleep=time.sleep) as cluster:
         offsets = admin.list_offsets(cluster, {TopicPartition("t", 0): LATEST})
     assert [result.offset for result in offsets.values() if not isinstance(result, KafkaError)] == [40]
 
     broker.answers[ApiKey.LIST_OFFSETS] = _hanging_up(1000, None)
     time = Time()
-    with Cluster(broker.config(default_api_timeout_ms="1000"), clock=time.clock, sleep=time.sleep) as cluster:
+    with ClusterClient(broker.config(default_api_timeout_ms="1000"), clock=time.clock, sleep=time.sleep) as cluster:
         (result,) = admin.list_offsets(cluster, {TopicPartition("t", 0): LATEST}).values()
     assert isinstance(result, KafkaError)
     assert result.code == ErrorCode.NETWORK_EXCEPTION
@@ -209,7 +209,7 @@ def test_leaders_that_died_are_asked_for_again_until_the_time_is_up(fake_broker:
 def test_brokers_it_heard_of_are_asked_when_those_it_was_told_of_are_gone(fake_broker: MakeBroker) -> None:
     known = _broker(fake_broker, {})
     told = fake_broker({ApiKey.METADATA: metadata_answer(known)})
-    with Cluster(told.config()) as cluster:
+    with ClusterClient(told.config()) as cluster:
         assert cluster.brokers()[1].port == known.port
         told.answers[ApiKey.METADATA] = lambda schema, request: None
         told.refuse()
@@ -222,7 +222,7 @@ def test_where_no_broker_answers_nobody_waits(fake_broker: MakeBroker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = listener.getsockname()[1]
     config = ClientConfig.from_properties(f"127.0.0.1:{dead}", {})
-    with Cluster(config, clock=time.clock, sleep=time.sleep) as cluster, pytest.raises(KafkaError) as caught:
+    with ClusterClient(config, clock=time.clock, sleep=time.sleep) as cluster, pytest.raises(KafkaError) as caught:
         admin.create_topic(cluster, "new")
     assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
     assert time.now == 0
@@ -230,7 +230,7 @@ def test_where_no_broker_answers_nobody_waits(fake_broker: MakeBroker) -> None:
 
 def test_metadata_never_creates_a_topic(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {})
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         assert cluster.metadata(["nope"]).topics["nope"].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [request.allow_auto_topic_creation for request in broker.sent(ApiKey.METADATA)] == [False]
 
@@ -255,7 +255,7 @@ def test_long_descriptions_are_read_page_by_page(fake_broker: MakeBroker) -> Non
         return schema.DescribeTopicPartitionsResponse(throttle_time=ms(0), topics=(topic,), next_cursor=cursor)
 
     broker = _broker(fake_broker, {ApiKey.DESCRIBE_TOPIC_PARTITIONS: answer})
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         topics = admin.describe_topics(cluster, ["b", "a"], partitions_per_answer=2)
     assert [(topic.name, [p.partition for p in topic.partitions]) for topic in topics] == [
         ("a", [0, 1, 2]),
@@ -267,7 +267,7 @@ def test_long_descriptions_are_read_page_by_page(fake_broker: MakeBroker) -> Non
 
 def test_brokers_without_that_api_describe_topics_by_metadata(fake_broker: MakeBroker) -> None:
     broker = _broker(fake_broker, {})
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         (topic,) = admin.describe_topics(cluster, ["t"])
         assert topic.partitions[0].elr is None
         with pytest.raises(KafkaError) as caught:
@@ -284,7 +284,7 @@ def test_topics_are_deleted_in_every_version(fake_broker: MakeBroker, version: i
         {ApiKey.DELETE_TOPICS: answer, ApiKey.METADATA: None}, versions={ApiKey.DELETE_TOPICS: (1, version)}
     )
     broker.answers[ApiKey.METADATA] = metadata_answer(broker)
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         admin.delete_topics(cluster, ["a", "b"])
     (request,) = broker.sent(ApiKey.DELETE_TOPICS)
     names = [t.name for t in request.topics] if version >= 6 else list(request.topic_names)
@@ -310,7 +310,7 @@ def test_a_brokers_configuration_is_asked_of_that_broker(fake_broker: MakeBroker
         admin.Resource(ResourceType.TOPIC, "t"),
         admin.Resource(ResourceType.BROKER, ""),
     ]
-    with Cluster(broker.config()) as cluster:
+    with ClusterClient(broker.config()) as cluster:
         assert set(admin.describe_configs(cluster, resources)) == set(resources)
         with pytest.raises(KafkaError, match="Broker 7 is not part of the cluster"):
             admin.describe_configs(cluster, [admin.Resource(ResourceType.BROKER, "7")])

@@ -214,12 +214,12 @@ def test_errors_without_words_of_the_broker_have_words_of_ours() -> None:
 
 
 def test_metadata_answers_are_read_in_every_version(fake_broker: MakeBroker) -> None:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
     for version in range(1, 14):
         broker = fake_broker({}, versions={ApiKey.METADATA: (0, version)})
         broker.answers[ApiKey.METADATA] = metadata_answer(broker)
-        with Cluster(broker.config()) as cluster:
+        with ClusterClient(broker.config()) as cluster:
             metadata = cluster.metadata()
         assert set(metadata.brokers) == {1}
         assert [p.partition for p in metadata.topics["t"].partitions] == [0, 1], f"version {version}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.client import groups, transactions
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.errors import ErrorCode, KafkaError, ProtocolError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import error, ms
@@ -32,9 +32,9 @@ class Time:
         self.now += seconds
 
 
-def _cluster(broker: FakeBroker, **properties: str) -> Cluster:
+def _cluster(broker: FakeBroker, **properties: str) -> ClusterClient:
     time = Time()
-    return Cluster(broker.config(**properties), clock=time.clock, sleep=time.sleep)
+    return ClusterClient(broker.config(**properties), clock=time.clock, sleep=time.sleep)
 
 
 def _broker(make: MakeBroker, answers: dict[int, Any], *, finding: list[int] | None = None, **more: Any) -> FakeBroker:

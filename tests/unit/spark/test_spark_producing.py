@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.cluster import Cluster, Metadata, PartitionMetadata, TopicMetadata
+from moldau.client.cluster import ClusterClient, Metadata, PartitionMetadata, TopicMetadata
 from moldau.errors import ErrorCode, KafkaError
 from moldau.spark.columns.encode import Rows, encode, no_headers, nulls, texts
 from moldau.spark.sink.producing import IN_FLIGHT_MAX, Producer, ProducerIdentity
@@ -87,7 +87,7 @@ class ModelConnection:
         self._answers: deque[Any] = deque()
         self._is_broken = False
 
-    def post(self, api_key: int, version: int, body: list[Any]) -> int:
+    def send_async(self, api_key: int, version: int, body: list[Any]) -> int:
         assert len(self._answers) < IN_FLIGHT_MAX
         if self._network.happens():
             self._network.swapped = not self._network.swapped
@@ -105,7 +105,7 @@ class ModelConnection:
         self._answers.append(SimpleNamespace(responses=[SimpleNamespace(name=TOPIC, partition_responses=results)]))
         return len(self._answers)
 
-    def collect(self, api_key: int, version: int, number: int) -> Any:
+    def receive(self, api_key: int, version: int, number: int) -> Any:
         self._is_broken = self._is_broken or self._network.happens()
         if self._is_broken:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "lost on the way back")
@@ -115,7 +115,7 @@ class ModelConnection:
 def producer_on(network: Network, **given: str) -> Producer:
     named = {name.replace("__", "."): value for name, value in given.items()}
     options = WriteOptions.parse({"kafka.bootstrap.servers": "x:1", "kafka.retry.backoff.ms": "1"} | named)
-    return Producer(cast(Cluster, network), options, ProducerIdentity(1, 0))
+    return Producer(cast(ClusterClient, network), options, ProducerIdentity(1, 0))
 
 
 def send(producer: Producer, numbers: range, partitions: int) -> None:

@@ -9,7 +9,7 @@ from moldau.cli.common import CommandParser, connect, print_json, run
 from moldau.errors import KafkaError
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Broker
+    from moldau.client.cluster import Node
     from moldau.client.connection import Connection
 
 _EXAMPLE = "{prog} --bootstrap-server localhost:9092"
@@ -73,7 +73,7 @@ def _reason(key: int, low: int) -> str:
     return "node too new" if APIS[key].max_version < low else "node too old"
 
 
-def _as_json(broker: Broker, connection: Connection) -> dict[str, Any]:
+def _as_json(broker: Node, connection: Connection) -> dict[str, Any]:
     from moldau.wire.apis import APIS
 
     return {

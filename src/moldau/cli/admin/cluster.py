@@ -17,7 +17,7 @@ from moldau.wire.constants import ResourceType
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster, PartitionMetadata
+    from moldau.client.cluster import ClusterClient, PartitionMetadata
     from moldau.client.cluster_admin import ClusterDescription, Member, Reassignment
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def _parser(prog: str) -> CommandParser:
     return parser
 
 
-def _cluster_id(cluster: Cluster, args: argparse.Namespace) -> int:
+def _cluster_id(cluster: ClusterClient, args: argparse.Namespace) -> int:
     cluster_id = cluster.metadata(()).cluster_id
     if args.json:
         print_json({"clusterId": cluster_id})
@@ -75,7 +75,7 @@ def _cluster_id(cluster: Cluster, args: argparse.Namespace) -> int:
     return 0
 
 
-def _unregister(cluster: Cluster, args: argparse.Namespace) -> int:
+def _unregister(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client.cluster_admin import unregister_broker
 
     unregister_broker(cluster, args.id)
@@ -86,7 +86,7 @@ def _unregister(cluster: Cluster, args: argparse.Namespace) -> int:
     return 0
 
 
-def _list_endpoints(cluster: Cluster, args: argparse.Namespace) -> int:
+def _list_endpoints(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client.cluster_admin import describe_cluster
 
     members = describe_cluster(cluster, include_fenced=args.include_fenced_brokers).members
@@ -137,7 +137,7 @@ class Status(NamedTuple):
         return self.cluster.controller_id >= 0 and not any(troubles)
 
 
-def _status(cluster: Cluster, args: argparse.Namespace) -> int:
+def _status(cluster: ClusterClient, args: argparse.Namespace) -> int:
     status = find_status(cluster)
     if args.json:
         print_json(_as_json(status))
@@ -146,7 +146,7 @@ def _status(cluster: Cluster, args: argparse.Namespace) -> int:
     return 0 if status.is_healthy else EXIT_DEGRADED
 
 
-def find_status(cluster: Cluster) -> Status:
+def find_status(cluster: ClusterClient) -> Status:
     topics = cluster.metadata().topics
     described = _described(cluster)
     alive = {member.id for member in described.members if not member.is_fenced}
@@ -176,13 +176,13 @@ def find_status(cluster: Cluster) -> Status:
     )
 
 
-def _described(cluster: Cluster) -> ClusterDescription:
+def _described(cluster: ClusterClient) -> ClusterDescription:
     from moldau.client.cluster_admin import describe_cluster
 
     return _or_if_unsupported(lambda: describe_cluster(cluster, include_fenced=True), lambda: describe_cluster(cluster))
 
 
-def _expected_brokers(cluster: Cluster, alive: Iterable[int]) -> int:
+def _expected_brokers(cluster: ClusterClient, alive: Iterable[int]) -> int:
     from moldau.client.admin import Resource, describe_configs
 
     for broker_id in sorted(alive):
@@ -193,7 +193,7 @@ def _expected_brokers(cluster: Cluster, alive: Iterable[int]) -> int:
     return 0
 
 
-def _reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
+def _reassignments(cluster: ClusterClient) -> dict[TopicPartition, Reassignment]:
     from moldau.client.cluster_admin import list_reassignments
 
     return _or_if_unsupported(lambda: list_reassignments(cluster), dict)
@@ -209,7 +209,7 @@ def _or_if_unsupported(ask: Callable[[], T], otherwise: Callable[[], T]) -> T:
         return otherwise()
 
 
-def _min_isr(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
+def _min_isr(cluster: ClusterClient, topics: Iterable[str]) -> dict[str, int]:
     from moldau.client.admin import Resource, describe_configs
 
     resources = [Resource(ResourceType.TOPIC, topic) for topic in topics]

@@ -24,7 +24,7 @@ from moldau.wire.constants import ResourceType
 
 if TYPE_CHECKING:
     from moldau.client.admin import Resource
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.config.entries import ConfigEntry
 
 _EXAMPLE = """\
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-configs") -> int:
     args = parser.parse_args(argv)
     entity_type, entity_name = _check(parser, args)
 
-    def work(cluster: Cluster, args: argparse.Namespace) -> None:
+    def work(cluster: ClusterClient, args: argparse.Namespace) -> None:
         if args.alter:
             _alter(cluster, args, entity_type, entity_name or "")
         else:
@@ -146,7 +146,7 @@ def parse_added(text: str) -> dict[str, str]:
     return added
 
 
-def _alter(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: str) -> None:
+def _alter(cluster: ClusterClient, args: argparse.Namespace, entity_type: str, name: str) -> None:
     from moldau.client import admin
 
     added = parse_added(args.add_config) if args.add_config else load_properties(args.add_config_file)
@@ -169,7 +169,7 @@ def _alter(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: s
         print(f"Completed updating default config for {entity_type} in the cluster.")
 
 
-def _describe(cluster: Cluster, args: argparse.Namespace, entity_type: str, name: str | None) -> None:
+def _describe(cluster: ClusterClient, args: argparse.Namespace, entity_type: str, name: str | None) -> None:
     from moldau.client import admin
 
     known = _known(cluster, entity_type)
@@ -193,7 +193,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace, entity_type: str, name
         print_json(answer)
 
 
-def _known(cluster: Cluster, entity_type: str) -> list[str]:
+def _known(cluster: ClusterClient, entity_type: str) -> list[str]:
     from moldau.client import admin
 
     if entity_type == "topics":

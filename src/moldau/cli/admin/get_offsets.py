@@ -31,7 +31,7 @@ from moldau.wire.constants import (
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --topic orders --time earliest
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-get-offsets") -> 
     return run(prog, work, prefix="Error occurred: ")
 
 
-def _print_offsets(cluster: Cluster, args: argparse.Namespace, timestamp: int, is_wanted: PartitionFilter) -> int:
+def _print_offsets(cluster: ClusterClient, args: argparse.Namespace, timestamp: int, is_wanted: PartitionFilter) -> int:
     from moldau.client import admin
 
     wanted = {

@@ -12,7 +12,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
 _EXAMPLE = """\
 {prog} --bootstrap-server localhost:9092 --election-type preferred --all-topic-partitions
@@ -55,7 +55,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
     parser.allow_with(args, "--partition", "--topic")
 
 
-def _elect(cluster: Cluster, args: argparse.Namespace) -> int:
+def _elect(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client.cluster_admin import ElectionType, elect_leaders
 
     partitions: list[TopicPartition] | None = None

@@ -12,7 +12,7 @@ from moldau.errors import ConfigError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from moldau.client.admin import LogDir
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
 _EXAMPLE = "{prog} --bootstrap-server localhost:9092 --describe --topic-list orders"
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-log-dirs") -> int
     return run_with_cluster(prog, args, _print)
 
 
-def _print(cluster: Cluster, args: argparse.Namespace) -> None:
+def _print(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import admin
 
     topics = {name for name in args.topic_list.split(",") if name}
@@ -56,7 +56,7 @@ def _print(cluster: Cluster, args: argparse.Namespace) -> None:
         print(json.dumps(answer, separators=(",", ":")))
 
 
-def _brokers(cluster: Cluster, text: str) -> list[int]:
+def _brokers(cluster: ClusterClient, text: str) -> list[int]:
     existing = sorted(cluster.brokers())
     try:
         wanted = sorted({int(number) for number in text.split(",") if number})

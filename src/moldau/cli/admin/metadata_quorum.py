@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from moldau.cli.common import CommandParser, print_tabbed, run_with_cluster
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.cluster_admin import Quorum, QuorumReplica
 
 _EXAMPLE = """\
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-metadata-quorum")
     return run_with_cluster(prog, args, _describe)
 
 
-def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
+def _describe(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client.cluster_admin import describe_quorum
 
     quorum = describe_quorum(cluster)

@@ -29,7 +29,7 @@ from moldau.wire.constants import ResourceType
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.cluster_admin import Reassignment
 
 _EXAMPLE = """\
@@ -132,7 +132,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
         parser.allow_with(args, option, *actions)
 
 
-def _generate(cluster: Cluster, args: argparse.Namespace) -> None:
+def _generate(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client.cluster_admin import describe_cluster
 
     brokers = parse_broker_list(args.broker_list)
@@ -166,7 +166,7 @@ def _proposed(
     return proposed
 
 
-def _execute(cluster: Cluster, args: argparse.Namespace) -> None:
+def _execute(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client.cluster_admin import alter_reassignments, list_reassignments
 
     plan = parse_plan(load_text(args.reassignment_json_file))
@@ -196,7 +196,7 @@ def _execute(cluster: Cluster, args: argparse.Namespace) -> None:
     _move_log_dirs(cluster, plan.log_dirs, args.move_timeout_ms)
 
 
-def _verify(cluster: Cluster, args: argparse.Namespace) -> None:
+def _verify(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client.cluster_admin import list_reassignments
 
     plan = parse_plan(load_text(args.reassignment_json_file))
@@ -223,7 +223,7 @@ def _state(partition: TopicPartition, target: Sequence[int], current: Sequence[i
     )
 
 
-def _cancel(cluster: Cluster, args: argparse.Namespace) -> None:
+def _cancel(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client.cluster_admin import alter_reassignments, list_reassignments
 
     plan = parse_plan(load_text(args.reassignment_json_file))
@@ -245,7 +245,7 @@ def _cancel(cluster: Cluster, args: argparse.Namespace) -> None:
         _clear_throttles(cluster, plan)
 
 
-def _list(cluster: Cluster, args: argparse.Namespace) -> None:
+def _list(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client.cluster_admin import list_reassignments
 
     moving = list_reassignments(cluster)
@@ -259,7 +259,7 @@ def _list(cluster: Cluster, args: argparse.Namespace) -> None:
 # -- what there is now
 
 
-def _assignment(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, list[int]]:
+def _assignment(cluster: ClusterClient, topics: Iterable[str]) -> dict[TopicPartition, list[int]]:
     wanted = sorted(set(topics))
     found = cluster.metadata(wanted).topics
     missing = [name for name in wanted if name not in found or found[name].error]
@@ -268,7 +268,7 @@ def _assignment(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition,
     return {TopicPartition(name, p.partition): list(p.replicas) for name in wanted for p in found[name].partitions}
 
 
-def _current(cluster: Cluster, plan: Plan) -> dict[TopicPartition, list[int]]:
+def _current(cluster: ClusterClient, plan: Plan) -> dict[TopicPartition, list[int]]:
     found = _assignment(cluster, (topic for topic, _ in plan.replicas))
     missing = plan.replicas.keys() - found.keys()
     if missing:
@@ -277,12 +277,14 @@ def _current(cluster: Cluster, plan: Plan) -> dict[TopicPartition, list[int]]:
     return {partition: found[partition] for partition in plan.replicas}
 
 
-def _log_dirs(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]]) -> dict[Replica, str]:
+def _log_dirs(cluster: ClusterClient, replicas: Mapping[TopicPartition, Sequence[int]]) -> dict[Replica, str]:
     wanted = [(topic, index, broker) for (topic, index), ids in replicas.items() for broker in ids]
     return {replica: now for replica, (now, _) in _log_dir_states(cluster, wanted).items() if now is not None}
 
 
-def _log_dir_states(cluster: Cluster, replicas: Iterable[Replica]) -> dict[Replica, tuple[str | None, str | None]]:
+def _log_dir_states(
+    cluster: ClusterClient, replicas: Iterable[Replica]
+) -> dict[Replica, tuple[str | None, str | None]]:
     """Where each replica is, and where it is being moved to; as far as its broker lives."""
     from moldau.client.admin import describe_log_dirs
 
@@ -314,7 +316,9 @@ def _moves(
     return moves
 
 
-def _throttle(cluster: Cluster, args: argparse.Namespace, plan: Plan, moves: Mapping[TopicPartition, Move]) -> None:
+def _throttle(
+    cluster: ClusterClient, args: argparse.Namespace, plan: Plan, moves: Mapping[TopicPartition, Move]
+) -> None:
     from moldau.client.admin import Resource, alter_configs
 
     if args.throttle is None and args.replica_alter_log_dirs_throttle is None:
@@ -338,7 +342,7 @@ def _throttle(cluster: Cluster, args: argparse.Namespace, plan: Plan, moves: Map
         print(f"The replica-alter-dir throttle limit was set to {args.replica_alter_log_dirs_throttle} B/s")
 
 
-def _clear_throttles(cluster: Cluster, plan: Plan) -> None:
+def _clear_throttles(cluster: ClusterClient, plan: Plan) -> None:
     """On all brokers: which of them had been sources, nobody knows any more."""
     from moldau.client.admin import Resource, alter_configs
 
@@ -356,7 +360,7 @@ def _clear_throttles(cluster: Cluster, plan: Plan) -> None:
 # -- log directories
 
 
-def _move_log_dirs(cluster: Cluster, wanted: Mapping[Replica, str], timeout_ms: int) -> None:
+def _move_log_dirs(cluster: ClusterClient, wanted: Mapping[Replica, str], timeout_ms: int) -> None:
     """A replica that has yet to arrive at its broker is asked for again until the time is up."""
     from moldau.client.cluster_admin import alter_replica_log_dirs
 
@@ -382,7 +386,7 @@ def _move_log_dirs(cluster: Cluster, wanted: Mapping[Replica, str], timeout_ms: 
             time.sleep(_LOG_DIR_RETRY_S)
 
 
-def _print_log_dir_states(cluster: Cluster, wanted: Mapping[Replica, str]) -> bool:
+def _print_log_dir_states(cluster: ClusterClient, wanted: Mapping[Replica, str]) -> bool:
     """Whether any of these replicas is being moved still."""
     states = _log_dir_states(cluster, wanted)
     by_broker = sorted(wanted.items(), key=lambda item: (item[0][2], item[0]))

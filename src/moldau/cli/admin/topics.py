@@ -24,7 +24,7 @@ from moldau.wire.constants import INTERNAL_TOPICS, ResourceType
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster, PartitionMetadata, TopicMetadata
+    from moldau.client.cluster import ClusterClient, PartitionMetadata, TopicMetadata
     from moldau.client.cluster_admin import Reassignment
     from moldau.config.entries import ConfigEntry
 
@@ -135,7 +135,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
         parser.error(f"Option --topics-with-overrides cannot be used with {', '.join(_REPORTS)}")
 
 
-def _create(cluster: Cluster, args: argparse.Namespace) -> None:
+def _create(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import admin
     from moldau.wire.uuids import uuid_to_text
 
@@ -187,7 +187,7 @@ def parse_replica_assignment(text: str) -> dict[int, list[int]]:
     return assignment
 
 
-def _list(cluster: Cluster, args: argparse.Namespace) -> None:
+def _list(cluster: ClusterClient, args: argparse.Namespace) -> None:
     names = _matching(cluster, args)
     if args.json:
         print_json(names)
@@ -195,7 +195,7 @@ def _list(cluster: Cluster, args: argparse.Namespace) -> None:
         print("\n".join(names))
 
 
-def _alter(cluster: Cluster, args: argparse.Namespace) -> None:
+def _alter(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import admin
 
     assignment = list(parse_replica_assignment(args.replica_assignment or "").values())
@@ -210,7 +210,7 @@ def _alter(cluster: Cluster, args: argparse.Namespace) -> None:
         print_json({"topics": names, "partitions": args.partitions})
 
 
-def _delete(cluster: Cluster, args: argparse.Namespace) -> None:
+def _delete(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import admin
 
     names = _existing(cluster, args)
@@ -220,7 +220,7 @@ def _delete(cluster: Cluster, args: argparse.Namespace) -> None:
         print_json({"deleted": names})
 
 
-def _matching(cluster: Cluster, args: argparse.Namespace) -> list[str]:
+def _matching(cluster: ClusterClient, args: argparse.Namespace) -> list[str]:
     pattern = None if args.topic is None else topic_pattern(args.topic)
     return sorted(
         topic.name
@@ -230,14 +230,14 @@ def _matching(cluster: Cluster, args: argparse.Namespace) -> list[str]:
     )
 
 
-def _existing(cluster: Cluster, args: argparse.Namespace) -> list[str]:
+def _existing(cluster: ClusterClient, args: argparse.Namespace) -> list[str]:
     names = _matching(cluster, args)
     if args.topic and not names and not args.if_exists:
         raise missing_topic(cluster, args.topic, " as expected")
     return names
 
 
-def _names_by_id(cluster: Cluster, args: argparse.Namespace) -> list[str]:
+def _names_by_id(cluster: ClusterClient, args: argparse.Namespace) -> list[str]:
     from moldau.wire.uuids import uuid_from_text
 
     try:
@@ -250,7 +250,7 @@ def _names_by_id(cluster: Cluster, args: argparse.Namespace) -> list[str]:
     return names
 
 
-def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
+def _describe(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import admin
 
     names = _names_by_id(cluster, args) if args.topic_id else _existing(cluster, args)
@@ -284,7 +284,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
         print_json(described)
 
 
-def _reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
+def _reassignments(cluster: ClusterClient) -> dict[TopicPartition, Reassignment]:
     """Of all topics: there are few of them, and tens of thousands of partitions to ask about perhaps."""
     from moldau.client.cluster_admin import list_reassignments
 

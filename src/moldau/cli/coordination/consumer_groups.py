@@ -39,7 +39,7 @@ from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.cli.coordination.reset_offsets import Offsets
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.groups import CommittedOffset, GroupDescription, Member
 
 _ACTIONS = ("--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets", "--validate-regex")
@@ -128,7 +128,7 @@ def _validate_regex(text: str) -> int:
     return 0
 
 
-def _list(cluster: Cluster, args: argparse.Namespace) -> int:
+def _list(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     types = parse_names(args.type or "", (groups.CLASSIC, groups.CONSUMER), "type")
@@ -161,7 +161,7 @@ def _list(cluster: Cluster, args: argparse.Namespace) -> int:
     return 0
 
 
-def _selected(cluster: Cluster, args: argparse.Namespace) -> list[str]:
+def _selected(cluster: ClusterClient, args: argparse.Namespace) -> list[str]:
     from moldau.client import groups
 
     if not args.all_groups:
@@ -170,7 +170,7 @@ def _selected(cluster: Cluster, args: argparse.Namespace) -> list[str]:
     return [listing.group for listing in listings if listing.protocol in groups.CONSUMER_PROTOCOLS]
 
 
-def _describe(cluster: Cluster, args: argparse.Namespace) -> int:
+def _describe(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     described = groups.describe_consumer_groups(cluster, _selected(cluster, args))
@@ -200,7 +200,7 @@ def _tell_state(group: GroupDescription) -> None:
         warn(f"\nWarning: Consumer group '{group.group}' is rebalancing.")
 
 
-def _print_group(cluster: Cluster, args: argparse.Namespace, group: GroupDescription) -> None:
+def _print_group(cluster: ClusterClient, args: argparse.Namespace, group: GroupDescription) -> None:
     if args.members:
         _print_members(group, verbose=args.verbose)
     elif args.state is not None:
@@ -209,7 +209,7 @@ def _print_group(cluster: Cluster, args: argparse.Namespace, group: GroupDescrip
         _print_offsets(group.group, _offset_rows(cluster, group), verbose=args.verbose)
 
 
-def _as_json(cluster: Cluster, args: argparse.Namespace, group: GroupDescription) -> dict[str, Any]:
+def _as_json(cluster: ClusterClient, args: argparse.Namespace, group: GroupDescription) -> dict[str, Any]:
     if args.members:
         return group_json(group, members=members_json(group))
     if args.state is not None:
@@ -259,7 +259,7 @@ class OffsetRow(NamedTuple):
         }
 
 
-def _offset_rows(cluster: Cluster, group: GroupDescription) -> list[OffsetRow]:
+def _offset_rows(cluster: ClusterClient, group: GroupDescription) -> list[OffsetRow]:
     """Partitions of members first, of the busiest member before all; then those nobody reads at the moment."""
     from moldau.client import groups
 
@@ -338,7 +338,7 @@ def _print_state(group: GroupDescription, *, verbose: bool) -> None:
     )
 
 
-def _of_other_types(cluster: Cluster, names: Sequence[str]) -> dict[str, KafkaError]:
+def _of_other_types(cluster: ClusterClient, names: Sequence[str]) -> dict[str, KafkaError]:
     """Those which are no consumer groups: the requests to delete them and to commit would work all the same."""
     from moldau.client import groups
 
@@ -349,7 +349,7 @@ def _of_other_types(cluster: Cluster, names: Sequence[str]) -> dict[str, KafkaEr
     }
 
 
-def _delete(cluster: Cluster, args: argparse.Namespace) -> int:
+def _delete(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     names = _selected(cluster, args)
@@ -358,7 +358,7 @@ def _delete(cluster: Cluster, args: argparse.Namespace) -> int:
     return print_deleted(results, args, "consumer")
 
 
-def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
+def _reset_offsets(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     if not args.dry_run and not args.execute:
@@ -392,7 +392,7 @@ def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _execute(cluster: Cluster, group: str, offsets: Offsets) -> bool:
+def _execute(cluster: ClusterClient, group: str, offsets: Offsets) -> bool:
     from moldau.client import groups
 
     try:
@@ -403,7 +403,7 @@ def _execute(cluster: Cluster, group: str, offsets: Offsets) -> bool:
     return True
 
 
-def _plan(cluster: Cluster, args: argparse.Namespace, group: str) -> Offsets:
+def _plan(cluster: ClusterClient, args: argparse.Namespace, group: str) -> Offsets:
     from moldau.client import groups
 
     def committed() -> Offsets:
@@ -418,7 +418,7 @@ def _plan(cluster: Cluster, args: argparse.Namespace, group: str) -> Offsets:
     return plan_reset(cluster, args, partitions, committed)
 
 
-def _delete_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
+def _delete_offsets(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     (group,) = args.group

@@ -11,7 +11,7 @@ from moldau.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
     from moldau.cli.coordination.reset_offsets import Offsets
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.groups import GroupDescription
     from moldau.wire.topic_partition import TopicPartition
 
@@ -117,7 +117,7 @@ def require_groups(parser: CommandParser, args: argparse.Namespace, *actions: st
 def run_action(
     prog: str,
     args: argparse.Namespace,
-    actions: Mapping[str, Callable[[Cluster, argparse.Namespace], int]],
+    actions: Mapping[str, Callable[[ClusterClient, argparse.Namespace], int]],
     *,
     prefix: str,
 ) -> int:

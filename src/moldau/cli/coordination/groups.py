@@ -10,7 +10,7 @@ from moldau.cli.common import CommandParser, print_json, run_with_cluster
 from moldau.cli.coordination.group_common import given, print_columns
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.groups import GroupListing
 
 _TYPES = ("classic", "consumer", "share", "streams")
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kafka-groups") -> int:
     return run_with_cluster(prog, args, _list, prefix="Error while executing groups command : ")
 
 
-def _list(cluster: Cluster, args: argparse.Namespace) -> int:
+def _list(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     listings = [listing for listing in groups.list_groups(cluster) if is_wanted(listing, args)]

@@ -21,7 +21,7 @@ from moldau.wire.constants import EARLIEST, LATEST
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
     Offsets = dict[TopicPartition, int]
 
@@ -81,7 +81,7 @@ def write_plan(plan: Mapping[str, Offsets], *, with_group: bool) -> str:
     return text.getvalue()
 
 
-def named_partitions(cluster: Cluster, arguments: Iterable[str]) -> list[TopicPartition]:
+def named_partitions(cluster: ClusterClient, arguments: Iterable[str]) -> list[TopicPartition]:
     """`orders` is all its partitions, `orders:0,2` is two of them."""
     partitions: list[TopicPartition] = []
     for argument in arguments:
@@ -98,20 +98,20 @@ def named_partitions(cluster: Cluster, arguments: Iterable[str]) -> list[TopicPa
     return partitions
 
 
-def all_partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
+def all_partitions(cluster: ClusterClient, topic: str) -> list[TopicPartition]:
     found = cluster.metadata([topic]).topics.get(topic)
     if found is None or found.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise missing_topic(cluster, topic)
     return [TopicPartition(topic, p.partition) for p in found.partitions]
 
 
-def leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Offsets:
+def leaders(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> Offsets:
     """The leader of each partition that exists; -1 where there is none at the moment."""
     topics = cluster.metadata(sorted({topic for topic, _ in partitions})).topics.values()
     return {TopicPartition(topic.name, p.partition): p.leader for topic in topics for p in topic.partitions}
 
 
-def require_leaders(cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
+def require_leaders(cluster: ClusterClient, partitions: Sequence[TopicPartition]) -> None:
     known = leaders(cluster, partitions)
     for code, words, wrong in (
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "do not exist", [tp for tp in partitions if tp not in known]),
@@ -123,7 +123,7 @@ def require_leaders(cluster: Cluster, partitions: Sequence[TopicPartition]) -> N
 
 
 def plan_reset(
-    cluster: Cluster,
+    cluster: ClusterClient,
     args: argparse.Namespace,
     partitions: Sequence[TopicPartition],
     committed: Callable[[], Offsets],
@@ -158,7 +158,7 @@ def shifted(current: Offsets, partitions: Iterable[TopicPartition], by: int) -> 
     return requested
 
 
-def within_logs(cluster: Cluster, requested: Offsets) -> Offsets:
+def within_logs(cluster: ClusterClient, requested: Offsets) -> Offsets:
     """The requested offsets, moved into what their logs hold."""
     starts = log_offsets(cluster, requested, EARLIEST)
     ends = log_offsets(cluster, requested, LATEST)
@@ -176,7 +176,7 @@ def _clamp(partition: TopicPartition, offset: int, start: int, end: int) -> int:
     return offset
 
 
-def _offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
+def _offsets_at(cluster: ClusterClient, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
     found = log_offsets(cluster, partitions, timestamp_ms)
     too_late = [tp for tp, offset in found.items() if offset < 0]
     for topic, partition in too_late:
@@ -184,7 +184,7 @@ def _offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], timestam
     return found | log_offsets(cluster, too_late, LATEST)
 
 
-def log_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int) -> Offsets:
+def log_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition], timestamp: int) -> Offsets:
     from moldau.client import admin
 
     offsets: Offsets = {}

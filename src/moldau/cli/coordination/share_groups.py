@@ -27,7 +27,7 @@ from moldau.cli.coordination.reset_offsets import named_partitions, plan_reset
 from moldau.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.groups import GroupDescription
 
 _ACTIONS = ("--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets")
@@ -71,7 +71,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
             parser.error("Option --reset-offsets takes one of these options: --all-topics, --topic")
 
 
-def _list(cluster: Cluster, args: argparse.Namespace) -> int:
+def _list(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import groups
 
     states = parse_names(args.state or "", _STATES, "state")
@@ -86,7 +86,7 @@ def _list(cluster: Cluster, args: argparse.Namespace) -> int:
     return 0
 
 
-def _selected(cluster: Cluster, args: argparse.Namespace) -> list[str]:
+def _selected(cluster: ClusterClient, args: argparse.Namespace) -> list[str]:
     from moldau.client import groups
 
     if not args.all_groups:
@@ -94,7 +94,7 @@ def _selected(cluster: Cluster, args: argparse.Namespace) -> list[str]:
     return [listing.group for listing in groups.list_groups(cluster, types=(groups.SHARE,))]
 
 
-def _describe(cluster: Cluster, args: argparse.Namespace) -> int:
+def _describe(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import share_groups
 
     failed = False
@@ -115,7 +115,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _print_group(cluster: Cluster, args: argparse.Namespace, group: GroupDescription) -> None:
+def _print_group(cluster: ClusterClient, args: argparse.Namespace, group: GroupDescription) -> None:
     shows_members = args.members or args.state is not None
     if shows_members and group.state == "Empty":
         warn(f"\nShare group '{group.group}' has no active members.")
@@ -128,7 +128,7 @@ def _print_group(cluster: Cluster, args: argparse.Namespace, group: GroupDescrip
         _print_offsets(cluster, group.group, verbose=args.verbose)
 
 
-def _as_json(cluster: Cluster, args: argparse.Namespace, group: GroupDescription) -> dict[str, Any]:
+def _as_json(cluster: ClusterClient, args: argparse.Namespace, group: GroupDescription) -> dict[str, Any]:
     from moldau.client import share_groups
 
     if args.members:
@@ -151,7 +151,7 @@ def _as_json(cluster: Cluster, args: argparse.Namespace, group: GroupDescription
     )
 
 
-def _print_offsets(cluster: Cluster, group: str, *, verbose: bool) -> None:
+def _print_offsets(cluster: ClusterClient, group: str, *, verbose: bool) -> None:
     from moldau.client import share_groups
 
     rows = []
@@ -199,7 +199,7 @@ def _print_state(group: GroupDescription, *, verbose: bool) -> None:
     )
 
 
-def _delete(cluster: Cluster, args: argparse.Namespace) -> int:
+def _delete(cluster: ClusterClient, args: argparse.Namespace) -> int:
     """Only share groups: the request would delete a group of any type."""
     from moldau.client import groups
 
@@ -216,7 +216,7 @@ def _delete(cluster: Cluster, args: argparse.Namespace) -> int:
     return print_deleted(results | groups.delete_groups(cluster, deletable), args, "share")
 
 
-def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
+def _reset_offsets(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import share_groups
 
     (name,) = args.group
@@ -237,7 +237,7 @@ def _reset_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
     return 0
 
 
-def _delete_offsets(cluster: Cluster, args: argparse.Namespace) -> int:
+def _delete_offsets(cluster: ClusterClient, args: argparse.Namespace) -> int:
     from moldau.client import share_groups
 
     (name,) = args.group

@@ -12,7 +12,7 @@ from moldau.errors import ConfigError, ErrorCode, KafkaError
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.transactions import ProducerState, TransactionDescription
 
 _EXAMPLE = """\
@@ -98,7 +98,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", metavar="N", type=int, required=True, help="the partition")
 
 
-def _list(cluster: Cluster, args: argparse.Namespace) -> None:
+def _list(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import transactions
 
     listings = transactions.list_transactions(
@@ -107,7 +107,7 @@ def _list(cluster: Cluster, args: argparse.Namespace) -> None:
     _print(args, ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), listings)
 
 
-def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
+def _describe(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import transactions
 
     transactional_id = args.transactional_id
@@ -143,7 +143,7 @@ def _describe(cluster: Cluster, args: argparse.Namespace) -> None:
     )
 
 
-def _describe_producers(cluster: Cluster, args: argparse.Namespace) -> None:
+def _describe_producers(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import transactions
 
     partition = TopicPartition(args.topic, args.partition)
@@ -165,7 +165,7 @@ def _describe_producers(cluster: Cluster, args: argparse.Namespace) -> None:
     )
 
 
-def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
+def _abort(cluster: ClusterClient, args: argparse.Namespace) -> None:
     from moldau.client import transactions
 
     partition = TopicPartition(args.topic, args.partition)
@@ -198,7 +198,7 @@ def _abort(cluster: Cluster, args: argparse.Namespace) -> None:
     _tell(args, f"Aborted {what}.")
 
 
-def _require_hanging(cluster: Cluster, partition: TopicPartition, producer_id: int, what: str) -> None:
+def _require_hanging(cluster: ClusterClient, partition: TopicPartition, producer_id: int, what: str) -> None:
     """A marker written past a coordinator that will write one too would split the transaction: aborted here only."""
     try:
         known = _known_transactions(cluster, [producer_id]).get(producer_id)
@@ -215,7 +215,7 @@ def _require_hanging(cluster: Cluster, partition: TopicPartition, producer_id: i
 
 
 def _known_transactions(
-    cluster: Cluster, producer_ids: Sequence[int]
+    cluster: ClusterClient, producer_ids: Sequence[int]
 ) -> dict[int, TransactionDescription | KafkaError]:
     """What coordinators know of these producers' transactions; those of whom none knows are left out."""
     from moldau.client import transactions
@@ -225,7 +225,7 @@ def _known_transactions(
     return {listing.producer_id: described[listing.transactional_id] for listing in listings}
 
 
-def _producer_at(cluster: Cluster, partition: TopicPartition, start_offset: int) -> ProducerState:
+def _producer_at(cluster: ClusterClient, partition: TopicPartition, start_offset: int) -> ProducerState:
     from moldau.client import transactions
 
     name = str(partition)
@@ -241,7 +241,7 @@ def _producer_at(cluster: Cluster, partition: TopicPartition, start_offset: int)
     )
 
 
-def _find_hanging(cluster: Cluster, args: argparse.Namespace) -> None:
+def _find_hanging(cluster: ClusterClient, args: argparse.Namespace) -> None:
     if args.topic is None and args.broker_id is None:
         raise ConfigError(
             "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
@@ -281,7 +281,7 @@ def is_expected(partition: TopicPartition, transaction: TransactionDescription |
     return transaction is not None and partition in transaction.partitions
 
 
-def _search(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
+def _search(cluster: ClusterClient, args: argparse.Namespace) -> list[TopicPartition]:
     if args.partition is not None:
         return [TopicPartition(args.topic, args.partition)]
     if args.broker_id is not None:
@@ -298,7 +298,7 @@ def _search(cluster: Cluster, args: argparse.Namespace) -> list[TopicPartition]:
 
 
 def _producers(
-    cluster: Cluster, partitions: Sequence[TopicPartition], broker_id: int | None
+    cluster: ClusterClient, partitions: Sequence[TopicPartition], broker_id: int | None
 ) -> Iterable[tuple[TopicPartition, ProducerState]]:
     from moldau.client import transactions
 
@@ -310,7 +310,7 @@ def _producers(
             yield from ((partition, producer) for producer in found)
 
 
-def _force_terminate(cluster: Cluster, args: argparse.Namespace) -> None:
+def _force_terminate(cluster: ClusterClient, args: argparse.Namespace) -> None:
     """Looks first: fencing would create a transactional id that is not there."""
     from moldau.client import transactions
 

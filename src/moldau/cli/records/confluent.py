@@ -84,10 +84,10 @@ def _check_reachable(config: Mapping[str, Any], topic: str | None = None) -> Non
     """
     if config.get("security.protocol", "plaintext").lower() != "plaintext":
         return
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
     from moldau.client.config import ClientConfig, parse_servers
 
-    with Cluster(ClientConfig(parse_servers(config["bootstrap.servers"]))) as cluster:
+    with ClusterClient(ClientConfig(parse_servers(config["bootstrap.servers"]))) as cluster:
         cluster.any_broker()
         if topic is not None and config.get("allow.auto.create.topics", "true") == "true":
             topics = cluster.metadata().topics

@@ -322,11 +322,11 @@ def explained(args: argparse.Namespace, props: Mapping[str, str], wanted: str) -
 
 def _group_type(args: argparse.Namespace, props: Mapping[str, str]) -> str | None:
     from moldau.client import groups
-    from moldau.client.cluster import Cluster
+    from moldau.client.cluster import ClusterClient
 
     config = cluster_config(args, props)._replace(api_timeout_ms=_GROUP_TYPE_TIMEOUT_MS)
     try:
-        with Cluster(config) as cluster:
+        with ClusterClient(config) as cluster:
             types = {listing.group: listing.type for listing in groups.list_groups(cluster)}
     except MoldauError:
         return None  # the error at hand says enough

@@ -74,7 +74,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.transactions import TransactionDescription, describe_transactions, fence_producer
 from moldau.errors import ErrorCode, InDoubtError, KafkaError
 from moldau.spark.connections import borrowed
@@ -231,7 +231,7 @@ def _find_done(transactions: Transactions, job: Job, task: int, options: WriteOp
 
 
 def commit_tasks(
-    cluster: Cluster, batch_id: int | None, options: WriteOptions, messages: Sequence[TaskMessage]
+    cluster: ClusterClient, batch_id: int | None, options: WriteOptions, messages: Sequence[TaskMessage]
 ) -> None:
     """Steps 4 to 6."""
     transactions = Transactions(cluster)
@@ -282,7 +282,7 @@ def _check_replay(done: Record | None, messages: Sequence[TaskMessage], *, fail_
         )
 
 
-def _check_open(cluster: Cluster, messages: Sequence[TaskMessage], options: WriteOptions) -> None:
+def _check_open(cluster: ClusterClient, messages: Sequence[TaskMessage], options: WriteOptions) -> None:
     opened = {one.transactional_id: one for message in messages if (one := message.transaction) is not None}
     ended = {
         opened[transactional_id]: KafkaError(ErrorCode.INVALID_TXN_STATE, f"its state is {found.state}")
@@ -293,7 +293,7 @@ def _check_open(cluster: Cluster, messages: Sequence[TaskMessage], options: Writ
         raise _refusal(ended, options, _NOTHING_WRITTEN)
 
 
-def _described(cluster: Cluster, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]:
+def _described(cluster: ClusterClient, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]:
     """Of those that the broker tells about; it does so since Kafka 3.0."""
     try:
         described = describe_transactions(cluster, transactional_ids)
@@ -322,13 +322,13 @@ def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions, w
     )
 
 
-def abort_tasks(cluster: Cluster, messages: Sequence[TaskMessage]) -> None:
+def abort_tasks(cluster: ClusterClient, messages: Sequence[TaskMessage]) -> None:
     """What was committed stays; that it was refused to abort it is no news."""
     opened = [message.transaction for message in messages if message.transaction is not None]
     Transactions(cluster).end(opened, commit=False)
 
 
-def abort_unfinished(cluster: Cluster, app: str, tasks: Sequence[int]) -> None:
+def abort_unfinished(cluster: ClusterClient, app: str, tasks: Sequence[int]) -> None:
     """Tasks that were killed could not abort theirs: without this, readers would wait until it times out."""
     ids = [_transactional_id(app, task) for task in tasks]
     for transactional_id, found in _described(cluster, ids).items():

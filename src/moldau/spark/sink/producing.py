@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from moldau.client.cluster import Cluster, TopicMetadata
+from moldau.client.cluster import ClusterClient, TopicMetadata
 from moldau.client.connection import to_error
 from moldau.errors import RETRIABLE, ErrorCode, KafkaError
 from moldau.spark.columns.encode import Batch, seal
@@ -91,7 +91,7 @@ class Producer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         options: WriteOptions,
         identity: ProducerIdentity,
         enlist: Callable[[Iterable[TopicPartition]], None] = lambda partitions: None,
@@ -193,7 +193,7 @@ class Producer:
                 failures = self._collect_all()
                 if failures:
                     return failures + [_Failure(batch, failures[0].error) for batch in batches.values()]
-            number = connection.post(ApiKey.PRODUCE, _VERSION, self._request(batches))
+            number = connection.send_async(ApiKey.PRODUCE, _VERSION, self._request(batches))
         except KafkaError as error:
             return self._lost(leader, error) + [_Failure(batch, error) for batch in batches.values()]
         self._in_flight.setdefault(leader, deque()).append(_Request(number, batches))
@@ -215,7 +215,7 @@ class Producer:
         if not requests:
             return []
         try:
-            answer = self._cluster.broker(leader).collect(ApiKey.PRODUCE, _VERSION, requests[0].number)
+            answer = self._cluster.broker(leader).receive(ApiKey.PRODUCE, _VERSION, requests[0].number)
         except KafkaError as error:
             return self._lost(leader, error)
         batches = requests.popleft().batches

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from moldau.client.admin import create_topic
-from moldau.client.cluster import Broker, Cluster, CoordinatorType, by_topic
+from moldau.client.cluster import ClusterClient, CoordinatorType, Node, by_topic
 from moldau.client.connection import Connection, to_error
 from moldau.errors import RETRIABLE, UNREACHABLE, ErrorCode, KafkaError
 from moldau.spark.connections import REACH_HINT
@@ -73,9 +73,9 @@ class Offset(NamedTuple):
 class Transactions:
     """On one cluster, which nobody else uses meanwhile."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
-        self._coordinators: dict[tuple[CoordinatorType, str], Broker] = {}
+        self._coordinators: dict[tuple[CoordinatorType, str], Node] = {}
 
     def begin(self, transactional_id: str, timeout_ms: int) -> Transaction:
         """Shut out whoever used the id before; what they left open is aborted when this returns."""
@@ -229,9 +229,10 @@ class Transactions:
         try:
             connection = self._cluster.broker(broker)
             numbers = [
-                connection.post(ApiKey.END_TXN, _END_TXN_PLAIN_VERSION, [_end_txn_body(one, commit)]) for one in window
+                connection.send_async(ApiKey.END_TXN, _END_TXN_PLAIN_VERSION, [_end_txn_body(one, commit)])
+                for one in window
             ]
-            answers = [connection.collect(ApiKey.END_TXN, _END_TXN_PLAIN_VERSION, number) for number in numbers]
+            answers = [connection.receive(ApiKey.END_TXN, _END_TXN_PLAIN_VERSION, number) for number in numbers]
         except KafkaError as error:
             self._cluster.forget(broker)
             return [error.code] * len(window)
@@ -263,7 +264,7 @@ class Transactions:
                 error = unreachable
                 self._cluster.close()
             if error.code not in retried or time.monotonic() >= deadline:
-                raise _told(error, coordinator) from error
+                raise _explained(error, coordinator) from error
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.clear()
             time.sleep(pause_s)
@@ -278,7 +279,7 @@ class Transactions:
     def _deadline(self) -> float:
         return time.monotonic() + self._cluster.config.api_timeout_ms / 1000
 
-    def _find(self, kind: CoordinatorType, keys: Sequence[str]) -> dict[str, Broker]:
+    def _find(self, kind: CoordinatorType, keys: Sequence[str]) -> dict[str, Node]:
         unknown = [key for key in keys if (kind, key) not in self._coordinators]
         if unknown:
             found = self._cluster.at_coordinators(kind, unknown, lambda broker, keys: dict.fromkeys(keys, broker))
@@ -289,7 +290,7 @@ class Transactions:
         return {key: self._coordinators[kind, key] for key in keys}
 
 
-def _told(error: KafkaError, coordinator: tuple[CoordinatorType, str] | None) -> KafkaError:
+def _explained(error: KafkaError, coordinator: tuple[CoordinatorType, str] | None) -> KafkaError:
     if error.code in UNREACHABLE:
         return KafkaError(error.code, f"{error.message}; {REACH_HINT}")
     what = f"{coordinator[1]}: " if coordinator else ""

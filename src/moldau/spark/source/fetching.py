@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from moldau.client.admin import list_offsets
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.connection import Connection, raise_error, to_error
 from moldau.errors import RETRIABLE, CorruptRecordError, DataLossError, ErrorCode, KafkaError
 from moldau.spark.columns import batches
@@ -110,7 +110,7 @@ def _decoded(
 class _Source:
     """One partition at its leader, whoever that is. Used by one thread at a time."""
 
-    def __init__(self, cluster: Cluster, plan: ReadPlan, wanted: OffsetRange) -> None:
+    def __init__(self, cluster: ClusterClient, plan: ReadPlan, wanted: OffsetRange) -> None:
         self._cluster = cluster
         self._plan = plan
         self._wanted = wanted

@@ -15,7 +15,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from moldau.client.admin import OffsetInfo, epoch_end_offsets, list_offsets
-from moldau.client.cluster import Cluster
+from moldau.client.cluster import ClusterClient
 from moldau.client.connection import to_error
 from moldau.config.keys import nearest
 from moldau.errors import RETRIABLE, ConfigError, ErrorCode, KafkaError
@@ -90,7 +90,7 @@ class TopicOffsets:
                 f"no such partition: {_names(partitions)}; check the option assign",
             )
 
-    def _partitions(self, cluster: Cluster) -> set[TopicPartition]:
+    def _partitions(self, cluster: ClusterClient) -> set[TopicPartition]:
         subscription = self._options.subscription
         names: list[str] | None = None
         if subscription.pattern is None:
@@ -150,7 +150,7 @@ class TopicOffsets:
             return {}
         return _answered(self.ask(lambda cluster: list_offsets(cluster, timestamps, isolation)), "offsets")
 
-    def ask(self, call: Callable[[Cluster], R]) -> R:
+    def ask(self, call: Callable[[ClusterClient], R]) -> R:
         answer = ask_patiently(self._options.client, call, reached=self._reached)
         self._reached = True
         return answer
