@@ -21,7 +21,7 @@ from moldau.wire.messages import Schema, ms
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
-_EPOCH_ENDS_FROM = 3  # earlier versions are for brokers alone
+_EPOCH_ENDS_VERSION_MIN = 3  # earlier versions are for brokers alone
 _DESCRIBE_PARTITIONS_MAX = 2000  # per answer; Kafka's default, the broker may cut lower
 
 
@@ -336,7 +336,7 @@ def epoch_end_offsets(
     """Where each partition's log has the end of what was written up to a leader epoch; -1 where nobody knows."""
 
     def call(connection: Connection, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
-        if (connection.version_of(ApiKey.OFFSET_FOR_LEADER_EPOCH) or 0) < _EPOCH_ENDS_FROM:
+        if (connection.version_of(ApiKey.OFFSET_FOR_LEADER_EPOCH) or 0) < _EPOCH_ENDS_VERSION_MIN:
             return dict.fromkeys(part, -1)
         answer = connection.send(
             ApiKey.OFFSET_FOR_LEADER_EPOCH,

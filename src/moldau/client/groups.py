@@ -28,8 +28,8 @@ UNKNOWN = "Unknown"
 CONSUMER_PROTOCOLS = ("consumer", "")  # the empty one: offsets were committed, and nobody ever joined
 
 # Offsets are committed and asked for by topic name: the last versions that have it.
-_COMMIT_BY_NAME_MAX = 9
-_FETCH_BY_NAME_MAX = 9
+_COMMIT_BY_NAME_VERSION_MAX = 9
+_FETCH_BY_NAME_VERSION_MAX = 9
 _INT32 = struct.Struct(">i")
 
 R = TypeVar("R")
@@ -230,7 +230,7 @@ def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition
 
     def call(coordinator: Node) -> dict[TopicPartition, CommittedOffset]:
         connection = cluster.broker(coordinator.id)
-        answer = connection.send(ApiKey.OFFSET_FETCH, build, max_version=_FETCH_BY_NAME_MAX)
+        answer = connection.send(ApiKey.OFFSET_FETCH, build, max_version=_FETCH_BY_NAME_VERSION_MAX)
         (fetched,) = getattr(answer, "groups", (answer,))
         raise_error(fetched.error_code)
         offsets = {}
@@ -276,7 +276,7 @@ def commit_offsets(
 
     def call(coordinator: Node) -> dict[TopicPartition, KafkaError | None]:
         connection = cluster.broker(coordinator.id)
-        answer = connection.send(ApiKey.OFFSET_COMMIT, build, max_version=_COMMIT_BY_NAME_MAX)
+        answer = connection.send(ApiKey.OFFSET_COMMIT, build, max_version=_COMMIT_BY_NAME_VERSION_MAX)
         results = {
             TopicPartition(topic.name, p.partition_index): to_error(p.error_code) if p.error_code else None
             for topic in answer.topics

@@ -34,7 +34,7 @@ from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord
 
 NO_LEADER = -1
-_NOBODY: frozenset[int] = frozenset()
+_NO_BROKERS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def changed(
     rules: ElectionRules,
     target: TargetState | None = None,
     *,
-    lost: Collection[int] = _NOBODY,
+    lost: Collection[int] = _NO_BROKERS,
     preferred: bool = False,
     target_factor: int | None = None,
 ) -> PartitionRecord | None:
@@ -127,7 +127,7 @@ def each_changed(
     rules_of: Callable[[str], ElectionRules],
     concerned: Callable[[PartitionImage], bool],
     *,
-    lost: Collection[int] = _NOBODY,
+    lost: Collection[int] = _NO_BROKERS,
 ) -> Iterator[PartitionRecord]:
     """Records of those partitions for which the rules of this moment make a difference."""
     for topic in image.topics.values():

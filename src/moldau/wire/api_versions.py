@@ -22,8 +22,8 @@ from moldau.wire.primitives import (
     write_uvarint,
 )
 
-_FLEXIBLE_FROM = 3
-_THROTTLE_FROM = 1
+_FLEXIBLE_VERSION_MIN = 3
+_THROTTLE_VERSION_MIN = 1
 
 _START = struct.Struct(">iih")
 _ENTRY = struct.Struct(">hhh")
@@ -35,7 +35,7 @@ _FEATURES_EPOCH = 0  # they never change
 
 def parse_api_versions_request(version: int, body: memoryview) -> tuple[str, str]:
     """The client's software name and version; empty before version 3, which has no such fields."""
-    if version < _FLEXIBLE_FROM:
+    if version < _FLEXIBLE_VERSION_MIN:
         return "", ""
     try:
         name, pos = read_compact_string(body, 0)
@@ -60,13 +60,13 @@ def encode_api_versions_response(
     `features` are the levels that are in force in the whole cluster.
     """
     entries = [_ENTRY.pack(api.key, api.advertised_min, api.max_version) for api in apis]
-    if version >= _FLEXIBLE_FROM:
+    if version >= _FLEXIBLE_VERSION_MIN:
         body = write_uvarint(len(entries) + 1) + b"".join(entry + b"\0" for entry in entries)
     else:
         body = INT32.pack(len(entries)) + b"".join(entries)
-    if version >= _THROTTLE_FROM:
+    if version >= _THROTTLE_VERSION_MIN:
         body += INT32.pack(0)
-    if version >= _FLEXIBLE_FROM:
+    if version >= _FLEXIBLE_VERSION_MIN:
         body += write_tags(_feature_tags(features))
     return _START.pack(6 + len(body), correlation_id, error_code) + body
 

@@ -37,14 +37,14 @@ from moldau.wire.uuids import ZERO_ID
 VERSION_MIN = 4
 VERSION_MAX = 18
 
-_LOG_START_FROM = 5
-_SESSION_FROM = 7
-_LEADER_EPOCH_FROM = 9
-_RACK_FROM = 11
-_FLEXIBLE_FROM = 12
-_TOPIC_ID_FROM = 13
-_REPLICA_STATE_FROM = 15
-_ENDPOINTS_FROM = 16
+_LOG_START_VERSION_MIN = 5
+_SESSION_VERSION_MIN = 7
+_LEADER_EPOCH_VERSION_MIN = 9
+_RACK_VERSION_MIN = 11
+_FLEXIBLE_VERSION_MIN = 12
+_TOPIC_ID_VERSION_MIN = 13
+_REPLICA_STATE_VERSION_MIN = 15
+_ENDPOINTS_VERSION_MIN = 16
 
 
 class FetchPartition(NamedTuple):
@@ -115,7 +115,7 @@ _PARTITION_V12 = struct.Struct(">iiqiqi")
 
 def parse_fetch_request(version: int, body: memoryview) -> FetchRequest:
     try:
-        parse = _parse_flexible if version >= _FLEXIBLE_FROM else _parse_legacy
+        parse = _parse_flexible if version >= _FLEXIBLE_VERSION_MIN else _parse_legacy
         request, pos = parse(version, body)
     except MALFORMED as error:
         raise ProtocolError(f"malformed Fetch v{version} request: {error}") from error
@@ -129,7 +129,7 @@ def _parse_legacy(version: int, body: memoryview) -> tuple[FetchRequest, int]:
     max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(body, 4)
     pos = 17
     session_id, session_epoch = 0, -1
-    if version >= _SESSION_FROM:
+    if version >= _SESSION_VERSION_MIN:
         session_id, session_epoch = _SESSION.unpack_from(body, pos)
         pos += 8
     topic_count, pos = read_count(body, pos, 6)
@@ -143,14 +143,14 @@ def _parse_legacy(version: int, body: memoryview) -> tuple[FetchRequest, int]:
             partitions.append(partition)
         topics.append(new_tuple(FetchTopic, (name, None, partitions)))
     forgotten = []
-    if version >= _SESSION_FROM:
+    if version >= _SESSION_VERSION_MIN:
         forgotten_count, pos = read_count(body, pos, 6)
         for _ in range(forgotten_count):
             name, pos = _topic_name(*read_string(body, pos))
             indexes, pos = _read_ints(body, *read_count(body, pos, 4))
             forgotten.append(ForgottenTopic(name, None, indexes))
     rack_id: str | None = ""
-    if version >= _RACK_FROM:
+    if version >= _RACK_VERSION_MIN:
         rack_id, pos = read_string(body, pos)
     request = (
         replica_id, -1, max_wait_ms, min_bytes, max_bytes, isolation_level,
@@ -160,10 +160,10 @@ def _parse_legacy(version: int, body: memoryview) -> tuple[FetchRequest, int]:
 
 
 def _legacy_partition(version: int, body: memoryview, pos: int) -> tuple[FetchPartition, int]:
-    if version >= _LEADER_EPOCH_FROM:
+    if version >= _LEADER_EPOCH_VERSION_MIN:
         index, leader_epoch, offset, log_start, max_bytes = _PARTITION_V9.unpack_from(body, pos)
         return new_tuple(FetchPartition, (index, leader_epoch, offset, -1, log_start, max_bytes)), pos + 28
-    if version >= _LOG_START_FROM:
+    if version >= _LOG_START_VERSION_MIN:
         index, offset, log_start, max_bytes = _PARTITION_V5.unpack_from(body, pos)
         return new_tuple(FetchPartition, (index, -1, offset, -1, log_start, max_bytes)), pos + 24
     index, offset, max_bytes = _PARTITION_V4.unpack_from(body, pos)
@@ -173,12 +173,12 @@ def _legacy_partition(version: int, body: memoryview, pos: int) -> tuple[FetchPa
 def _parse_flexible(version: int, body: memoryview) -> tuple[FetchRequest, int]:
     replica_id, replica_epoch = -1, -1
     pos = 0
-    if version < _REPLICA_STATE_FROM:
+    if version < _REPLICA_STATE_VERSION_MIN:
         (replica_id,) = INT32.unpack_from(body, 0)
         pos = 4
     max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(body, pos)
     session_id, session_epoch = _SESSION.unpack_from(body, pos + 13)
-    by_id = version >= _TOPIC_ID_FROM
+    by_id = version >= _TOPIC_ID_VERSION_MIN
     topic_count, pos = read_compact_count(body, pos + 21, 3)
     topics = []
     for _ in range(topic_count):
@@ -204,7 +204,7 @@ def _parse_flexible(version: int, body: memoryview) -> tuple[FetchRequest, int]:
     if tags:
         if 0 in tags:
             cluster_id, _ = read_compact_string(tags[0], 0)
-        if 1 in tags and version >= _REPLICA_STATE_FROM:
+        if 1 in tags and version >= _REPLICA_STATE_VERSION_MIN:
             replica_id, replica_epoch = _REPLICA_STATE.unpack_from(tags[1])
     request = (
         replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level,
@@ -260,7 +260,7 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
         parts.append(write_tags([(1, state)]))
     else:
         parts.append(b"\0")
-    assert version >= _REPLICA_STATE_FROM
+    assert version >= _REPLICA_STATE_VERSION_MIN
     return b"".join(parts)
 
 
@@ -297,12 +297,12 @@ def encode_fetch_response(
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[bytes | memoryview]:
     """A whole response frame, size first, as buffers to be sent one after the other."""
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= _FLEXIBLE_VERSION_MIN
     parts = [_header(version, correlation_id, throttle_ms, error_code, session_id)]
     parts.append(write_uvarint(len(topics) + 1) if flexible else INT32.pack(len(topics)))
     buffers: list[bytes | memoryview] = []
     for name, topic_id, results in topics:
-        if version >= _TOPIC_ID_FROM:
+        if version >= _TOPIC_ID_VERSION_MIN:
             parts.append(topic_id or ZERO_ID)
         else:
             parts.append(write_compact_string(name) if flexible else write_string(name))
@@ -325,7 +325,7 @@ def encode_fetch_response(
         if flexible:
             parts.append(b"\0")
     if flexible:
-        hints = node_endpoints and version >= _ENDPOINTS_FROM
+        hints = node_endpoints and version >= _ENDPOINTS_VERSION_MIN
         parts.append(write_tags([(0, write_node_endpoints(node_endpoints))]) if hints else b"\0")
     if parts:
         buffers.append(b"".join(parts))
@@ -333,16 +333,16 @@ def encode_fetch_response(
 
 
 def _header(version: int, correlation_id: int, throttle_ms: int, error_code: int, session_id: int) -> bytes:
-    if version >= _FLEXIBLE_FROM:
+    if version >= _FLEXIBLE_VERSION_MIN:
         return _HEADER_V12.pack(correlation_id, 0, throttle_ms, error_code, session_id)
-    if version >= _SESSION_FROM:
+    if version >= _SESSION_VERSION_MIN:
         return _HEADER_V7.pack(correlation_id, throttle_ms, error_code, session_id)
     return _HEADER_V4.pack(correlation_id, throttle_ms)
 
 
 def _before_records(version: int, result: FetchPartitionResult) -> bytes:
     aborted = result.aborted
-    if version >= _FLEXIBLE_FROM:
+    if version >= _FLEXIBLE_VERSION_MIN:
         start = _RESULT_V5.pack(*result[:5])
         if aborted is None:
             middle = b"\0"
@@ -350,12 +350,12 @@ def _before_records(version: int, result: FetchPartitionResult) -> bytes:
             pairs = b"".join([_ABORTED_FLEXIBLE.pack(*txn, 0) for txn in aborted])
             middle = write_uvarint(len(aborted) + 1) + pairs
         return start + middle + INT32.pack(result.preferred_read_replica)
-    start = _RESULT_V5.pack(*result[:5]) if version >= _LOG_START_FROM else _RESULT_V4.pack(*result[:4])
+    start = _RESULT_V5.pack(*result[:5]) if version >= _LOG_START_VERSION_MIN else _RESULT_V4.pack(*result[:4])
     if aborted is None:
         start += b"\xff\xff\xff\xff"
     else:
         start += INT32.pack(len(aborted)) + b"".join([_ABORTED.pack(*txn) for txn in aborted])
-    return start + INT32.pack(result.preferred_read_replica) if version >= _RACK_FROM else start
+    return start + INT32.pack(result.preferred_read_replica) if version >= _RACK_VERSION_MIN else start
 
 
 def _partition_tags(result: FetchPartitionResult) -> bytes:
@@ -380,19 +380,19 @@ def parse_fetch_response(version: int, frame: memoryview) -> FetchResponse:
 
 
 def _parse_response(version: int, frame: memoryview) -> FetchResponse:
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= _FLEXIBLE_VERSION_MIN
     pos = skip_tags(frame, 4) if flexible else 4
     (throttle_ms,) = INT32.unpack_from(frame, pos)
     pos += 4
     error_code = session_id = 0
-    if version >= _SESSION_FROM:
+    if version >= _SESSION_VERSION_MIN:
         error_code, session_id = _ERROR_AND_SESSION.unpack_from(frame, pos)
         pos += 6
     topic_count, pos = read_compact_count(frame, pos, 3) if flexible else read_count(frame, pos, 6)
     topics: list[FetchTopicResult] = []
     for _ in range(topic_count):
         if flexible:
-            name, topic_id, pos = _read_topic(frame, pos, version >= _TOPIC_ID_FROM)
+            name, topic_id, pos = _read_topic(frame, pos, version >= _TOPIC_ID_VERSION_MIN)
             count, pos = read_compact_count(frame, pos, 33)
         else:
             name, pos = _topic_name(*read_string(frame, pos))
@@ -409,12 +409,12 @@ def _parse_response(version: int, frame: memoryview) -> FetchResponse:
 
 
 def _parse_result(version: int, frame: memoryview, pos: int) -> tuple[FetchPartitionResult, int]:
-    flexible = version >= _FLEXIBLE_FROM
-    start = _RESULT_V5 if version >= _LOG_START_FROM else _RESULT_V4
+    flexible = version >= _FLEXIBLE_VERSION_MIN
+    start = _RESULT_V5 if version >= _LOG_START_VERSION_MIN else _RESULT_V4
     index, error_code, high_watermark, last_stable_offset, *log_start = start.unpack_from(frame, pos)
     aborted, pos = _parse_aborted(frame, pos + start.size, flexible)
     replica = -1
-    if version >= _RACK_FROM:
+    if version >= _RACK_VERSION_MIN:
         (replica,) = INT32.unpack_from(frame, pos)
         pos += 4
     if flexible:

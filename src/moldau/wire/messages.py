@@ -55,7 +55,7 @@ _FRAME_START = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
 
 # By key, the first version with a version 2 request header; versions are 16-bit, so 1 << 15 is never.
-_FLEXIBLE_FROM = {key: 1 << 15 if api.flexible_from is None else api.flexible_from for key, api in APIS.items()}
+_FLEXIBLE_VERSION_MIN = {key: 1 << 15 if api.flexible_from is None else api.flexible_from for key, api in APIS.items()}
 
 
 class RequestHeader(NamedTuple):
@@ -73,7 +73,7 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
     """
     try:
         api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
-        flexible_from = _FLEXIBLE_FROM.get(api_key)
+        flexible_from = _FLEXIBLE_VERSION_MIN.get(api_key)
         if flexible_from is None:
             raise ProtocolError(f"unknown API key {api_key}")
         pos = 10

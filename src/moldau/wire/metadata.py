@@ -27,16 +27,16 @@ VERSION_MAX = 13
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
-_CONTROLLER_FROM = 1
-_CLUSTER_ID_FROM = 2
-_THROTTLE_FROM = 3
-_OFFLINE_FROM = 5
-_LEADER_EPOCH_FROM = 7
-_OPERATIONS_FROM = 8
-_CLUSTER_OPERATIONS_UPTO = 10
-_FLEXIBLE_FROM = 9
-_TOPIC_ID_FROM = 10
-_ERROR_FROM = 13
+_CONTROLLER_VERSION_MIN = 1
+_CLUSTER_ID_VERSION_MIN = 2
+_THROTTLE_VERSION_MIN = 3
+_OFFLINE_VERSION_MIN = 5
+_LEADER_EPOCH_VERSION_MIN = 7
+_OPERATIONS_VERSION_MIN = 8
+_CLUSTER_OPERATIONS_VERSION_MAX = 10
+_FLEXIBLE_VERSION_MIN = 9
+_TOPIC_ID_VERSION_MIN = 10
+_ERROR_VERSION_MIN = 13
 
 _FRAME_START = struct.Struct(">ii")  # size, correlation id
 
@@ -64,19 +64,19 @@ class MetadataTopic(NamedTuple):
 
 def pack_metadata_topic(version: int, topic: MetadataTopic) -> bytes:
     """One element of the response's topics."""
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= _FLEXIBLE_VERSION_MIN
     packed = _pack_partitions(version, topic.partitions)
     parts = [
         INT16.pack(topic.error_code),
         write_compact_string(topic.name) if flexible else write_string(topic.name),
     ]
-    if version >= _TOPIC_ID_FROM:
+    if version >= _TOPIC_ID_VERSION_MIN:
         parts.append(topic.topic_id)
-    if version >= _CONTROLLER_FROM:
+    if version >= _CONTROLLER_VERSION_MIN:
         parts.append(b"\1" if topic.is_internal else b"\0")
     parts.append(write_uvarint(len(packed) + 1) if flexible else INT32.pack(len(packed)))
     parts += packed
-    if version >= _OPERATIONS_FROM:
+    if version >= _OPERATIONS_VERSION_MIN:
         parts.append(INT32.pack(topic.authorized_operations))
     if flexible:
         parts.append(b"\0")
@@ -95,27 +95,27 @@ def pack_metadata_response(
     throttle_ms: int = 0,
 ) -> bytes:
     """A response from behind its correlation id; `topics` are packed already."""
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= _FLEXIBLE_VERSION_MIN
     string = write_compact_string if flexible else write_string
     parts = [b"\0"] if flexible else []
-    if version >= _THROTTLE_FROM:
+    if version >= _THROTTLE_VERSION_MIN:
         parts.append(INT32.pack(throttle_ms))
     parts.append(write_uvarint(len(brokers) + 1) if flexible else INT32.pack(len(brokers)))
     for node_id, host, port, rack in brokers:
         parts += (INT32.pack(node_id), string(host), INT32.pack(port))
-        if version >= _CONTROLLER_FROM:
+        if version >= _CONTROLLER_VERSION_MIN:
             parts.append(string(rack))
         if flexible:
             parts.append(b"\0")
-    if version >= _CLUSTER_ID_FROM:
+    if version >= _CLUSTER_ID_VERSION_MIN:
         parts.append(string(cluster_id))
-    if version >= _CONTROLLER_FROM:
+    if version >= _CONTROLLER_VERSION_MIN:
         parts.append(INT32.pack(controller_id))
     parts.append(write_uvarint(len(topics) + 1) if flexible else INT32.pack(len(topics)))
     parts += topics
-    if _OPERATIONS_FROM <= version <= _CLUSTER_OPERATIONS_UPTO:
+    if _OPERATIONS_VERSION_MIN <= version <= _CLUSTER_OPERATIONS_VERSION_MAX:
         parts.append(INT32.pack(cluster_operations))
-    if version >= _ERROR_FROM:
+    if version >= _ERROR_VERSION_MIN:
         parts.append(INT16.pack(error_code))
     if flexible:
         parts.append(b"\0")
@@ -163,15 +163,15 @@ def pack_described_topics(
 
 
 def _pack_partitions(version: int, partitions: Iterable[MetadataPartition]) -> list[bytes]:
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= _FLEXIBLE_VERSION_MIN
     count = _compact if flexible else INT32.pack
     packed = []
     for index, leader, leader_epoch, replicas, isr, offline, error_code, _, _ in partitions:
         values: list[int | bytes] = [error_code, index, leader]
-        if version >= _LEADER_EPOCH_FROM:
+        if version >= _LEADER_EPOCH_VERSION_MIN:
             values.append(leader_epoch)
         values += (count(len(replicas)), *replicas, count(len(isr)), *isr)
-        if version >= _OFFLINE_FROM:
+        if version >= _OFFLINE_VERSION_MIN:
             values += (count(len(offline)), *offline)
         if flexible:
             values.append(b"\0")
@@ -182,13 +182,13 @@ def _pack_partitions(version: int, partitions: Iterable[MetadataPartition]) -> l
 # Nearly all partitions of a cluster have as many replicas as the next one: a handful of layouts serves all.
 @cache
 def _partition_layout(version: int, replicas: int, isr: int, offline: int) -> struct.Struct:
-    ids = _compact_ids if version >= _FLEXIBLE_FROM else _ids
+    ids = _compact_ids if version >= _FLEXIBLE_VERSION_MIN else _ids
     return struct.Struct(
-        (">hiii" if version >= _LEADER_EPOCH_FROM else ">hii")
+        (">hiii" if version >= _LEADER_EPOCH_VERSION_MIN else ">hii")
         + ids(replicas)
         + ids(isr)
-        + (ids(offline) if version >= _OFFLINE_FROM else "")
-        + ("1s" if version >= _FLEXIBLE_FROM else "")
+        + (ids(offline) if version >= _OFFLINE_VERSION_MIN else "")
+        + ("1s" if version >= _FLEXIBLE_VERSION_MIN else "")
     )
 
 

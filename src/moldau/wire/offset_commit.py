@@ -20,8 +20,8 @@ _FRAME_START = struct.Struct(">ii")
 _PARTITION = struct.Struct(">ih")
 _FLEXIBLE_PARTITION = struct.Struct(">ihx")
 _NO_THROTTLING = bytes(4)
-_THROTTLE_TIME_SINCE = 3
-_TOPIC_ID_SINCE = 10
+_THROTTLE_TIME_VERSION_MIN = 3
+_TOPIC_ID_VERSION_MIN = 10
 
 
 def encode_commit_response(correlation_id: int, request: Any, codes: Iterable[int]) -> bytes:
@@ -29,12 +29,12 @@ def encode_commit_response(correlation_id: int, request: Any, codes: Iterable[in
     key, version = request.__api_key__, request.__version__
     flexible = request.__flexible__
     pack = (_FLEXIBLE_PARTITION if flexible else _PARTITION).pack
-    by_id = key == ApiKey.OFFSET_COMMIT and version >= _TOPIC_ID_SINCE
+    by_id = key == ApiKey.OFFSET_COMMIT and version >= _TOPIC_ID_VERSION_MIN
     code = iter(codes)
     out = bytearray(8)
     if flexible:
         out.append(0)
-    if key != ApiKey.OFFSET_COMMIT or version >= _THROTTLE_TIME_SINCE:
+    if key != ApiKey.OFFSET_COMMIT or version >= _THROTTLE_TIME_VERSION_MIN:
         out += _NO_THROTTLING
     out += _count(request.topics, flexible)
     for topic in request.topics:

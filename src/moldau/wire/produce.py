@@ -36,11 +36,11 @@ from moldau.wire.uuids import ZERO_ID
 VERSION_MIN = 3
 VERSION_MAX = 13
 
-_FLEXIBLE_FROM = 9
-_TOPIC_ID_FROM = 13
-_LEADER_HINT_FROM = 10
-_RECORD_ERRORS_FROM = 8
-_LOG_START_FROM = 5
+_FLEXIBLE_VERSION_MIN = 9
+_TOPIC_ID_VERSION_MIN = 13
+_LEADER_HINT_VERSION_MIN = 10
+_RECORD_ERRORS_VERSION_MIN = 8
+_LOG_START_VERSION_MIN = 5
 
 PARTITIONS_MAX = 10_000
 """Of one request: to read so many, and to write the answer, takes 10 ms each. A producer's request has 1 MB at most,
@@ -87,8 +87,8 @@ ProduceTopicResult = tuple[str | None, bytes | None, Sequence[ProducePartitionRe
 def parse_produce_request(version: int, body: memoryview) -> ProduceRequest:
     """The request in `body`; `records` are zero-copy slices of it, writable when it is."""
     try:
-        if version >= _FLEXIBLE_FROM:
-            request, pos = _parse_flexible(body, version >= _TOPIC_ID_FROM)
+        if version >= _FLEXIBLE_VERSION_MIN:
+            request, pos = _parse_flexible(body, version >= _TOPIC_ID_VERSION_MIN)
         else:
             request, pos = _parse_legacy(body)
     except MALFORMED as error:
@@ -202,11 +202,11 @@ def encode_produce_response(
     if len(topics) == 1 and len(topics[0][2]) == 1 and not node_endpoints:
         name, topic_id, (result,) = topics[0]
         if result[5:] == _NO_DETAILS:
-            if version < _FLEXIBLE_FROM:
+            if version < _FLEXIBLE_VERSION_MIN:
                 return _encode_one_legacy(version, correlation_id, name, result, throttle_ms)
             topic = _flexible_topic(version, name, topic_id)
             return _encode_one_flexible(correlation_id, topic, result, throttle_ms)
-    flexible = version >= _FLEXIBLE_FROM
+    flexible = version >= _FLEXIBLE_VERSION_MIN
     encode_result = _encode_result_flexible if flexible else _encode_result_legacy
     out = bytearray(INT32.pack(correlation_id))
     if flexible:
@@ -221,13 +221,13 @@ def encode_produce_response(
             out += b"\0"
     out += INT32.pack(throttle_ms)
     if flexible:
-        hints = node_endpoints and version >= _LEADER_HINT_FROM
+        hints = node_endpoints and version >= _LEADER_HINT_VERSION_MIN
         out += write_tags([(0, write_node_endpoints(node_endpoints))]) if hints else b"\0"
     return INT32.pack(len(out)) + out
 
 
 def _flexible_topic(version: int, name: str | None, topic_id: bytes | None) -> bytes:
-    if version >= _TOPIC_ID_FROM:
+    if version >= _TOPIC_ID_VERSION_MIN:
         return topic_id or ZERO_ID
     return write_compact_string(name)
 
@@ -236,9 +236,9 @@ def _encode_one_legacy(
     version: int, correlation_id: int, name: str | None, result: ProducePartitionResult, throttle_ms: int
 ) -> bytes:
     index, error_code, base_offset, append_time, log_start, *_ = result
-    if version >= _RECORD_ERRORS_FROM:
+    if version >= _RECORD_ERRORS_VERSION_MIN:
         end = _ONE_V8_END.pack(1, index, error_code, base_offset, append_time, log_start, 0, -1, throttle_ms)
-    elif version >= _LOG_START_FROM:
+    elif version >= _LOG_START_VERSION_MIN:
         end = _ONE_V5_END.pack(1, index, error_code, base_offset, append_time, log_start, throttle_ms)
     else:
         end = _ONE_V3_END.pack(1, index, error_code, base_offset, append_time, throttle_ms)
@@ -259,10 +259,10 @@ _RESULT_V5 = struct.Struct(">ihqqq")
 
 
 def _encode_result_legacy(version: int, result: ProducePartitionResult) -> bytes:
-    if version < _LOG_START_FROM:
+    if version < _LOG_START_VERSION_MIN:
         return _RESULT_V3.pack(*result[:4])
     out = _RESULT_V5.pack(*result[:5])
-    if version >= _RECORD_ERRORS_FROM:
+    if version >= _RECORD_ERRORS_VERSION_MIN:
         out += INT32.pack(len(result.record_errors))
         for batch_index, message in result.record_errors:
             out += INT32.pack(batch_index) + write_string(message)
@@ -276,7 +276,7 @@ def _encode_result_flexible(version: int, result: ProducePartitionResult) -> byt
     for batch_index, message in result.record_errors:
         out += INT32.pack(batch_index) + write_compact_string(message) + b"\0"
     out += write_compact_string(result.error_message)
-    if result.current_leader is not None and version >= _LEADER_HINT_FROM:
+    if result.current_leader is not None and version >= _LEADER_HINT_VERSION_MIN:
         leader_id, leader_epoch = result.current_leader
         return out + write_tags([(0, _LEADER.pack(leader_id, leader_epoch, 0))])
     return out + b"\0"

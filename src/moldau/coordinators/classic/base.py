@@ -111,7 +111,7 @@ class GroupBase:
         if self.is_empty:
             fits = bool(request.protocol_type and request.protocols)
         else:
-            fits = request.protocol_type == self.protocol_type and self.members.share(request.protocols)
+            fits = request.protocol_type == self.protocol_type and self.members.support(request.protocols)
         if not fits:
             names = [name for name, _ in request.protocols]
             raise KafkaError(

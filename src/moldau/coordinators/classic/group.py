@@ -116,13 +116,13 @@ class ClassicGroup(GroupBase):
     def heartbeat(self, request: Heartbeat, now_ms: int) -> ErrorCode:
         member = self.members.validated(request.member_id, request.instance_id)
         self.check_generation(request.generation)
-        member.lives(now_ms)
+        member.extend_session(now_ms)
         return TABLE[self.state].heartbeats
 
     def sign_of_life(self, member_id: str, now_ms: int) -> None:
         """Committing offsets is one, too."""
         if member_id in self.members:
-            self.members[member_id].lives(now_ms)
+            self.members[member_id].extend_session(now_ms)
 
     def leave(self, step: Step, leavers: tuple[Leaver, ...]) -> tuple[ErrorCode, ...]:
         results = []
@@ -334,7 +334,7 @@ class ClassicGroup(GroupBase):
 
     def _tell_assignment(self, step: Step, waiter: Waiter, request: Sync, member: Member) -> None:
         self._unsynced.discard(member.member_id)
-        member.lives(step.now_ms)
+        member.extend_session(step.now_ms)
         step.effects.reply(waiter, self.assignment(member))
 
     def _sync_time_up(self, step: Step) -> None:

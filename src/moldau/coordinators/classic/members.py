@@ -29,7 +29,7 @@ class Member:
     deadline_ms: int = NEVER_MS
     """Out of the group at this time, unless it is heard of."""
 
-    def lives(self, now_ms: int) -> None:
+    def extend_session(self, now_ms: int) -> None:
         """Only ever later: a member that waits has more time than its session."""
         self.deadline_ms = max(self.deadline_ms, now_ms + self.session_timeout_ms)
 
@@ -156,7 +156,7 @@ class Members:
 
     # -- the protocol
 
-    def share(self, protocols: Protocols) -> bool:
+    def support(self, protocols: Protocols) -> bool:
         """Whether all members know one of these."""
         return any(self._knowing[name] == len(self._by_id) for name, _ in protocols)
 

@@ -56,7 +56,7 @@ def delete_offsets(shard: GroupShard, waiter: Waiter, group_id: str, partitions:
     wanted = [
         OffsetCommitKey(group_id, *one) for one in dict.fromkeys(partitions) if not group.is_subscribed_to(one[0])
     ]
-    _bury(shard, [key for key in wanted if shard.offsets.holds(key)], effects)
+    _write_tombstones(shard, [key for key in wanted if shard.offsets.holds(key)], effects)
     return effects
 
 
@@ -66,15 +66,17 @@ def delete_group(shard: GroupShard, waiter: Waiter, group_id: str) -> Effects:
     group.validate_delete()
     effects = Effects()
     effects.reply(waiter, None)
-    _bury(shard, shard.offsets.keys(group_id), effects)
-    _bury_group(shard, group, effects)
+    _write_tombstones(shard, shard.offsets.keys(group_id), effects)
+    _delete_group_records(shard, group, effects)
     return effects
 
 
 def forget_topics(shard: GroupShard) -> Effects:
     """Topics were deleted: a new topic of the same name must not begin where the old one was left."""
     effects = Effects()
-    _bury(shard, shard.offsets.keys_of_topics(lambda topic: shard.topics.partition_count(topic) is None), effects)
+    _write_tombstones(
+        shard, shard.offsets.keys_of_topics(lambda topic: shard.topics.partition_count(topic) is None), effects
+    )
     return effects
 
 
@@ -118,9 +120,9 @@ def _expire_group(shard: GroupShard, group_id: str, effects: Effects) -> int:
         and not shard.offsets.is_pending(group_id, topic, partition)
     ]
     room = max(0, TOMBSTONES_PER_STEP - len(effects.records))
-    _bury(shard, expired[:room], effects)
+    _write_tombstones(shard, expired[:room], effects)
     if group.is_empty and not shard.offsets.has_any(group_id):
-        _bury_group(shard, group, effects)
+        _delete_group_records(shard, group, effects)
     return len(offsets)
 
 
@@ -146,13 +148,13 @@ def _group(shard: GroupShard, group_id: str) -> Group:
     return group
 
 
-def _bury(shard: GroupShard, keys: Iterable[OffsetCommitKey], effects: Effects) -> None:
+def _write_tombstones(shard: GroupShard, keys: Iterable[OffsetCommitKey], effects: Effects) -> None:
     for key in keys:
         effects.record(key, None)
         shard.offsets.apply(key, None)
 
 
-def _bury_group(shard: GroupShard, group: Group, effects: Effects) -> None:
+def _delete_group_records(shard: GroupShard, group: Group, effects: Effects) -> None:
     for key in group.tombstones():
         effects.record(key, None)
     del shard.groups[group.group_id]

@@ -69,7 +69,7 @@ class Markers(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-NOBODY = Identity(-1, -1)
+NO_PRODUCER = Identity(-1, -1)
 
 
 class TransactionShard:
@@ -103,7 +103,7 @@ class TransactionShard:
             _record(effects, transaction)
             effects.reply(waiter, Initialized(ErrorCode.NONE, transaction.identity))
         else:
-            effects.reply(waiter, Initialized(ErrorCode.CONCURRENT_TRANSACTIONS, NOBODY))
+            effects.reply(waiter, Initialized(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER))
             self._prepared(effects, transaction)
         return effects
 

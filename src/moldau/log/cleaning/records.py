@@ -20,7 +20,7 @@ from moldau.errors import CorruptRecordError, ProtocolError
 from moldau.wire.primitives import read_varlong, write_varlong
 
 _NULL = 1  # a length of -1, as a zigzag varint
-_DIGEST_FROM = 64
+_DIGEST_BYTES_MIN = 64
 _COLUMNS_MIN = 8  # of fewer records, columns are no gain
 _ENDS, _GOES_ON = bytes(range(0x80)), bytes(range(0x80, 0x100))  # bytes of a varint: the last one, and the others
 _HALVES = bytes((byte & 0x7F) >> 1 for byte in range(0x100))  # the six bits of a zigzag varint's first byte
@@ -168,7 +168,7 @@ def _long_or_no_key(data: bytes, at: int) -> tuple[bytes | None, int]:
     size, at = read_varlong(data, at)
     if size < 0:
         return None, at
-    if size < _DIGEST_FROM:  # in more bytes than it needs, but the same key
+    if size < _DIGEST_BYTES_MIN:  # in more bytes than it needs, but the same key
         return data[at : at + size], at + size
     return blake2b(data[at : at + size]).digest(), at + size
 

@@ -46,7 +46,7 @@ _SPARE_BYTES = 64 * 1024
 _MAX_WAIT_MS = 500
 # A topic that brokers do not know for so long is deleted, not just unknown to a broker that has lately started.
 _GONE_AFTER_MS = 5_000
-_TOPIC_ID_FROM = 13
+_TOPIC_ID_VERSION_MIN = 13
 
 _RETRIED = (RETRIABLE - {ErrorCode.CORRUPT_MESSAGE}) | {  # what is corrupt on the broker's disk stays so
     ErrorCode.BROKER_NOT_AVAILABLE,
@@ -159,7 +159,7 @@ class _Source:
         if version is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} serves no Fetch that is known here")
         if self._topic_id == ZERO_UUID:  # the broker is older than topic ids
-            version = min(version, _TOPIC_ID_FROM - 1)
+            version = min(version, _TOPIC_ID_VERSION_MIN - 1)
         frame = connection.send_raw(ApiKey.FETCH, version, lambda schema: self._request(schema, position), self._buffer)
         response = parse_fetch_response(version, frame)
         raise_error(response.error_code)

@@ -42,8 +42,8 @@ Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
 
 LISTENERS_MAX = 100
 """Of one broker: every broker keeps them, and every client is told of some."""
-_BROKER_EPOCHS_SINCE = 3
-_NODES_SINCE = 2
+_BROKER_EPOCHS_VERSION_MIN = 3
+_NODES_VERSION_MIN = 2
 
 
 async def run(controller: ControllerShell, step: Step[T]) -> T:
@@ -190,7 +190,7 @@ def handle_vote(broker: Broker, context: RequestContext, request: Any) -> Any:
 async def handle_alter_partition(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     asked = [(topic.topic_id, part) for topic in request.topics for part in topic.partitions]
-    with_epochs = context.version >= _BROKER_EPOCHS_SINCE
+    with_epochs = context.version >= _BROKER_EPOCHS_VERSION_MIN
     changes = [_isr_change(topic_id, part, with_epochs) for topic_id, part in asked]
     code, outcomes = ErrorCode.NONE, list[IsrOutcome]()
     try:
@@ -323,7 +323,7 @@ def handle_describe_quorum(broker: Broker, context: RequestContext, request: Any
         error_code=error(code),
         error_message=None,
         topics=tuple(topics),
-        nodes=_quorum_nodes(broker, schema) if context.version >= _NODES_SINCE else (),
+        nodes=_quorum_nodes(broker, schema) if context.version >= _NODES_VERSION_MIN else (),
     )
 
 

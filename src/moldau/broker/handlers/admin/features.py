@@ -19,7 +19,7 @@ class Broker(needs.HasThreads, Protocol):
 
 
 _UPGRADE_TYPES = range(1, 4)  # upgrade, safe downgrade, unsafe downgrade
-_NO_RESULTS_SINCE = 2
+_NO_RESULTS_VERSION_MIN = 2
 
 
 def handle_update_features(broker: Broker, context: RequestContext, request: Any) -> Any:
@@ -31,7 +31,7 @@ def _respond(context: RequestContext, request: Any) -> Any:
     refusal = next(filter(None, map(_refusal, request.feature_updates)), None)
     code = error(ErrorCode.NONE if refusal is None else ErrorCode.INVALID_UPDATE_VERSION)
     results = {}
-    if context.version < _NO_RESULTS_SINCE:
+    if context.version < _NO_RESULTS_VERSION_MIN:
         # As in Kafka, features have results of their own only where all updates succeed.
         names = () if refusal else tuple(update.feature for update in request.feature_updates)
         results["results"] = tuple(

@@ -51,7 +51,7 @@ SORTED_AT_ONCE = 5000
 """Names: a millisecond or two."""
 
 _BROKERS, _CONTROLLERS = 1, 2
-_TOPIC_IDS_SINCE = 12
+_TOPIC_IDS_VERSION_MIN = 12
 
 
 # -- Metadata
@@ -108,7 +108,7 @@ def _answer_by_id(broker: Broker, context: RequestContext, request: Any, ids: It
 def _names_one(topic: Any, version: int) -> bool:
     """Whether a topic is asked for in a way its version allows: the field for ids came two versions early."""
     topic_id = getattr(topic, "topic_id", None)
-    if version < _TOPIC_IDS_SINCE:
+    if version < _TOPIC_IDS_VERSION_MIN:
         return topic.name is not None and topic_id is None
     return topic.name is not None or topic_id is not None
 

@@ -32,7 +32,7 @@ class Broker(needs.HasTurns, needs.HasController, Protocol):
 
 
 ELECTED_PER_STEP = 1000
-_TOP_LEVEL_ERROR_SINCE = 1
+_TOP_LEVEL_ERROR_VERSION_MIN = 1
 
 
 # -- ElectLeaders
@@ -51,7 +51,7 @@ async def handle_elect_leaders(broker: Broker, context: RequestContext, request:
             outcomes |= await run_everywhere(broker.controller, partial(_elect, election, some))
     except KafkaError as refusal:
         code = refusal.code
-        if context.version < _TOP_LEVEL_ERROR_SINCE:  # no place for it but with each partition
+        if context.version < _TOP_LEVEL_ERROR_VERSION_MIN:  # no place for it but with each partition
             outcomes = dict.fromkeys(asked or (), refusal)
     by_topic = _by_topic(
         outcomes,

@@ -47,9 +47,9 @@ class Broker(CreatesTopics, needs.HasThreads, needs.HasPartitions, needs.HasLogs
 
 logger = logging.getLogger(__name__)
 
-_CONFIGS_SINCE = 5
-_DELETION_DISABLED_SINCE = 3
-_DELETE_BY_ID_SINCE = 6
+_CONFIGS_VERSION_MIN = 5
+_DELETION_DISABLED_VERSION_MIN = 3
+_DELETE_BY_ID_VERSION_MIN = 6
 
 
 class NewTopic(NamedTuple):
@@ -155,7 +155,7 @@ def _created(broker: Broker, schema: Schema, version: int, name: str, outcome: l
         error_message=None,
         num_partitions=len(partitions),
         replication_factor=len(partitions[0].replicas),
-        configs=_topic_configs(broker, schema, overrides) if version >= _CONFIGS_SINCE else (),
+        configs=_topic_configs(broker, schema, overrides) if version >= _CONFIGS_VERSION_MIN else (),
     )
 
 
@@ -184,14 +184,18 @@ class _Target(NamedTuple):
 
 async def handle_delete_topics(broker: Broker, context: RequestContext, request: Any) -> Any:
     version = context.version
-    if version >= _DELETE_BY_ID_SINCE:
+    if version >= _DELETE_BY_ID_VERSION_MIN:
         targets = [_Target(topic.name, topic.topic_id) for topic in request.topics]
     else:
         targets = [_Target(name, None) for name in request.topic_names]
     if broker.local.config.delete_topic_enable:
         refusals = await _delete(broker, targets)
     else:
-        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= _DELETION_DISABLED_SINCE else ErrorCode.INVALID_REQUEST
+        code = (
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= _DELETION_DISABLED_VERSION_MIN
+            else ErrorCode.INVALID_REQUEST
+        )
         refusals = dict.fromkeys(targets, KafkaError(code, "Topic deletion is disabled: delete.topic.enable=false."))
     schema = context.schema
     responses = [

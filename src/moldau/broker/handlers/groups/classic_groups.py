@@ -41,11 +41,11 @@ class Broker(needs.HasEnvironment, needs.HasGroups, Protocol):
 MEMBER_ID_NAME_MAX = 1_000
 """Characters of a client's name in the member id it gets, which has to fit into a string as the name itself does."""
 
-_MEMBER_ID_REQUIRED_SINCE = 4
-_NULL_PROTOCOL_SINCE = 7
-_SKIP_ASSIGNMENT_SINCE = 9
-_SYNC_NAMES_PROTOCOL_SINCE = 5
-_LEAVE_TOGETHER_SINCE = 3
+_MEMBER_ID_REQUIRED_VERSION_MIN = 4
+_NULL_PROTOCOL_VERSION_MIN = 7
+_SKIP_ASSIGNMENT_VERSION_MIN = 9
+_SYNC_NAMES_PROTOCOL_VERSION_MIN = 5
+_LEAVE_TOGETHER_VERSION_MIN = 3
 LEAVERS_PER_STEP = 100
 
 
@@ -77,8 +77,8 @@ def handle_join_group(broker: Broker, context: RequestContext, request: Any) -> 
         session_timeout_ms=session_timeout_ms,
         # The first version did not have one yet.
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout is None else rebalance_timeout // ms(1),
-        requires_member_id=context.version >= _MEMBER_ID_REQUIRED_SINCE,
-        can_skip_assignment=context.version >= _SKIP_ASSIGNMENT_SINCE,
+        requires_member_id=context.version >= _MEMBER_ID_REQUIRED_VERSION_MIN,
+        can_skip_assignment=context.version >= _SKIP_ASSIGNMENT_VERSION_MIN,
     )
 
     def refuse(refusal: KafkaError) -> Any:
@@ -94,7 +94,7 @@ def _joined(context: RequestContext, reply: JoinReply) -> Any:
         error_code=error(reply.error),
         generation_id=reply.generation,
         protocol_type=reply.protocol_type,
-        protocol_name=reply.protocol_name or (None if context.version >= _NULL_PROTOCOL_SINCE else ""),
+        protocol_name=reply.protocol_name or (None if context.version >= _NULL_PROTOCOL_VERSION_MIN else ""),
         leader=reply.leader,
         skip_assignment=reply.skip_assignment,
         member_id=reply.member_id,
@@ -133,7 +133,7 @@ def handle_sync_group(broker: Broker, context: RequestContext, request: Any) -> 
     def refuse(refusal: KafkaError) -> Any:
         return respond(SyncReply(refusal.code))
 
-    if context.version >= _SYNC_NAMES_PROTOCOL_SINCE and None in (event.protocol_type, event.protocol_name):
+    if context.version >= _SYNC_NAMES_PROTOCOL_VERSION_MIN and None in (event.protocol_type, event.protocol_name):
         return respond(SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     return answer(_asking(broker, steps.sync, event), respond, refuse)
 
@@ -172,7 +172,7 @@ def _heartbeat_frame(version: int, code: ErrorCode) -> tuple[bytes, bytes]:
 
 def handle_leave_group(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
     schema = context.schema
-    if context.version >= _LEAVE_TOGETHER_SINCE:
+    if context.version >= _LEAVE_TOGETHER_VERSION_MIN:
         leavers = tuple(Leaver(one.member_id, one.group_instance_id) for one in request.members)
     else:
         leavers = (Leaver(request.member_id, None),)
@@ -186,7 +186,7 @@ def handle_leave_group(broker: Broker, context: RequestContext, request: Any) ->
             yield
     except KafkaError as refusal:
         return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(refusal.code), members=())
-    if context.version < _LEAVE_TOGETHER_SINCE:
+    if context.version < _LEAVE_TOGETHER_VERSION_MIN:
         return schema.LeaveGroupResponse(throttle_time=ms(0), error_code=error(codes[0]))
     members = []
     for leaver, code in zip(leavers, codes, strict=True):

@@ -27,7 +27,7 @@ class Broker(needs.HasEnvironment, needs.HasTurns, needs.HasLocalBroker, needs.H
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe and alter configurations: all that can be done with a group."""
-_CLIENT_MADE_IDS_SINCE = 1
+_CLIENT_MADE_IDS_VERSION_MIN = 1
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
@@ -66,7 +66,7 @@ def handle_consumer_group_heartbeat(broker: Broker, context: RequestContext, req
 
 def _event(broker: Broker, context: RequestContext, request: Any) -> Heartbeat:
     member_id = request.member_id
-    if not member_id and context.version < _CLIENT_MADE_IDS_SINCE and request.member_epoch == 0:
+    if not member_id and context.version < _CLIENT_MADE_IDS_VERSION_MIN and request.member_epoch == 0:
         member_id = uuid_to_text(broker.environment.new_uuid())
     names = request.subscribed_topic_names
     return Heartbeat(

@@ -28,13 +28,13 @@ class Broker(
 _GROUP = 0
 _TRANSACTION = 1
 _SHARE = 2
-_MANY_KEYS_SINCE = 4
+_MANY_KEYS_VERSION_MIN = 4
 
 
 async def handle_find_coordinator(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
     key_type = getattr(request, "key_type", _GROUP)
-    if context.version < _MANY_KEYS_SINCE:
+    if context.version < _MANY_KEYS_VERSION_MIN:
         found = await _find(broker, context, key_type, request.key)
         return schema.FindCoordinatorResponse(throttle_time=ms(0), **found)
     found_all = [

@@ -31,7 +31,7 @@ class Broker(
     """What these handlers use."""
 
 
-_NOT_FOUND_SINCE = 6
+_NOT_FOUND_VERSION_MIN = 6
 _DEAD = "Dead"
 """What a group that is not there is called."""
 
@@ -55,7 +55,7 @@ def _described(broker: Broker, context: RequestContext, group_id: str, operation
         return _not_described(schema, group_id, refusal.code, None, "")
     if isinstance(group, ClassicGroup):
         return _described_group(schema, group, operations)
-    if context.version < _NOT_FOUND_SINCE:
+    if context.version < _NOT_FOUND_VERSION_MIN:
         return _not_described(schema, group_id, ErrorCode.NONE, None, _DEAD)
     why = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
     return _not_described(schema, group_id, ErrorCode.GROUP_ID_NOT_FOUND, why, _DEAD)

@@ -58,7 +58,7 @@ class Broker(
     """What these handlers use."""
 
 
-_EPOCHS_SINCE = 9
+_EPOCHS_VERSION_MIN = 9
 COMMITTED_MAX = 10_000
 """Offsets that one request may commit: they are one batch of `__consumer_offsets`. Kafka's limit is the topic's
 `max.message.bytes`, which is about as many."""
@@ -67,12 +67,12 @@ INLINE_MAX = 200
 FETCHED_PER_STEP = 100
 DELETED_PER_STEP = 200
 
-_MANY_GROUPS_SINCE = 8
-_TOPIC_IDS_SINCE = 10
-_GROUP_ERROR_SINCE = 2
-_LOADING_KNOWN_SINCE = 2
-_ABORTABLE_SINCE = 4
-_ADDS_SINCE = 5
+_MANY_GROUPS_VERSION_MIN = 8
+_TOPIC_IDS_VERSION_MIN = 10
+_GROUP_ERROR_VERSION_MIN = 2
+_LOADING_KNOWN_VERSION_MIN = 2
+_ABORTABLE_VERSION_MIN = 4
+_ADDS_VERSION_MIN = 5
 
 _Refusals = dict[int, ErrorCode]
 _Indexes = tuple[str | None, uuid.UUID | None, Sequence[int]]
@@ -94,7 +94,7 @@ def handle_offset_commit(broker: Broker, context: RequestContext, request: Any) 
         request.generation_id_or_member_epoch,
         offsets,
         DEFAULT_RETENTION if retention is None else retention // ms(1),
-        context.version >= _EPOCHS_SINCE,
+        context.version >= _EPOCHS_VERSION_MIN,
     )
     asked = yield from _prepared(broker, asked)
     return (yield from _commit(broker, context, request, asked, refusals))
@@ -112,7 +112,7 @@ def handle_txn_offset_commit(broker: Broker, context: RequestContext, request: A
     )
     asked = yield from _prepared(broker, asked)
     try:
-        if context.version < _LOADING_KNOWN_SINCE and broker.groups.is_loading:
+        if context.version < _LOADING_KNOWN_VERSION_MIN and broker.groups.is_loading:
             # Producers before 2.0 stop at the code for "loading" instead of asking again.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         check_group_id(request.group_id)
@@ -133,8 +133,8 @@ def handle_txn_offset_commit(broker: Broker, context: RequestContext, request: A
 
 def _verification(broker: Broker, context: RequestContext, request: Any, partition: Partition) -> Verification:
     """The group's partition has to be part of the producer's open transaction."""
-    admission = Admission.ADD if context.version >= _ADDS_SINCE else Admission.VERIFY
-    if context.version < _ABORTABLE_SINCE:
+    admission = Admission.ADD if context.version >= _ADDS_VERSION_MIN else Admission.VERIFY
+    if context.version < _ABORTABLE_VERSION_MIN:
         admission = Admission.VERIFY_OLD
     producer = Identity(request.producer_id, request.producer_epoch)
     return broker.transactions.verification(request.transactional_id, producer, (partition,), admission)
@@ -248,7 +248,7 @@ def _delete_some(
 
 
 def handle_offset_fetch(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:
-    has_many = context.version >= _MANY_GROUPS_SINCE
+    has_many = context.version >= _MANY_GROUPS_VERSION_MIN
     require_stable = getattr(request, "require_stable", False)
     groups: list[_FetchedGroup] = []
     for group in request.groups if has_many else (request,):
@@ -285,7 +285,7 @@ def _fetched_groups(context: RequestContext, groups: list[_FetchedGroup]) -> Any
 
 def _fetched_group(context: RequestContext, request: Any, code: ErrorCode, topics: list[_FetchedTopic]) -> Any:
     schema = context.schema
-    if code and context.version < _GROUP_ERROR_SINCE:
+    if code and context.version < _GROUP_ERROR_VERSION_MIN:
         topics = [(topic.name, None, _all_with(topic, code)) for topic in request.topics]
     return schema.OffsetFetchResponse(
         throttle_time=ms(0), error_code=error(code), topics=_fetched_topics(schema, "", topics)
@@ -337,7 +337,7 @@ def _all_topics(broker: Broker, context: RequestContext, group_id: str) -> Work[
     return [
         (name, topic_id, sorted(indexes))
         for name, indexes in sorted(by_topic.items())
-        if (topic_id := _id_of(broker, name)) or context.version < _TOPIC_IDS_SINCE
+        if (topic_id := _id_of(broker, name)) or context.version < _TOPIC_IDS_VERSION_MIN
     ]
 
 

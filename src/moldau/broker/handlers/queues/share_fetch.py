@@ -39,7 +39,7 @@ class Broker(
     """What these handlers use."""
 
 
-_RENEW_SINCE = 2
+_RENEW_VERSION_MIN = 2
 _RECORD_LIMIT = 1
 
 Outcome = KafkaError | None
@@ -344,7 +344,7 @@ async def _acknowledge_all(
     broker: Broker, context: RequestContext, request: Any, group_id: str, member_id: str
 ) -> dict[ShareKey, Outcome]:
     """What each partition said to the request's acknowledgements, once they are durable."""
-    may_renew = context.version >= _RENEW_SINCE and request.is_renew_ack
+    may_renew = context.version >= _RENEW_VERSION_MIN and request.is_renew_ack
     outcomes: dict[ShareKey, Outcome] = {}
     writing: list[tuple[ShareKey, Awaitable[Any]]] = []
     places = ((topic.topic_id or ZERO_UUID, partition) for topic in request.topics for partition in topic.partitions)

@@ -51,9 +51,9 @@ class Broker(
 
 
 _READ_COMMITTED = 1
-_TOPIC_IDS_SINCE = 13
-_ZSTD_SINCE = 10
-_FOLLOWERS_SINCE = 11
+_TOPIC_IDS_VERSION_MIN = 13
+_ZSTD_VERSION_MIN = 10
+_FOLLOWERS_VERSION_MIN = 11
 
 PARSED_INLINE_MAX_BYTES = 16 * 1024
 """Some 500 partitions, which are read in a millisecond. A thread reads a longer request."""
@@ -82,7 +82,7 @@ def _fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> An
     if request.replica_id >= 0:
         return handle_replica_fetch(broker, context, request)
     try:
-        plan = broker.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_SINCE)
+        plan = broker.fetch_sessions.plan(request, context.version >= _TOPIC_IDS_VERSION_MIN)
     except KafkaError as error:
         return encode_fetch_response(context.version, context.correlation_id, [], error_code=int(error.code))
     if len(plan.wanted) > READ_AT_ONCE_MAX:
@@ -189,9 +189,9 @@ def _read(
             partition = broker.find_partition(name, topic_id, asked.index)
             if lease is not None:
                 lease.check(partition)
-            if not partition.is_leader and version < _FOLLOWERS_SINCE:
+            if not partition.is_leader and version < _FOLLOWERS_VERSION_MIN:
                 partition.check_leads()
-            if version < _ZSTD_SINCE:
+            if version < _ZSTD_VERSION_MIN:
                 _refuse_zstd(partition)
             if request.rack_id or asked.last_fetched_epoch >= 0:
                 elsewhere = _elsewhere(broker, partition, request.rack_id, asked)

@@ -29,7 +29,7 @@ class Broker(needs.HasReadLease, needs.HasPartitions, Protocol):
 
 _READ_COMMITTED = 1
 _NOT_FOUND = (-1, -1, -1)
-_OFFSET_NOT_AVAILABLE_SINCE = 5
+_OFFSET_NOT_AVAILABLE_VERSION_MIN = 5
 
 
 class _Reader(NamedTuple):
@@ -47,7 +47,7 @@ def handle_list_offsets(broker: Broker, context: RequestContext, request: Any) -
         is_replica=request.replica_id >= 0,
         committed=getattr(request, "isolation_level", 0) == _READ_COMMITTED,
         not_yet=ErrorCode.OFFSET_NOT_AVAILABLE
-        if context.version >= _OFFSET_NOT_AVAILABLE_SINCE
+        if context.version >= _OFFSET_NOT_AVAILABLE_VERSION_MIN
         else ErrorCode.LEADER_NOT_AVAILABLE,
     )
     topics = []

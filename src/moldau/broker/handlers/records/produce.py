@@ -51,7 +51,7 @@ class Broker(
 
 logger = logging.getLogger(__name__)
 
-_ZSTD_SINCE = 7
+_ZSTD_VERSION_MIN = 7
 _ADMIN_CLIENT = "__admin_client"
 """The client id with which Kafka's own tools may write to internal topics."""
 
@@ -109,7 +109,7 @@ def _write(
                 if repeated:
                     _check_named_once(topic, part.index, repeated)
                 partition = broker.find_partition(topic.name, topic.topic_id, part.index)
-                if partition.is_internal or context.version < _ZSTD_SINCE:
+                if partition.is_internal or context.version < _ZSTD_VERSION_MIN:
                     _check_allowed(partition, part, context)
                 is_prepared = False
                 if partition.log.rules.has_to_look_into(part.records):
@@ -219,7 +219,7 @@ def _check_allowed(partition: Partition, part: ProducePartition, context: Reques
     """What stands in a state topic is what its coordinator decided: nobody else may write there."""
     if partition.is_internal and context.client_id != _ADMIN_CLIENT:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
-    if context.version < _ZSTD_SINCE:
+    if context.version < _ZSTD_VERSION_MIN:
         _refuse_zstd(part)
 
 

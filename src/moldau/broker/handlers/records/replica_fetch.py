@@ -15,13 +15,13 @@ class Broker(needs.HasTurns, needs.HasFollowerSessions, Protocol):
     """What these handlers use."""
 
 
-_BROKER_EPOCH_SINCE = 15
+_BROKER_EPOCH_VERSION_MIN = 15
 """The first version in which a follower sends the epoch of its broker."""
 
 
 def handle_replica_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Answer:
     try:
-        if context.version < _BROKER_EPOCH_SINCE:
+        if context.version < _BROKER_EPOCH_VERSION_MIN:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "a follower needs version 15 of Fetch or a later one")
         return broker.turns.run(broker.follower_sessions.fetch(context, request))
     except KafkaError as error:

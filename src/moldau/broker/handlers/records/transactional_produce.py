@@ -19,8 +19,8 @@ class Broker(needs.HasPartitions, needs.HasTransactions, Protocol):
     """What these handlers use."""
 
 
-_ABORTABLE_SINCE = 11
-_ADDS_SINCE = 12
+_ABORTABLE_VERSION_MIN = 11
+_ADDS_VERSION_MIN = 12
 
 _RETRIED = COORDINATOR_UNAVAILABLE | UNREACHABLE
 
@@ -30,8 +30,8 @@ class ProduceVerification:
 
     def __init__(self, broker: Broker, version: int, request: ProduceRequest, transactional_id: str) -> None:
         self._broker = broker
-        self._admission = Admission.ADD if version >= _ADDS_SINCE else Admission.VERIFY
-        if version < _ABORTABLE_SINCE:
+        self._admission = Admission.ADD if version >= _ADDS_VERSION_MIN else Admission.VERIFY
+        if version < _ABORTABLE_VERSION_MIN:
             self._admission = Admission.VERIFY_OLD
         self._refusal: KafkaError | None = None
         batches = list(self._batches(request))

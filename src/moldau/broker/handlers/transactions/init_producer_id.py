@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
-from moldau.coordinators.transactions.shard import NOBODY, Initialized, InitProducerId, TransactionShard
+from moldau.coordinators.transactions.shard import NO_PRODUCER, Initialized, InitProducerId, TransactionShard
 from moldau.coordinators.transactions.transaction import Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import error, ms
@@ -18,15 +18,15 @@ class Broker(needs.HasTransactions, needs.HasProducerIds, Protocol):
     """What these handlers use."""
 
 
-_FENCED_SINCE = 4
+_FENCED_VERSION_MIN = 4
 
 
 async def handle_init_producer_id(broker: Broker, context: RequestContext, request: Any) -> Any:
     try:
         code, producer = await _init(broker, request)
     except KafkaError as failure:
-        code, producer = failure.code, NOBODY
-    if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_SINCE:
+        code, producer = failure.code, NO_PRODUCER
+    if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_VERSION_MIN:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     return context.schema.InitProducerIdResponse(
         throttle_time=ms(0), error_code=error(code), producer_id=producer.producer_id, producer_epoch=producer.epoch
@@ -43,7 +43,7 @@ async def _init(broker: Broker, request: Any) -> Initialized:
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     wanted = InitProducerId(
-        transactional_id, request.transaction_timeout // ms(1), None if expected == NOBODY else expected
+        transactional_id, request.transaction_timeout // ms(1), None if expected == NO_PRODUCER else expected
     )
     answer: Initialized = await broker.transactions.ask_with_id(wanted, TransactionShard.init_producer_id)
     return answer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
 from moldau.broker.turns import Work
-from moldau.coordinators.transactions.shard import NOBODY, AddPartitions, EndTxn, TransactionShard
+from moldau.coordinators.transactions.shard import NO_PRODUCER, AddPartitions, EndTxn, TransactionShard
 from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
@@ -38,14 +38,14 @@ class Broker(
 
 TOGETHER_MAX = 100
 """Transactions of one request that are looked at, and waited for, at once."""
-_FENCED_SINCE = 2
-_MANY_TRANSACTIONS_SINCE = 4
-_END_BUMPS_SINCE = 5
+_FENCED_VERSION_MIN = 2
+_MANY_TRANSACTIONS_VERSION_MIN = 4
+_END_BUMPS_VERSION_MIN = 5
 
 
 def _code_for(context: RequestContext, code: ErrorCode) -> Any:
     """Older clients know only one code for a zombie."""
-    if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_SINCE:
+    if code is ErrorCode.PRODUCER_FENCED and context.version < _FENCED_VERSION_MIN:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     return error(code)
 
@@ -55,7 +55,7 @@ def _code_for(context: RequestContext, code: ErrorCode) -> Any:
 
 async def handle_add_partitions_to_txn(broker: Broker, context: RequestContext, request: Any) -> Any:
     schema = context.schema
-    if context.version < _MANY_TRANSACTIONS_SINCE:
+    if context.version < _MANY_TRANSACTIONS_VERSION_MIN:
         producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
         codes = await _add_each(broker, request.v3_and_below_transactional_id, producer, topics, version=0)
@@ -182,8 +182,8 @@ async def handle_add_offsets_to_txn(broker: Broker, context: RequestContext, req
 
 
 async def handle_end_txn(broker: Broker, context: RequestContext, request: Any) -> Any:
-    code, producer = ErrorCode.NONE, NOBODY
-    bumps = context.version >= _END_BUMPS_SINCE
+    code, producer = ErrorCode.NONE, NO_PRODUCER
+    bumps = context.version >= _END_BUMPS_VERSION_MIN
     try:
         if not request.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
