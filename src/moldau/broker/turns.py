@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
-from time import perf_counter
 from typing import Any, TypeAlias, TypeVar
 
 TURN_S = 0.003
@@ -35,12 +34,10 @@ class Turns:
     """All long work of a broker: however many requests there are, one of them has a turn between two looks at the
     sockets."""
 
-    def __init__(
-        self, in_thread: Callable[[InThread], Awaitable[Any]], timer: Callable[[], float] = perf_counter
-    ) -> None:
+    def __init__(self, in_thread: Callable[[InThread], Awaitable[Any]], timer: Callable[[], float]) -> None:
         self._in_thread = in_thread
         self._timer = timer
-        self._pausing = asyncio.Lock()
+        self._pause_lock = asyncio.Lock()
 
     def run(self, work: Work[T]) -> T | Coroutine[Any, Any, T]:
         """What the work comes to; an awaitable of it where one turn is not enough."""
@@ -50,14 +47,14 @@ class Turns:
             result: T = end.value
             return result
         outcome = self._turn(work, lambda: wanted)
-        return outcome.value if isinstance(outcome, StopIteration) else self._go_on(work, outcome)
+        return outcome.value if isinstance(outcome, StopIteration) else self._resume(work, outcome)
 
     async def finish(self, work: Work[T]) -> T:
         """The same for those who wait anyway."""
         outcome = self._turn(work, work.__next__)
-        return outcome.value if isinstance(outcome, StopIteration) else await self._go_on(work, outcome)
+        return outcome.value if isinstance(outcome, StopIteration) else await self._resume(work, outcome)
 
-    async def _go_on(self, work: Work[T], wanted: Wanted) -> T:
+    async def _resume(self, work: Work[T], wanted: Wanted) -> T:
         outcome: StopIteration | Wanted = wanted
         while not isinstance(outcome, StopIteration):
             resume: Callable[[], Any] = work.__next__
@@ -87,7 +84,7 @@ class Turns:
                 ends_s = self._timer() + TURN_S
 
     async def pause(self) -> None:
-        async with self._pausing:
+        async with self._pause_lock:
             await asyncio.sleep(0)
 
     def _turn(self, work: Work[Any], resume: Callable[[], Wanted]) -> StopIteration | Wanted:

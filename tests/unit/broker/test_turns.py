@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -27,12 +28,12 @@ def counting(upto: int) -> Work[int]:
 
 
 async def test_short_work_is_done_at_once() -> None:
-    assert Turns(in_thread).run(counting(10)) == 45
+    assert Turns(in_thread, perf_counter).run(counting(10)) == 45
 
 
 async def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "TURN_S", 0.0)
-    turns = Turns(in_thread)
+    turns = Turns(in_thread, perf_counter)
     others = 0
     ended = False
 
@@ -53,7 +54,7 @@ async def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyP
 
 async def test_of_many_long_works_one_has_a_turn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "TURN_S", 0.0)
-    turns = Turns(in_thread)
+    turns = Turns(in_thread, perf_counter)
     rounds = 0
     seen: list[int] = []
 
@@ -82,7 +83,7 @@ async def test_a_function_runs_in_a_thread_and_an_awaitable_is_awaited() -> None
         number = yield answer()
         return name, number
 
-    name, number = await Turns(in_thread).finish(work())
+    name, number = await Turns(in_thread, perf_counter).finish(work())
     assert name != threading.current_thread().name
     assert number == 42
 
@@ -98,18 +99,18 @@ async def test_what_goes_wrong_in_a_thread_is_the_works_own_affair() -> None:
             return str(error)
         return "yes"
 
-    assert await Turns(in_thread).finish(work()) == "no"
+    assert await Turns(in_thread, perf_counter).finish(work()) == "no"
 
     def careless() -> Work[None]:
         yield fails
 
     with pytest.raises(ValueError, match="no"):
-        await Turns(in_thread).finish(careless())
+        await Turns(in_thread, perf_counter).finish(careless())
 
 
 async def test_items_come_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "TURN_S", 0.0)
-    turns = Turns(in_thread)
+    turns = Turns(in_thread, perf_counter)
     others: list[int] = []
     loop = asyncio.get_running_loop()
     seen = []

@@ -184,11 +184,11 @@ class CoordinatorShell(Generic[S]):
         safe = self._when_safe(self._hosted(partition))
         if safe is None:
             return None
-        told = self._host.loop.create_future()
+        settled = self._host.loop.create_future()
         reply = Reply()
-        reply.future = told
+        reply.future = settled
         safe.add_done_callback(partial(self._reply_all, partition, self._shards[partition], [(reply, None)]))
-        return told
+        return settled
 
     def run(self, partition: int, step: Callable[[S, int], Effects]) -> None:
         """Runs a step. What it raises is a KafkaError, or NothingChanged."""
@@ -279,10 +279,10 @@ class CoordinatorShell(Generic[S]):
             except Exception as failure:
                 self._fail_and_reload(partition, shard, failure)
             return
-        told = _client_error(error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._reload(partition, shard, told)
+        reason = _client_error(error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._reload(partition, shard, reason)
         for reply, _ in replies:
-            reply.fail(told)
+            reply.fail(reason)
 
     def encode(self, records: Sequence[tuple[Any, Any | None]], producer: tuple[int, int] | None) -> bytes:
         """The batch that a step's records are appended as. Any thread may call it."""

@@ -1,4 +1,4 @@
-"""The coordinators of this broker: which there are, the topics they keep their state in, and what they are told."""
+"""The coordinators of this broker, the topics they keep their state in, and how they learn of new topics."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Coordinators:
         self._metadata = host.metadata
         self._topics: tuple[Mapping[bytes, str], int] = ({}, 0)
         """Their names and how many partitions they have together, as the shards know them."""
-        self._untold_groups: set[int] = set()
-        self._untold_states: set[int] = set()
+        self._outdated_groups: set[int] = set()
+        self._outdated_states: set[int] = set()
         local, topics = host.local, ImageTopics(host.metadata)
         self.groups: CoordinatorShell[GroupShard] = CoordinatorShell(
             host,
@@ -59,10 +59,10 @@ class Coordinators:
         topics = (image.names_by_id, image.partition_count)
         if topics != self._topics:  # and not only who leads them
             self._topics = topics
-            self._untold_groups = {partition for partition, _ in self.groups.shards()}
-            self._untold_states = {partition for partition, _ in self.share_state.shards()}
-        self._untold_groups = _tell_of_topics(self.groups, self._untold_groups)
-        self._untold_states = _tell_of_topics(self.share_state, self._untold_states)
+            self._outdated_groups = {partition for partition, _ in self.groups.shards()}
+            self._outdated_states = {partition for partition, _ in self.share_state.shards()}
+        self._outdated_groups = _update_topics(self.groups, self._outdated_groups)
+        self._outdated_states = _update_topics(self.share_state, self._outdated_states)
 
     def stop(self) -> None:
         self.groups.stop()
@@ -77,17 +77,17 @@ class _TopicsShard(Shard, Protocol):
 _S = TypeVar("_S", bound=_TopicsShard)
 
 
-def _tell_of_topics(coordinator: CoordinatorShell[_S], partitions: Iterable[int]) -> set[int]:
-    """Those that could not be told: their replicas are too few, and with more of them this is tried again."""
-    untold = set()
+def _update_topics(coordinator: CoordinatorShell[_S], partitions: Iterable[int]) -> set[int]:
+    """The partitions that are still outdated: their replicas are too few, and with more of them this is tried again."""
+    outdated = set()
     for partition in partitions:
         try:
             coordinator.run(partition, lambda shard, now_ms: shard.topics_changed(now_ms))
         except StepNotStartedError:
-            untold.add(partition)
+            outdated.add(partition)
         except KafkaError:
             continue  # the shard is elsewhere, or loaded again and will look at the topics then
-    return untold
+    return outdated
 
 
 class HasImage(Protocol):

@@ -121,27 +121,27 @@ class DelayedShareFetch(Generic[T]):
     The last attempt, when the time is up, is for all, and what it gives is the answer whatever it is.
     """
 
-    __slots__ = ("_attempt", "_lives", "_loop", "_timer", "_woken", "future")
+    __slots__ = ("_attempt", "_loop", "_queues", "_timer", "_woken", "future")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        lives: Iterable[LiveSharePartition],
+        queues: Iterable[LiveSharePartition],
         wait_ms: int,
         attempt: Callable[[Iterable[ShareKey] | None], T | None],
     ) -> None:
         self.future: asyncio.Future[T | None] = loop.create_future()
         self._loop = loop
-        self._lives: dict[LiveSharePartition, None] = {}
+        self._queues: dict[LiveSharePartition, None] = {}
         self._attempt = attempt
         self._woken: dict[ShareKey, None] = {}
         self._timer = loop.call_later(wait_ms / 1000, self._try, True)
         self.future.add_done_callback(self._leave)
-        self.watch(lives)
+        self.watch(queues)
 
-    def watch(self, lives: Iterable[LiveSharePartition]) -> None:
-        for live in lives:
-            self._lives[live] = None
+    def watch(self, queues: Iterable[LiveSharePartition]) -> None:
+        for live in queues:
+            self._queues[live] = None
             live.waiting[self] = None
             if live.is_behind:
                 live.is_behind = False
@@ -167,5 +167,5 @@ class DelayedShareFetch(Generic[T]):
 
     def _leave(self, _: asyncio.Future[T | None]) -> None:
         self._timer.cancel()
-        for live in self._lives:
+        for live in self._queues:
             live.waiting.pop(self, None)

@@ -88,7 +88,7 @@ class ShareStateClient:
         """The ShareState, without what became of single records; one without a start offset if there is none."""
         return self._ask(
             _Request(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, key, {"leader_epoch": -1}),
-            lambda shard, waiter, _: tell_summary(shard, waiter, key),
+            lambda shard, waiter, _: reply_summary(shard, waiter, key),
         )
 
     def _ask(self, request: _Request, step: Callable[[ShareStateShard, Any, int], Effects]) -> Answer:
@@ -118,7 +118,7 @@ class ShareStateClient:
         return answers
 
 
-def tell_summary(shard: ShareStateShard, waiter: Any, key: ShareKey) -> Effects:
+def reply_summary(shard: ShareStateShard, waiter: Any, key: ShareKey) -> Effects:
     effects = Effects()
     effects.reply(waiter, shard.states.get(key, NO_STATE))
     return effects

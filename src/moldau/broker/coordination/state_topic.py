@@ -40,7 +40,7 @@ class StateTopic:
         self._host = host
         self._settings = settings
         self._creating = asyncio.Lock()
-        self._refusals = LogLimit()
+        self._refusals = LogLimit(clock=host.loop.time)
 
     @property
     def exists(self) -> bool:

@@ -218,18 +218,18 @@ class _Handler(BaseHTTPRequestHandler):
             wanted = content_type(self.headers.get("Accept", ""))
             self._answer(200, wanted, monitor.page(wanted))
         elif path == "/health":
-            self._tell("healthy", monitor.why_unhealthy())
+            self._answer_status("healthy", monitor.why_unhealthy())
         elif path == "/ready":
-            self._tell("ready", monitor.why_not_ready())
+            self._answer_status("ready", monitor.why_not_ready())
         else:
             self._answer(404, "text/plain; charset=utf-8", b"Not found. There are /metrics, /health and /ready.\n")
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _tell(self, what: str, reasons: list[str]) -> None:
-        told = {"status": f"not {what}" if reasons else what, "reasons": reasons}
-        self._answer(503 if reasons else 200, "application/json", json.dumps(told).encode() + b"\n")
+    def _answer_status(self, what: str, reasons: list[str]) -> None:
+        status = {"status": f"not {what}" if reasons else what, "reasons": reasons}
+        self._answer(503 if reasons else 200, "application/json", json.dumps(status).encode() + b"\n")
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)

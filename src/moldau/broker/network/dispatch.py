@@ -67,7 +67,7 @@ class Dispatcher(Generic[B]):
         self._broker = broker
         self._apis = apis
         self._timer = broker.environment.timer
-        self._unsupported = UnsupportedRequests()
+        self._unsupported = UnsupportedRequests(self._timer)
 
     def connected(self, connection: ClientConnection) -> bool:
         return self._broker.connections.admit(connection)

@@ -6,6 +6,7 @@ Such a client is disconnected, connects again and asks again, many times a secon
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from moldau.broker.network.request import RequestContext
 from moldau.errors import UnservedRequestError
@@ -32,8 +33,8 @@ _USE = (
 
 
 class UnsupportedRequests:
-    def __init__(self) -> None:
-        self._limit = LogLimit()
+    def __init__(self, timer: Callable[[], float]) -> None:
+        self._limit = LogLimit(clock=timer)
 
     def refuse(self, context: RequestContext, served: Api | None) -> UnservedRequestError:
         """The error to raise; logged already, if this client's line is due."""

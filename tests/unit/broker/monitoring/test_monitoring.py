@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,7 +125,7 @@ async def test_the_lag_of_many_groups_is_measured_in_turns(monkeypatch: pytest.M
         groups=SimpleNamespace(shards=lambda: [(0, SimpleNamespace(offsets=table))]),
         logs=SimpleNamespace(get=lambda *_: SimpleNamespace(high_watermark=12)),
         metadata=SimpleNamespace(image=SimpleNamespace(topics={})),
-        turns=turns.Turns(asyncio.to_thread),
+        turns=turns.Turns(asyncio.to_thread, perf_counter),
     )
     lag = GroupLag(node)
     measuring = asyncio.ensure_future(lag.measure())

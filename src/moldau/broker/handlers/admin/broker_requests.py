@@ -201,14 +201,15 @@ async def handle_alter_partition(broker: Broker, context: RequestContext, reques
         )
     except KafkaError as refusal:
         code = refusal.code
-    told: dict[Any, list[Any]] = defaultdict(list)
+    altered: dict[Any, list[Any]] = defaultdict(list)
     for change, outcome in zip(changes, outcomes, strict=False):  # no outcomes where the whole request was refused
-        told[change.topic_id].append(_altered(schema, change.index, outcome))
+        altered[change.topic_id].append(_altered(schema, change.index, outcome))
     return schema.AlterPartitionResponse(
         throttle_time=ms(0),
         error_code=error(code),
         topics=tuple(
-            schema.TopicData(topic_id=topic_id, partitions=tuple(partitions)) for topic_id, partitions in told.items()
+            schema.TopicData(topic_id=topic_id, partitions=tuple(partitions))
+            for topic_id, partitions in altered.items()
         ),
     )
 
@@ -265,7 +266,7 @@ async def handle_assign_replicas_to_dirs(broker: Broker, context: RequestContext
         )
     except KafkaError as refusal:
         code = refusal.code
-    told = [
+    directories = [
         schema.DirectoryData(
             id_=directory.id_,
             topics=tuple(
@@ -284,7 +285,9 @@ async def handle_assign_replicas_to_dirs(broker: Broker, context: RequestContext
         )
         for directory in (request.directories if code is ErrorCode.NONE else ())
     ]
-    return schema.AssignReplicasToDirsResponse(throttle_time=ms(0), error_code=error(code), directories=tuple(told))
+    return schema.AssignReplicasToDirsResponse(
+        throttle_time=ms(0), error_code=error(code), directories=tuple(directories)
+    )
 
 
 # -- AllocateProducerIds

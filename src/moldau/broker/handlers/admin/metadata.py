@@ -61,17 +61,17 @@ def handle_metadata(broker: Broker, context: RequestContext, request: Any) -> An
     version = context.version
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        return _tell_all(broker, context, request)
-    return _tell_asked(broker, context, request)
+        return _answer_all(broker, context, request)
+    return _answer_named(broker, context, request)
 
 
-def _tell_all(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
+def _answer_all(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
     listener = context.connection.listener
     answer = yield from broker.packed_metadata.all_topics(listener, context.version, *_operations(request))
     return framed(context.correlation_id, answer)
 
 
-def _tell_asked(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
+def _answer_named(broker: Broker, context: RequestContext, request: Any) -> Work[Buffers]:
     asked, version = request.topics, context.version
     names: dict[str, None] = {}
     ids: dict[uuid.UUID, None] = {}
@@ -184,14 +184,14 @@ def _answer(
     for name in names:
         topic = yield from packed.topic(name, version, operations)
         if topic is None:
-            topic = pack_metadata_topic(version, _told_absence(name, operations))
+            topic = pack_metadata_topic(version, _missing_topic(name, operations))
         topics.append(topic)
         yield
     answer = packed.response(context.connection.listener, version, cluster_operations, topics)
     return framed(context.correlation_id, answer)
 
 
-def _told_absence(name: str, operations: int) -> MetadataTopic:
+def _missing_topic(name: str, operations: int) -> MetadataTopic:
     return MetadataTopic(
         name,
         is_internal=is_internal(name),
@@ -305,11 +305,11 @@ class _Page:
             return False
         topic = self._image.topics.get(name)
         if topic is None:
-            self.topics.append(pack_described_topic(_told_absence(name, TOPIC_OPERATIONS)))
+            self.topics.append(pack_described_topic(_missing_topic(name, TOPIC_OPERATIONS)))
             return True
         part = topic.partitions[first : first + self._room]
-        told = visible_topic(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
-        self.topics.append(pack_described_topic(told))
+        visible = visible_topic(TopicImage(name, topic.topic_id, part), self._alive, TOPIC_OPERATIONS)
+        self.topics.append(pack_described_topic(visible))
         self._room -= len(part)
         if first + len(part) < len(topic.partitions):
             self.next_cursor = (name, first + len(part))

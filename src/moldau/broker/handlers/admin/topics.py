@@ -310,14 +310,14 @@ async def handle_delete_records(broker: Broker, context: RequestContext, request
 def _deleted_topics(
     schema: Schema, topics: Sequence[Any], outcomes: Iterator[_Deleted], unsafe: StorageError | None
 ) -> Work[tuple[Any, ...]]:
-    told = []
+    results = []
     for topic in topics:
         partitions = []
         for part in topic.partitions:
             partitions.append(_deleted_records(schema, part.partition_index, next(outcomes), unsafe))
             yield
-        told.append(schema.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(partitions)))
-    return tuple(told)
+        results.append(schema.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(partitions)))
+    return tuple(results)
 
 
 def _deleted_records(schema: Schema, index: int, deleted: _Deleted, unsafe: StorageError | None) -> Any:

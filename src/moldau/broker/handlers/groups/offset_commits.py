@@ -127,7 +127,7 @@ def handle_txn_offset_commit(broker: Broker, context: RequestContext, request: A
         if verification is not None:
             verification.check(partition)
     except KafkaError as failure:
-        return encode_commit_response(context.correlation_id, request, repeat(_as_told(failure.code)))
+        return encode_commit_response(context.correlation_id, request, repeat(_client_code(failure.code)))
     return (yield from _commit(broker, context, request, asked, refusals))
 
 
@@ -140,7 +140,7 @@ def _verification(broker: Broker, context: RequestContext, request: Any, partiti
     return broker.transactions.verification(request.transactional_id, producer, (partition,), admission)
 
 
-def _as_told(code: ErrorCode) -> ErrorCode:
+def _client_code(code: ErrorCode) -> ErrorCode:
     """What went wrong between brokers is to a producer as if its group were being loaded: it asks again."""
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code in UNREACHABLE else code
 
@@ -228,13 +228,13 @@ def handle_offset_delete(broker: Broker, context: RequestContext, request: Any) 
     code = iter(_merged(refusals, codes))
     topics = []
     for topic in request.topics:
-        told = []
+        results = []
         for one in topic.partitions:
-            told.append(
+            results.append(
                 schema.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error(next(code)))
             )
             yield
-        topics.append(schema.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(told)))
+        topics.append(schema.OffsetDeleteResponseTopic(name=topic.name, partitions=tuple(results)))
     return schema.OffsetDeleteResponse(error_code=error(ErrorCode.NONE), throttle_time=ms(0), topics=tuple(topics))
 
 

@@ -42,8 +42,8 @@ async def _ask(broker: Broker, leader: int, topic: str, index: int, timestamp: i
         )
 
     answer = await broker.peers.ask(leader, ApiKey.LIST_OFFSETS, build, timeout_s=ASK_TIMEOUT_S)
-    told = answer.topics[0].partitions[0]
-    if told.error_code:
-        raise KafkaError(ErrorCode(told.error_code))
-    offset: int = told.offset
+    partition = answer.topics[0].partitions[0]
+    if partition.error_code:
+        raise KafkaError(ErrorCode(partition.error_code))
+    offset: int = partition.offset
     return offset

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.broker import needs
-from moldau.broker.coordination.share_state_client import NAMES, pack_batches, tell_summary, unpack_batches
+from moldau.broker.coordination.share_state_client import NAMES, pack_batches, reply_summary, unpack_batches
 from moldau.broker.handlers.groups.coordinator_replies import reply_of
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.share.partition import StateWrite
@@ -46,7 +46,7 @@ def _delete(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> 
 
 
 def _summary(shard: ShareStateShard, waiter: Any, key: ShareKey, wanted: Any) -> Effects:
-    return tell_summary(shard, waiter, key)
+    return reply_summary(shard, waiter, key)
 
 
 def _nothing(schema: Schema, state: Any) -> dict[str, Any]:

@@ -136,9 +136,9 @@ async def _fetch(broker: Broker, session: ShareSession, asked: _Fetch) -> Given:
         return {}
     keys = session.rotated()
     await _load(broker, keys, asked.group_id)
-    lives, refused = _find(broker, keys, asked)
+    queues, refused = _find(broker, keys, asked)
     is_last = bool(refused) or asked.wait_ms == 0
-    given = {**refused, **_deliver(broker, lives, asked, everything=is_last)}
+    given = {**refused, **_deliver(broker, queues, asked, everything=is_last)}
     if given or is_last:
         return given
 
@@ -149,7 +149,7 @@ async def _fetch(broker: Broker, session: ShareSession, asked: _Fetch) -> Given:
         waiting.watch(found)
         return given or None
 
-    waiting = DelayedShareFetch(broker.loop, lives, asked.wait_ms, attempt)
+    waiting = DelayedShareFetch(broker.loop, queues, asked.wait_ms, attempt)
     return await waiting.future or {}
 
 
@@ -183,19 +183,19 @@ def _find(
     return found, refused
 
 
-def _deliver(broker: Broker, lives: Sequence[LiveSharePartition], asked: _Fetch, *, everything: bool) -> Given:
+def _deliver(broker: Broker, queues: Sequence[LiveSharePartition], asked: _Fetch, *, everything: bool) -> Given:
     """What there is, up to the limits; nothing as long as it is less than was asked for, unless it is the last try."""
     committed = broker.share_partitions.group_config(asked.group_id).reads_committed
     now_ms = broker.monotonic_ms()
     if not everything and asked.min_bytes > 1:
         missing = min(asked.min_bytes, asked.max_bytes)
-        for live in lives:
+        for live in queues:
             missing -= readable_bytes(live, asked.max_bytes, committed=committed)
         if missing > 0:
             return {}
     given: Given = {}
     bytes_left, records_left = asked.max_bytes, asked.wanted.max_records
-    for live in lives:
+    for live in queues:
         if bytes_left <= 0 or records_left <= 0:
             break
         wanted = asked.wanted._replace(max_records=records_left)

@@ -276,7 +276,7 @@ async def _altered_topic(broker: Broker, schema: Schema, group_id: str, topic: A
         else:
             key = ShareKey(group_id, image.topic_id, wanted.partition_index)
             try:
-                await _begin_at(broker, key, wanted.start_offset, epoch)
+                await _reset_to(broker, key, wanted.start_offset, epoch)
             except KafkaError as failure:
                 code = failure.code
         partitions.append(
@@ -293,7 +293,7 @@ async def _altered_topic(broker: Broker, schema: Schema, group_id: str, topic: A
     )
 
 
-async def _begin_at(broker: Broker, key: ShareKey, start_offset: int, epoch: int) -> None:
+async def _reset_to(broker: Broker, key: ShareKey, start_offset: int, epoch: int) -> None:
     await reply_of(broker.share_partitions.states.initialize(key, start_offset, epoch))
     broker.share_partitions.forget((key,))
 

@@ -62,15 +62,15 @@ class ProduceVerification:
         if self._verification is None:
             return None
         try:
-            beginning = self._verification.start()
+            adding = self._verification.start()
         except KafkaError as error:
             self._refusal = error
             return None
-        return None if beginning is None else self._begun(beginning)
+        return None if adding is None else self._finish_adding(adding)
 
-    async def _begun(self, beginning: Awaitable[None]) -> None:
+    async def _finish_adding(self, adding: Awaitable[None]) -> None:
         try:
-            await beginning
+            await adding
         except KafkaError as error:
             self._refusal = error
 
@@ -89,9 +89,9 @@ class ProduceVerification:
                 _refuse_gap(partition, header)
             self._verification.check(partition)
         except KafkaError as error:
-            raise self._as_told(error) from error
+            raise self._client_error(error) from error
 
-    def _as_told(self, error: KafkaError) -> KafkaError:
+    def _client_error(self, error: KafkaError) -> KafkaError:
         """Clients that do not add partitions know no coordinator here: they try again after this code, and no other."""
         waits = error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._admission is not Admission.ADD
         if waits or error.code in _RETRIED:

@@ -59,8 +59,8 @@ async def handle_add_partitions_to_txn(broker: Broker, context: RequestContext, 
         producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
         codes = await _add_each(broker, request.v3_and_below_transactional_id, producer, topics, version=0)
-        told = await broker.turns.finish(_topic_results(context, topics, codes))
-        return schema.AddPartitionsToTxnResponse(throttle_time=ms(0), results_by_topic_v3_and_below=told)
+        by_topic = await broker.turns.finish(_topic_results(context, topics, codes))
+        return schema.AddPartitionsToTxnResponse(throttle_time=ms(0), results_by_topic_v3_and_below=by_topic)
     results = []
     transactions = iter(request.transactions)
     while together := tuple(islice(transactions, TOGETHER_MAX)):
@@ -79,8 +79,10 @@ async def handle_add_partitions_to_txn(broker: Broker, context: RequestContext, 
             )
         )
         async for one, codes in broker.turns.each(zip(together, codes_of_all, strict=True)):
-            told = await broker.turns.finish(_topic_results(context, one.topics, codes))
-            results.append(schema.AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=told))
+            by_topic = await broker.turns.finish(_topic_results(context, one.topics, codes))
+            results.append(
+                schema.AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=by_topic)
+            )
     return schema.AddPartitionsToTxnResponse(
         throttle_time=ms(0), error_code=error(ErrorCode.NONE), results_by_transaction=tuple(results)
     )
@@ -155,15 +157,15 @@ def _topic_results(
     context: RequestContext, topics: Sequence[Any], codes: dict[TopicPartition, ErrorCode]
 ) -> Work[tuple[Any, ...]]:
     schema = context.schema
-    told = []
+    by_topic = []
     for topic in topics:
         results = []
         for index in topic.partitions:
             code = _code_for(context, codes[TopicPartition(topic.name, index)])
             results.append(schema.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
             yield
-        told.append(schema.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=tuple(results)))
-    return tuple(told)
+        by_topic.append(schema.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=tuple(results)))
+    return tuple(by_topic)
 
 
 # -- AddOffsetsToTxn, EndTxn
@@ -223,7 +225,7 @@ async def handle_write_txn_markers(broker: Broker, context: RequestContext, requ
 
 
 def _marker_results(schema: Schema, markers: Sequence[Any], codes: Iterator[ErrorCode]) -> Work[tuple[Any, ...]]:
-    told = []
+    by_marker = []
     for marker in markers:
         topics = []
         for topic in marker.topics:
@@ -234,8 +236,8 @@ def _marker_results(schema: Schema, markers: Sequence[Any], codes: Iterator[Erro
                 )
                 yield
             topics.append(schema.WritableTxnMarkerTopicResult(name=topic.name, partitions=tuple(partitions)))
-        told.append(schema.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=tuple(topics)))
-    return tuple(told)
+        by_marker.append(schema.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=tuple(topics)))
+    return tuple(by_marker)
 
 
 def _write_marker(broker: Broker, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:
