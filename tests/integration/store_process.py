@@ -29,7 +29,7 @@ SESSION_TIMEOUT_MS = 1_500
 RESOURCE = ("topic", "t")
 
 
-def make_store(place: str, **options: int) -> MetadataStore:
+def make_store(place: str, **options: Any) -> MetadataStore:
     kind, _, where = place.partition(":")
     if kind == "local":
         return LocalStore(Path(where) / "metadata.jsonl", **options)

@@ -6,9 +6,11 @@ import uuid
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import moldau.disk
 from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ConfigRecord, PartitionRecord, ProducerIdsRecord, Record, TopicRecord
@@ -34,7 +36,7 @@ def topic(number: int, partitions: int = 2) -> list[Record]:
 class Controlled:
     """A store whose controller we are, and the image of it."""
 
-    def __init__(self, path: Path, **options: int) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         self.store = LocalStore(path, **options)
         self.store.open()
         told: list[ControllerTerm | None] = []
@@ -103,7 +105,7 @@ def test_nothing_to_append_writes_nothing(path: Path) -> None:
 def test_append_is_fsynced_before_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Controlled(path)
     synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+    monkeypatch.setattr(moldau.disk, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
     store.append(topic(1))
     assert synced == [path.stat().st_size]
     store.close()
@@ -315,7 +317,7 @@ class TestFailingDisk:
             return real(fd, line[: len(line) // 2], position)
 
         with monkeypatch.context() as patched:
-            patched.setattr(os, "pwrite", half_then_full)
+            patched.setattr(moldau.disk, "pwrite", half_then_full)
             with pytest.raises(StorageError, match="No space left on device"):
                 store.append(topic(2))
         assert path.read_bytes() == data
@@ -328,7 +330,7 @@ class TestFailingDisk:
         store = Controlled(path)
         real = os.pwrite
         with monkeypatch.context() as patched:
-            patched.setattr(os, "pwrite", lambda fd, line, position: real(fd, line[:7], position))
+            patched.setattr(moldau.disk, "pwrite", lambda fd, line, position: real(fd, line[:7], position))
             image = store.append(topic(1))
         store.close()
         assert reopened(path) == image
@@ -338,7 +340,7 @@ class TestFailingDisk:
     ) -> None:
         store = Controlled(path)
         with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", _fails(errno.EIO))
+            patched.setattr(moldau.disk, "fsync", _fails(errno.EIO))
             with pytest.raises(StorageError, match="restart"):
                 store.append(topic(1))
         with pytest.raises(StorageError, match="is not open"):
@@ -351,13 +353,13 @@ class TestFailingDisk:
         before = store.image
         real = os.pwrite
         with monkeypatch.context() as patched:
-            patched.setattr(os, "ftruncate", _fails(errno.EIO))
+            patched.setattr(moldau.disk, "ftruncate", _fails(errno.EIO))
 
             def half(fd: int, line: bytes, position: int) -> int:
                 real(fd, line[:20], position)
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-            patched.setattr(os, "pwrite", half)
+            patched.setattr(moldau.disk, "pwrite", half)
             with pytest.raises(StorageError, match="cannot write metadata"):
                 store.append(topic(1))
         with pytest.raises(StorageError, match="is not open"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import moldau.disk
 from moldau.errors import FencedControllerError, StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import ProducerIdsRecord, Record
@@ -107,7 +108,7 @@ def test_who_is_deposed_between_writing_and_looking_acknowledges_nothing(
         real(fd)
         depose(tmp_path, epoch + 1)
 
-    monkeypatch.setattr(os, "fsync", fsync_and_be_deposed)
+    monkeypatch.setattr(moldau.disk, "fsync", fsync_and_be_deposed)
     with pytest.raises(FencedControllerError):
         controlled.append(2)
 

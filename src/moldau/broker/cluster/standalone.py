@@ -35,7 +35,9 @@ class Standalone:
         adoption.refuse_folders_of_a_cluster(logs.disk, logs.directories)
         logs.lock()
         logs.check_in()
-        self._metadata.begin_with(self._controller.open_alone(LocalStore(logs.directories[0] / METADATA_FILE)))
+        self._metadata.begin_with(
+            self._controller.open_alone(LocalStore(logs.directories[0] / METADATA_FILE, disk=logs.disk))
+        )
 
     def adopt(self) -> None:
         """Takes over the topics of a data folder that has no metadata, as Apache Kafka leaves one. Blocks."""

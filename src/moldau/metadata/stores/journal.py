@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from moldau.disk import OS_DISK, TEMPORARY_SUFFIX, Disk, File, read_file
 from moldau.errors import StorageError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
@@ -34,56 +34,54 @@ SNAPSHOT_MIN_BYTES = 1024 * 1024
 
 
 class Journal:
-    def __init__(self, path: Path, *, snapshot_min_bytes: int = SNAPSHOT_MIN_BYTES) -> None:
+    def __init__(self, path: Path, *, disk: Disk = OS_DISK, snapshot_min_bytes: int = SNAPSHOT_MIN_BYTES) -> None:
         self.path = path
         self.epoch = 0
         """Of the newest line."""
-        self._beside = path.with_name(path.name + ".tmp")
+        self._disk = disk
+        self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
         self._snapshot_min_bytes = snapshot_min_bytes
-        self._fd = -1
+        self._file: File | None = None
         self._size = 0
         self._snapshot_size = 0
         self._version = 0
 
     def create(self, image: MetadataImage, epoch: int) -> None:
         """A new file that begins with `image`, in the place of any other of that name."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._disk.make_directory(self.path.parent, parents=True)
         self._write_snapshot(image, epoch)
 
     def open(self) -> MetadataImage:
         """What the file holds; appends can follow."""
-        self._beside.unlink(missing_ok=True)  # a snapshot that a crash left half written
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        self._disk.remove(self._beside)  # a snapshot that a crash left half written
+        file = self._disk.open(self.path, write=True)
         try:
-            image, size, snapshot_size = self._read(fd)
-            if size < os.fstat(fd).st_size:
-                os.ftruncate(fd, size)
-                os.fsync(fd)
+            data = file.read(file.size(), 0)
+            image, size, snapshot_size = self._parse(data)
+            if size < len(data):
+                file.truncate(size)
+                file.sync()
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        self._switch_to(fd, snapshot_size)
+        self._switch_to(file, snapshot_size)
         self._size = size
         self._version = image.version
         return image
 
     def read(self) -> MetadataImage:
         """What the file holds, while another process may be about to write to it: nothing is touched."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return self._read(fd)[0]
-        finally:
-            os.close(fd)
+        return self._parse(read_file(self._disk, self.path))[0]
 
     def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
-        if self._fd < 0:
+        if self._file is None:
             raise StorageError(f"metadata file {self.path} is not open")
         if image.version != self._version + len(records):
             raise StorageError(
                 f"{len(records)} records after version {self._version} do not lead to version {image.version}"
             )
         if records:
-            self._write(_line(append_entry(epoch, image.version, records)))
+            self._write(self._file, _line(append_entry(epoch, image.version, records)))
             self._version = image.version
             self.epoch = epoch
 
@@ -98,63 +96,61 @@ class Journal:
             self._snapshot_size = self._size
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, file: File, line: bytes) -> None:
         try:
-            _write_all(self._fd, line, self._size)
+            file.write(line, self._size)
         except OSError as error:
-            self._truncate_failed_write()
+            self._truncate_failed_write(file)
             raise StorageError(f"cannot write metadata to {self.path}: {error}") from error
         try:
-            os.fsync(self._fd)
+            file.sync()
         except OSError as error:
             # After a failed fsync it is not known what is on disk until the file is read again.
             self.close()
             raise StorageError(f"cannot flush metadata to {self.path}: {error}; restart the broker") from error
         self._size += len(line)
 
-    def _truncate_failed_write(self) -> None:
+    def _truncate_failed_write(self, file: File) -> None:
         """Removes a half-written line, or else stops writing: a line after it would read as damage."""
         try:
-            os.ftruncate(self._fd, self._size)
+            file.truncate(self._size)
         except OSError:
             self.close()
 
     def _write_snapshot(self, image: MetadataImage, epoch: int) -> None:
         line = _line(snapshot_entry(epoch, image))
         try:
-            fd = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            file = self._disk.open(self._beside, write=True, create=True, truncate=True)
             try:
-                _write_all(fd, line, 0)
-                os.fsync(fd)
-                os.replace(self._beside, self.path)
+                file.write(line, 0)
+                file.sync()
+                self._disk.rename(self._beside, self.path)
             except OSError:
-                os.close(fd)
+                file.close()
                 raise
         except OSError as error:
             raise StorageError(f"cannot write metadata snapshot {self.path}: {error}") from error
         # From here the path names the new file: an append to the old one would be lost.
-        self._switch_to(fd, len(line))
+        self._switch_to(file, len(line))
         self._version = image.version
         self.epoch = epoch
         try:
-            fsync_directory(self.path.parent)
+            self._disk.sync(self.path.parent)
         except OSError as error:
             self.close()
             raise StorageError(f"cannot flush the directory of {self.path}: {error}; restart the broker") from error
 
-    def _switch_to(self, fd: int, snapshot_size: int) -> None:
+    def _switch_to(self, file: File, snapshot_size: int) -> None:
         self.close()
-        self._fd = fd
+        self._file = file
         self._size = self._snapshot_size = snapshot_size
 
-    def _read(self, fd: int) -> tuple[MetadataImage, int, int]:
+    def _parse(self, data: bytes) -> tuple[MetadataImage, int, int]:
         """The image, the size of the whole lines, and of the first of them."""
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read()
         image = MetadataImage()
         position = snapshot_size = 0
         while position < len(data):
@@ -185,14 +181,6 @@ class Journal:
         )
 
 
-def fsync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _line(body: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
@@ -215,9 +203,3 @@ def _is_torn_tail(data: bytes, position: int, end: int) -> bool:
     other bytes was written, acknowledged, and damaged later.
     """
     return end == len(data) and (not data.endswith(b"\n") or b"\0" in data[position:])
-
-
-def _write_all(fd: int, data: bytes, position: int) -> None:
-    written = 0
-    while written < len(data):
-        written += os.pwrite(fd, data[written:], position + written)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from moldau.disk import OS_DISK, Disk
 from moldau.errors import FencedControllerError
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.records import Record
@@ -20,13 +21,14 @@ from moldau.metadata.stores.store import Candidate, ControllerTerm, Endpoint, On
 class LocalStore:
     """A `MetadataStore` over the file at `path`."""
 
-    def __init__(self, path: Path | str, *, snapshot_min_bytes: int = SNAPSHOT_MIN_BYTES) -> None:
-        self._journal = Journal(Path(path), snapshot_min_bytes=snapshot_min_bytes)
+    def __init__(self, path: Path | str, *, disk: Disk = OS_DISK, snapshot_min_bytes: int = SNAPSHOT_MIN_BYTES) -> None:
+        self._disk = disk
+        self._journal = Journal(Path(path), disk=disk, snapshot_min_bytes=snapshot_min_bytes)
         self._image = MetadataImage()
         self._epoch = 0
 
     def open(self) -> None:
-        if self._journal.path.exists():
+        if self._disk.exists(self._journal.path):
             self._image = self._journal.open()
         else:
             self._journal.create(self._image, epoch=0)
