@@ -81,6 +81,8 @@ def refused(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it stops listening at this moment
+        return False
     return False
 
 
