@@ -45,6 +45,7 @@ unit: $(READY)
 	@$(MEMORY) $(BIN)/python -m pytest -q -n auto tests/unit
 
 integration: $(READY)
+	@$(BIN)/python -m simulation --seeds 200
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/integration --ignore tests/integration/spark
 	@$(BIN)/python -m pytest -q tests/integration/spark
 
@@ -57,7 +58,7 @@ bench-quick: $(READY) ## A smaller benchmark: one round
 fuzz: $(READY) ## Mutated frames against a live broker (SECONDS=60), then the largest request of every API
 	@$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60)
 
-simulate: $(READY) ## A whole cluster on a fake clock, disk and network, under faults (SEEDS=1000 of each of 8 scenarios; two to three minutes)
+simulate: $(READY) ## Clusters of real brokers on virtual time, under faults, each from a seed (SEEDS=1000; about five minutes on two cores)
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 
 soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300), hosts that vanish

@@ -3,42 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from moldau.cluster.elections import ElectionType
-from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
-from moldau.wire.topic_partition import TopicPartition
-from simulation.broker import Broker
-from simulation.cluster import Cluster
+from moldau.testing.simulation.cluster import SimulatedBroker
+from moldau.testing.simulation.host import Host
+from moldau.testing.simulation.loop import MS
+from moldau.wire.apis import ApiKey
+from simulation.client import Admin, electing, reassigning, setting
+
+if TYPE_CHECKING:
+    from simulation.run import Run
 
 
 class Faults:
-    def __init__(self, cluster: Cluster, menu: Sequence[str], *, moves: Sequence[str] = ()) -> None:
-        self._cluster = cluster
-        self._world = cluster.world
+    def __init__(self, run: Run, menu: Sequence[str]) -> None:
+        self._run = run
+        self._world = run.world
+        self._cluster = run.cluster
         self._menu = menu
-        self._moves = moves
-        """Topics whose partitions are reassigned, and whose configuration changes."""
         self._is_over = False
-        self._world.after(self._world.between_ms(100, 700), self._next)
+        self._count = 0
+        self._world.after(self._ms(50, 600), self._next)
 
-    def stop(self) -> None:
+    def heal(self) -> None:
+        """The end of all of them."""
         self._is_over = True
+        self._note("everything is healed")
+        self._cluster.network.heal()
+        self._cluster.store.refusals = 0.0
+        self._cluster.store.is_away = False
+        for broker in self._cluster.brokers.values():
+            self._mend_disk(broker)
+            broker.host.resume()
+        self._restart_the_dead()
+
+    def begin_lasting(self, name: str) -> None:
+        """Stays until `heal` is called again."""
+        getattr(self, "_" + name)()
+
+    def _cut_for_good(self) -> None:
+        """Two brokers do not reach each other, everybody else does."""
+        one, other = self._world.random.sample(list(self._cluster.brokers.values()), 2)
+        self._note("the link {} <-> {} is cut for good", one.host.name, other.host.name)
+        self._cluster.network.cut(one.host, other.host)
+        self._cluster.network.cut(other.host, one.host)
+
+    def _pause_for_good(self) -> None:
+        broker = self._somebody()
+        self._note("{} is paused for good", broker.host.name)
+        broker.host.pause()
+
+    def _isolate_for_good(self) -> None:
+        lonely = self._somebody()
+        self._note("{} is cut off for good", lonely.host.name)
+        for host in [host for host in self._cluster.network.hosts.values() if host is not lonely.host]:
+            self._cluster.network.cut(lonely.host, host)
+            self._cluster.network.cut(host, lonely.host)
+
+    def _restart_the_dead(self) -> None:
+        for broker in self._cluster.brokers.values():
+            self._start(broker)
+        self._world.after(300 * MS, self._restart_the_dead)
+
+    # -- tools
 
     def _next(self) -> None:
         if not self._is_over:
             getattr(self, "_" + self._world.random.choice(self._menu))()
-            self._world.after(self._world.between_ms(150, 1_200), self._next)
+            self._world.after(self._ms(150, 1_200), self._next)
 
-    def _undo(self, low_ms: int, high_ms: int, action: Callable[[], None]) -> None:
-        self._world.after(self._world.between_ms(low_ms, high_ms), lambda: None if self._is_over else action())
+    def _ms(self, least: int, most: int) -> int:
+        return self._world.between_us(least * MS, most * MS)
 
-    def _somebody(self) -> Broker:
-        brokers = self._cluster.brokers
-        return brokers[self._world.random.choice(sorted(brokers))]
+    def _note(self, text: str, *args: object) -> None:
+        self._world.note("FAULT", text, *args)
 
-    def _controller(self) -> Broker:
-        elected = self._cluster.store.elected
-        return self._somebody() if elected is None else self._cluster.brokers[elected.node_id]
+    def _undo(self, least_ms: int, most_ms: int, action: Callable[..., None], *args: object) -> None:
+        self._world.after(self._ms(least_ms, most_ms), lambda: None if self._is_over else action(*args))
+
+    def _somebody(self) -> SimulatedBroker:
+        return self._world.random.choice(list(self._cluster.brokers.values()))
+
+    def _controller(self) -> SimulatedBroker:
+        leadership = self._cluster.store.leadership
+        return self._somebody() if leadership is None else self._cluster.brokers[leadership.node_id]
+
+    def _ask(self, name: str, key: int, build: Callable[..., object]) -> None:
+        self._count += 1
+        self._run.add(Admin(self._run, f"admin-{self._count}-{name}", key, build))
 
     # -- processes and machines
 
@@ -52,32 +104,44 @@ class Faults:
         for broker in self._cluster.brokers.values():
             self._kill_one(broker)
 
-    def _kill_one(self, broker: Broker) -> None:
-        if broker.is_running:
+    def _kill_one(self, broker: SimulatedBroker) -> None:
+        if broker.host.loop is not None:
+            self._note("{} is killed", broker.host.name)
             broker.kill()
-            self._undo(1, self._world.random.choice((50, 3_500)), lambda: self._start(broker))
+            self._undo(1, self._world.random.choice((50, 3_500)), self._start, broker)
 
-    def _crash_machine(self) -> None:
-        broker = self._somebody()
-        if broker.is_running and self._cluster.checker.may_lose(broker.broker_id):
-            broker.crash_machine()
-            self._undo(1, self._world.random.choice((200, 4_000)), lambda: self._start(broker))
+    def _lose_power(self) -> None:
+        self._lose_power_of(self._somebody(), even_if_lost=False)
 
-    def _crash_any_machine(self) -> None:
-        """Even where nobody else vouches for the records: they may be lost."""
-        broker = self._somebody()
-        if broker.is_running:
-            broker.crash_machine()
-            self._undo(1, 4_000, lambda: self._start(broker))
+    def _lose_any_power(self) -> None:
+        """Even where nobody else vouches for the records."""
+        self._lose_power_of(self._somebody(), even_if_lost=True)
+
+    def _lose_all_power(self) -> None:
+        for broker in self._cluster.brokers.values():
+            self._lose_power_of(broker, even_if_lost=True)
+
+    def _lose_power_of(self, broker: SimulatedBroker, *, even_if_lost: bool) -> None:
+        checker = self._run.checker
+        if broker.host.loop is None or not (even_if_lost or checker.may_lose(broker.node_id)):
+            return
+        self._note("{} loses its power", broker.host.name)
+        durable = checker.durable_on(broker) if self._run.scenario.is_synced else {}
+        checker.machine_died(broker.node_id)
+        broker.lose_power()
+        checker.check_survived(broker, durable)
+        self._undo(1, self._world.random.choice((200, 4_000)), self._start, broker)
 
     def _shut_down(self) -> None:
         broker = self._somebody()
-        if broker.is_running and not broker.is_paused:
+        if broker.is_serving and broker.host.is_running and not broker.is_stopping:
+            self._note("{} is shut down", broker.host.name)
             broker.stop()
-            self._undo(4_000, 6_000, lambda: self._start(broker))
+            self._undo(500, 6_000, self._start, broker)
 
-    def _start(self, broker: Broker) -> None:
-        if not broker.is_running:
+    def _start(self, broker: SimulatedBroker) -> None:
+        if broker.host.loop is None:
+            self._note("{} is started", broker.host.name)
             broker.start()
 
     def _pause(self) -> None:
@@ -86,91 +150,145 @@ class Faults:
     def _pause_controller(self) -> None:
         self._pause_one(self._controller())
 
-    def _pause_one(self, broker: Broker) -> None:
-        if broker.is_running and not broker.is_paused:
-            self._world.note("{}: is stopped for a while", broker.name)
-            broker.pause()
-            self._undo(50, 4_500, lambda: self._resume(broker))
+    def _pause_one(self, broker: SimulatedBroker) -> None:
+        if broker.host.is_running:
+            self._note("{} is paused", broker.host.name)
+            broker.host.pause()
+            self._undo(50, 4_500, self._resume, broker)
 
-    def _resume(self, broker: Broker) -> None:
-        if broker.is_paused:
-            self._world.note("{}: goes on", broker.name)
-            broker.resume()
+    def _resume(self, broker: SimulatedBroker) -> None:
+        if broker.host.loop is not None and broker.host.loop.is_paused:
+            self._note("{} goes on", broker.host.name)
+            broker.host.resume()
+
+    def _jump_clock(self) -> None:
+        broker = self._somebody()
+        by_s = self._world.random.choice((-1_800, -30, -2, 1, 45, 86_400))
+        self._note("the clock of {} is set by {} s", broker.host.name, by_s)
+        broker.host.jump_clock(by_s * 1_000 * MS)
 
     # -- the network
 
-    def _heal_network(self) -> None:
-        self._world.note("the network is whole again")
-        self._cluster.network.heal()
+    def _cut_off(self, source: Host, targets: Sequence[Host], directions: tuple[int, int]) -> None:
+        """Directions are those of a slice of (out, in)."""
+        network = self._cluster.network
+        cuts: list[tuple[Host, Host]] = []
+        for target in targets:
+            cuts += [(source, target), (target, source)][slice(*directions)]
+        for pair in cuts:
+            network.cut(*pair)
+
+        def mend() -> None:
+            self._note("{} is connected again", source.name)
+            for pair in cuts:
+                network.mend(*pair)
+
+        self._undo(200, 4_000, mend)
 
     def _isolate(self) -> None:
         """From other brokers, perhaps from the store, perhaps from clients."""
         lonely, cluster = self._somebody(), self._cluster
-        others = [one for one in cluster.brokers.values() if one is not lonely]
+        targets = [one.host for one in cluster.brokers.values() if one is not lonely]
         with_store, with_clients = self._world.chance(0.5), self._world.chance(0.5)
-        self._world.note("{}: cut off (store: {}, clients: {})", lonely.name, with_store, with_clients)
-        for other in (*others, *([cluster.store] if with_store else ()), *(cluster.clients if with_clients else ())):
-            cluster.network.cut(lonely, other)
-        self._undo(200, 4_000, self._heal_network)
+        if with_store:
+            targets.append(cluster.store.host)
+        if with_clients:
+            targets += [client.host for client in self._run.clients]
+        directions = self._world.random.choice(((0, 2), (0, 2), (0, 1), (1, 2)))
+        way = {(0, 2): "both ways", (0, 1): "nobody hears it", (1, 2): "it hears nobody"}[directions]
+        self._note("{} is cut off, {} (store: {}, clients: {})", lonely.host.name, way, with_store, with_clients)
+        self._cut_off(lonely.host, targets, directions)
 
     def _cut(self) -> None:
-        one, other = self._world.random.sample(sorted(self._cluster.brokers), 2)
-        self._world.note("brokers {} and {} do not reach each other", one, other)
-        self._cluster.network.cut(self._cluster.brokers[one], self._cluster.brokers[other])
-        self._undo(200, 4_000, self._heal_network)
+        one, other = self._world.random.sample(list(self._cluster.brokers.values()), 2)
+        directions = self._world.random.choice(((0, 2), (0, 1)))
+        arrow = "<->" if directions == (0, 2) else "->"
+        self._note("the link {} {} {} is cut", one.host.name, arrow, other.host.name)
+        self._cut_off(one.host, [other.host], directions)
 
     def _slow(self) -> None:
         broker = self._somebody()
-        self._world.note("{}: is slow", broker.name)
-        self._cluster.network.slow_us[broker] = self._world.between_ms(50, 1_800)
-        self._undo(500, 4_000, self._heal_network)
-
-    def _lose(self) -> None:
-        self._world.note("messages get lost")
-        self._cluster.network.loss = 0.08
-        self._undo(300, 2_500, self._heal_network)
+        self._note("the links of {} are slow", broker.host.name)
+        self._cluster.network.slow_down(broker.host, self._ms(50, 1_800))
+        self._undo(500, 4_000, self._cluster.network.slow_down, broker.host, 0)
 
     # -- the store
 
     def _store_outage(self) -> None:
         store = self._cluster.store
-        if not store.is_paused:
-            self._world.note("store: does not answer")
-            store.pause()
-            self._undo(100, 3_000, lambda: store.resume() if store.is_paused else None)
+        if not store.is_away:
+            self._note("the store does not answer")
+            store.is_away = True
+            self._undo(100, 5_000, self._store_is_back)
+
+    def _store_is_back(self) -> None:
+        self._note("the store answers again")
+        self._cluster.store.is_away = False
 
     def _store_cut(self) -> None:
         broker = self._controller()
-        self._world.note("{}: does not reach the store", broker.name)
-        self._cluster.network.cut(broker, self._cluster.store)
-        self._undo(200, 4_000, self._heal_network)
+        self._note("{} does not reach the store", broker.host.name)
+        self._cut_off(broker.host, [self._cluster.store.host], (0, 2))
 
     def _store_refuses(self) -> None:
+        self._note("appends to the store fail now and then")
         self._cluster.store.refusals = 0.4
-        self._undo(300, 2_000, lambda: setattr(self._cluster.store, "refusals", 0.0))
+        self._undo(300, 2_000, setattr, self._cluster.store, "refusals", 0.0)
+
+    def _store_flaps(self) -> None:
+        """One controller after the other, each for a moment."""
+        self._note("the store elects one controller after the other")
+        self._flap(self._world.now_us + self._ms(300, 1_500))
+
+    def _flap(self, until_us: int) -> None:
+        if self._world.now_us < until_us and not self._is_over:
+            self._cluster.store.end_leadership()
+            self._world.after(self._ms(2, 60), self._flap, until_us)
+
+    # -- disks
+
+    def _disk_full(self) -> None:
+        broker = self._somebody()
+        self._note("the disk of {} is full", broker.host.name)
+        broker.disk.fill(self._world.between_us(0, 2_000))
+        self._undo(300, 4_000, self._mend_disk, broker)
+
+    def _disk_fails(self) -> None:
+        broker = self._somebody()
+        if broker.host.loop is not None and self._run.checker.may_lose(broker.node_id):
+            self._note("the disk of {} fails", broker.host.name)
+            broker.disk.fail(reads=self._world.chance(0.5))
+            self._run.checker.disk_failed(broker.node_id)
+            self._undo(300, 4_000, self._mend_disk, broker)
+
+    def _disk_hangs(self) -> None:
+        broker = self._somebody()
+        self._note("the disk of {} hangs", broker.host.name)
+        broker.host.disk_is_hanging = True
+        self._undo(300, 4_000, self._mend_disk, broker)
+
+    def _mend_disk(self, broker: SimulatedBroker) -> None:
+        """A failed directory is offline until the next start of the broker."""
+        broker.disk.heal()
+        broker.host.disk_is_hanging = False
 
     # -- what people do
 
     def _reassign(self) -> None:
-        cluster, random = self._cluster, self._world.random
-        topic = random.choice(list(self._moves))
-        partitions = cluster.store.image.topics[topic].partitions
-        index = random.randrange(len(partitions))
-        replicas: list[int] | None = random.sample(sorted(cluster.brokers), len(partitions[index].replicas))
+        random, data = self._world.random, self._run.scenario.data_topic
+        topic = self._cluster.store.image.topics[data]
+        index = random.randrange(len(topic.partitions))
+        replicas: list[int] | None = random.sample(list(self._cluster.brokers), len(topic.partitions[index].replicas))
         if random.random() < 0.2:
             replicas = None
-        self._world.note("{}-{} is to move to {}", topic, index, replicas)
-        cluster.admin.run(lambda machine, image: machine.reassign(image, {TopicPartition(topic, index): replicas}))
+        self._note("{}-{} is to move to {}", data, index, replicas)
+        self._ask("reassign", ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassigning(data, index, replicas))
 
     def _set_minimum(self) -> None:
-        topic = self._world.random.choice(list(self._moves))
-        change = ConfigChange("min.insync.replicas", ConfigOp.SET, str(self._world.random.choice((2, 3))))
-        self._world.note("{}: min.insync.replicas={}", topic, change.value)
-        config = self._somebody().config
-        self._cluster.admin.run(
-            lambda _, image: (plan_incremental_alter_configs(image, "topic", topic, [change], config), None)
-        )
+        data, value = self._run.scenario.data_topic, self._world.random.choice(("2", "3"))
+        self._note("{}: min.insync.replicas is set to {}", data, value)
+        self._ask("config", ApiKey.INCREMENTAL_ALTER_CONFIGS, setting(data, "min.insync.replicas", value))
 
     def _elect(self) -> None:
-        self._world.note("preferred leaders are asked for")
-        self._cluster.admin.run(lambda machine, image: machine.elect_leaders(image, ElectionType.PREFERRED, None))
+        self._note("preferred leaders are asked for")
+        self._ask("elect", ApiKey.ELECT_LEADERS, electing)

@@ -2,47 +2,181 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from simulation.cluster import Cluster
+from moldau.metadata.image import PartitionImage
+from moldau.metadata.stores.store import ControllerTerm
+from moldau.testing.simulation.cluster import SimulatedCluster
+from moldau.testing.simulation.loop import MS, SECOND, Timeout, World
+from moldau.testing.simulation.patches import patched, quietly_collected
+from moldau.wire.apis import ApiKey
+from moldau.wire.topic_partition import TopicPartition
+from simulation.checker import Checker, Violation
+from simulation.client import Admin, Client, creating
 from simulation.faults import Faults
-from simulation.scenarios import DATA, SCENARIOS
-from simulation.world import MS, Violation, World
+from simulation.producers import Consumer
+from simulation.scenarios import SCENARIOS, Scenario
 
-SETTLE_MS = 60_000
+START_S = 30
+SETTLE_S = 30
 """Of virtual time, for a healed cluster: sessions of 2 s, transactions of 2.5 s, backoffs, several of them in a row."""
+LOOK_US = 100 * MS
 
 
 class Outcome(NamedTuple):
     scenario: str
     seed: int
-    steps: int
-    committed: int
-    """Records, over all partitions."""
+    virtual_s: float
+    events: int
+    acknowledged: int
+    digest: int
+    """Of everything that happened."""
     problem: str | None
-    trace: list[str]
+    timeline: list[str]
 
     @property
     def command(self) -> str:
         return f"python -m simulation --scenario {self.scenario} --seed {self.seed} --trace"
 
 
-def run(name: str, seed: int, *, keeps_trace: bool = False) -> Outcome:
-    scenario = SCENARIOS[name]
-    world = World(f"{name}/{seed}", keeps_trace=keeps_trace)
-    cluster = Cluster(world, scenario.broker_count, unclean=scenario.unclean)
+class Run:
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.world = World(f"{scenario.name}/{seed}")
+        self.cluster = SimulatedCluster(self.world, scenario.broker_count, scenario.properties)
+        self.clients: list[Client] = []
+        self.is_over = False
+        """Whether readers may stop."""
+        self.checker = Checker(self, unclean=scenario.unclean)
+        self.cluster.store.watchers.append(self.checker.metadata_changed)
+        self.cluster.store.on_election = self._elected
+
+    def _elected(self, term: ControllerTerm) -> None:
+        self.world.note("store", "broker {} is elected controller, epoch {}", term.node_id, term.epoch)
+
+    def add(self, client: Client) -> None:
+        self.clients.append(client)
+        client.start()
+
+    def partition(self, place: TopicPartition) -> PartitionImage:
+        return self.cluster.store.image.topics[place[0]].partitions[place[1]]
+
+    def min_insync(self, place: TopicPartition) -> int:
+        """At the least: a change may be under way."""
+        return int(self.scenario.topics[place[0]][2].get("min.insync.replicas", "1"))
+
+    def go(self) -> None:
+        world = self.world
+        self.cluster.start()
+        self._wait("the brokers to start", lambda: self.cluster.is_serving, START_S)
+        self.add(Admin(self, "admin-create", ApiKey.CREATE_TOPICS, creating(self.scenario.topics)))
+        self._wait("the topics", lambda: not self.checker.unrest(), START_S)
+        for client in self.scenario.clients(self):
+            self.add(client)
+        faults = Faults(self, self.scenario.faults)
+        world.run_for(self.scenario.faults_ms * MS)
+        faults.heal()
+        if self.scenario.lasting:
+            faults.begin_lasting(world.random.choice(self.scenario.lasting))
+            self._wait("the clients, with what is left", lambda: not self._unfinished, SETTLE_S)
+            faults.heal()
+        self._settle()
+        problem = self.checker.different_logs()
+        if problem:
+            raise Violation(problem)
+        self.checker.check_at_end()
+
+    @property
+    def _unfinished(self) -> list[str]:
+        return [client.name for client in self.clients if not client.is_done and not isinstance(client, Consumer)]
+
+    def _settle(self) -> None:
+        """Writers first: readers are done when there is nothing more to read."""
+        readers = [client for client in self.clients if isinstance(client, Consumer)]
+        self.clients = [client for client in self.clients if client not in readers]
+        self._wait("the cluster to come to rest", lambda: not self.checker.unrest(), SETTLE_S)
+        self._wait("the readers", lambda: not [one for one in readers if self._is_behind(one)], SETTLE_S)
+
+    def _is_behind(self, reader: Consumer) -> bool:
+        place, position = reader.place, reader.position
+        leader = self.cluster.brokers[self.partition(place).leader].server
+        return leader is None or position < leader.node.logs.logs[place].high_watermark
+
+    def _wait(self, what: str, is_done: Callable[[], bool], limit_s: int) -> None:
+        until_us = self.world.now_us + limit_s * SECOND
+        while not is_done():
+            if self.world.now_us >= until_us:
+                raise Violation(f"waited {limit_s} s for {what}: {self.checker.unrest()}")
+            self.world.run_for(LOOK_US)
+
+
+class _Surprises(logging.Handler):
+    """What brokers log: warnings go to the timeline, exceptions nobody expected end the run."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world, host = self._world, self._world.current
+        extra = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        world.note(host.name if host is not None else "?", "{} {}", record.getMessage(), extra or "")
+        if record.exc_info and record.exc_info[1] is not None and record.levelno >= logging.ERROR:
+            error = record.exc_info[1]
+            if isinstance(error, Violation):
+                world.fail(error)
+                return
+            text = "".join(traceback.format_exception(error))
+            world.fail(Violation(f"{record.getMessage()} ({host.name if host is not None else '?'})\n{text}"))
+
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
+
+
+def run(name: str, seed: int) -> Outcome:
+    with quietly_collected():
+        return _run(Run(SCENARIOS[name], seed), seed)
+
+
+def _run(started: Run, seed: int) -> Outcome:
     problem = None
+    world = started.world
+    with patched(world), _watched(world):
+        try:
+            started.go()
+        except (Violation, Timeout) as violation:
+            problem = str(violation)
+        except Exception:
+            problem = traceback.format_exc()
+        world.close()
+    return Outcome(
+        started.scenario.name,
+        seed,
+        world.now_us / SECOND,
+        world.events,
+        started.checker.acknowledged_count,
+        world.digest,
+        problem,
+        world.timeline(),
+    )
+
+
+@contextmanager
+def _watched(world: World) -> Iterator[None]:
+    """What the brokers log goes to the timeline, and nowhere else."""
+    logger = logging.getLogger("moldau")
+    handler = _Surprises(world)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
     try:
-        cluster.boot(scenario.topics)
-        cluster.start(scenario.clients(cluster))
-        faults = Faults(cluster, scenario.faults, moves=[DATA])
-        world.run(world.now_us + scenario.faults_ms * MS)
-        faults.stop()
-        cluster.heal()
-        cluster.settle(SETTLE_MS)
-    except Violation as violation:
-        problem = str(violation)
-    except Exception:
-        problem = traceback.format_exc()
-    return Outcome(name, seed, world.steps, cluster.checker.committed_count, problem, world.trace())
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

@@ -2,52 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from simulation.clients import Client, Consumer, Producer
-from simulation.cluster import Cluster
+from moldau.wire.topic_partition import TopicPartition
+from simulation.client import Client
+from simulation.producers import Consumer, Producer
 from simulation.transactors import Committer, Transactor
 
+if TYPE_CHECKING:
+    from simulation.run import Run
+
 DATA = "data"
-_SAFE = {"min.insync.replicas": "2"}
+SAFE = {"min.insync.replicas": "2"}
+_PLACES = [TopicPartition(DATA, 0), TopicPartition(DATA, 1)]
+SYNCED = {**SAFE, "flush.messages": "1"}
 
-Topics = dict[str, tuple[int, int, dict[str, str]]]
+Topics = Mapping[str, tuple[int, int, Mapping[str, str]]]
+"""By name: partitions, replicas, configuration."""
 
 
-def _producers(cluster: Cluster) -> list[Client]:
+def _producers(run: Run) -> list[Client]:
     return [
-        *(Producer(cluster, f"producer {number}", (DATA, number % 2), 30) for number in range(3)),
-        *(Consumer(cluster, f"consumer {index}", (DATA, index)) for index in range(2)),
+        *(Producer(run, f"producer-{number}", TopicPartition(DATA, number % 2), 45) for number in range(3)),
+        *(Consumer(run, f"consumer-{index}", TopicPartition(DATA, index)) for index in range(2)),
     ]
 
 
-def _transactors(cluster: Cluster) -> list[Client]:
-    places = [(DATA, 0), (DATA, 1)]
+def _transactors(run: Run) -> list[Client]:
     return [
-        *(Transactor(cluster, f"transactor {number}", places, 10) for number in range(2)),
-        Committer(cluster, "group", DATA, 25),
-        *(Consumer(cluster, f"consumer {index}", (DATA, index)) for index in range(2)),
+        *(Transactor(run, f"transactor-{number}", _PLACES, 12) for number in range(2)),
+        Committer(run, "group", DATA, 16),
+        *(Consumer(run, f"consumer-{index}", TopicPartition(DATA, index)) for index in range(2)),
     ]
 
 
-def _careless(cluster: Cluster) -> list[Client]:
-    return [Producer(cluster, "producer 0", (DATA, 0), 40, idempotent=False)]
+def _everybody(run: Run) -> list[Client]:
+    return [
+        Producer(run, "producer-0", TopicPartition(DATA, 0), 40),
+        Transactor(run, "transactor-0", _PLACES, 10),
+        Committer(run, "group", DATA, 10),
+        *(Consumer(run, f"consumer-{index}", TopicPartition(DATA, index)) for index in range(2)),
+    ]
+
+
+def _careless(run: Run) -> list[Client]:
+    return [Producer(run, "producer-0", TopicPartition(DATA, 0), 40, idempotent=False)]
 
 
 @dataclass(frozen=True)
 class Scenario:
     name: str
     faults: Sequence[str]
-    clients: Callable[[Cluster], list[Client]] = _producers
+    clients: Callable[[Run], list[Client]] = _producers
     broker_count: int = 3
-    topics: Topics = field(default_factory=lambda: {DATA: (2, 3, _SAFE)})
-    faults_ms: int = 5_000
+    topics: Topics = field(default_factory=lambda: {DATA: (2, 3, SAFE)})
+    properties: Mapping[str, str] = field(default_factory=lambda: SAFE)
+    faults_ms: int = 4_000
+    lasting: Sequence[str] = ()
+    """One of them stays when the others are over: the cluster has to do without."""
+    is_synced: bool = False
+    """Whether what is acknowledged is on the disks: then machines lose nothing."""
     unclean: bool = False
 
+    @property
+    def data_topic(self) -> str:
+        return DATA
 
-_STATE: Topics = {DATA: (2, 3, _SAFE), GROUPS_TOPIC: (1, 3, _SAFE), TRANSACTIONS_TOPIC: (1, 3, _SAFE)}
 
 _CONTROLLER = ("kill_controller", "pause_controller")
 _STORE = ("store_outage", "store_cut", "store_refuses")
@@ -55,31 +77,46 @@ _STORE = ("store_outage", "store_cut", "store_refuses")
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("crashes", ("kill", "kill", "crash_machine", "crash_machine", "pause", "kill_all")),
-        Scenario("network", ("isolate", "isolate", "cut", "slow", "slow", "lose", "pause")),
+        Scenario("crashes", ("kill", "kill", "lose_power", "lose_power", "pause", "kill_all")),
+        Scenario("network", ("isolate", "isolate", "cut", "cut", "slow", "slow", "pause")),
         Scenario(
-            "controllers",
-            (*_CONTROLLER, *_STORE, "kill", "crash_machine"),
+            "lasting",
+            ("isolate", "cut", "slow", "pause", "kill"),
+            lasting=("cut_for_good", "cut_for_good", "pause_for_good", "isolate_for_good"),
+        ),
+        Scenario("controllers", (*_CONTROLLER, *_STORE, "store_flaps", "kill", "kill", "lose_power")),
+        Scenario(
+            "power",
+            ("lose_power", "lose_power", "lose_power", "kill", "pause", "slow"),
+            topics={DATA: (2, 3, SYNCED)},
+            is_synced=True,
         ),
         Scenario(
             "moves",
-            ("reassign", "reassign", "reassign", "elect", "kill", "crash_machine", "isolate", *_CONTROLLER, "slow"),
+            ("reassign", "reassign", "reassign", "elect", "kill", "lose_power", "isolate", *_CONTROLLER, "slow"),
             broker_count=4,
         ),
         Scenario(
             "minimums",
-            ("set_minimum", "set_minimum", "kill", "kill", "crash_machine", "isolate", "slow", *_CONTROLLER, "pause"),
+            ("set_minimum", "set_minimum", "kill", "kill", "lose_power", "isolate", "slow", *_CONTROLLER, "pause"),
         ),
         Scenario(
             "coordinators",
-            ("kill", "elect", "isolate", "pause", "crash_machine", "lose", "slow", "slow", "kill_controller"),
+            ("kill", "elect", "isolate", "pause", "lose_power", "cut", "slow", "slow", "kill_controller"),
             clients=_transactors,
-            topics=_STATE,
         ),
         Scenario("shutdowns", ("shut_down", "shut_down", "shut_down", "kill", "pause_controller", "elect")),
         Scenario(
+            "mixed",
+            (
+                *("kill", "lose_power", "pause", "isolate", "cut", "slow", "shut_down", "jump_clock", "set_minimum"),
+                *("elect", *_CONTROLLER, *_STORE),
+            ),
+            clients=_everybody,
+        ),
+        Scenario(
             "unclean",
-            ("crash_any_machine", "kill", "isolate", "crash_any_machine", "pause"),
+            ("lose_any_power", "kill", "isolate", "lose_any_power", "pause"),
             clients=_careless,
             topics={DATA: (1, 3, {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})},
             unclean=True,

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 from moldau.broker.environment import Environment
 from moldau.broker.server import Server
 from moldau.broker.threads import Threads
 from moldau.config.broker import BrokerConfig
 from moldau.errors import MoldauError
+from moldau.testing.simulation.disk import SimulatedDisk
 from moldau.testing.simulation.host import Host, seeded_uuids
 from moldau.testing.simulation.loop import SECOND, World
 from moldau.testing.simulation.network import Network
@@ -47,13 +47,15 @@ class SimulatedBroker:
         """Of the present process, started or not."""
         self.is_wanted = False
         """Whether somebody would start it again if it ended by itself."""
+        self.is_stopping = False
+        self.disk = SimulatedDisk(clock_s=lambda: self.host.wall_clock_ms() / 1000)
         self._cluster = cluster
         self._config, _ = BrokerConfig.from_properties(
             {
                 **PROPERTIES,
                 "node.id": str(node_id),
                 "listeners": f"PLAINTEXT://{self.host.name}:{PORT}",
-                "log.dirs": str(cluster.folder / self.host.name),
+                "log.dirs": "/data",
                 **properties,
             },
             strict=True,
@@ -62,6 +64,7 @@ class SimulatedBroker:
     def start(self) -> asyncio.Task[None]:
         """A task of the broker's own loop that ends when clients may come."""
         self.is_wanted = True
+        self.is_stopping = False
         loop = self.host.start_process()
         cluster, host = self._cluster, self.host
         environment = Environment(
@@ -70,6 +73,8 @@ class SimulatedBroker:
             timer=host.timer,
             new_uuid=cluster.new_uuid,
             boot_id=lambda: host.boot_id,
+            disk=self.disk.mount(),
+            start_thread=lambda work, _: work(),
             make_threads=partial(Threads, lane=SimulatedLane),
             make_store=lambda _: cluster.store.session(loop),
         )
@@ -91,11 +96,13 @@ class SimulatedBroker:
     def stop(self) -> None:
         """As SIGTERM: it hands its partitions over and ends by itself."""
         self.is_wanted = False
-        if self.host.loop is not None:
+        if self.host.loop is not None and not self.is_stopping:
+            self.is_stopping = True
             self.host.loop.create_task(self._stop())
 
     def ended(self) -> None:
         self.host.exited()
+        self.disk.kill()
         self._bury()
         if self.is_wanted:
             self._cluster.world.after(RESTART_US, self.start_if_needed)
@@ -107,18 +114,19 @@ class SimulatedBroker:
     def kill(self) -> None:
         self.is_wanted = False
         self.host.kill()
+        self.disk.kill()
         self._bury()
 
     def lose_power(self) -> None:
         self.is_wanted = False
         self.host.lose_power()
+        self.disk.lose_power(self._cluster.world.random)
         self._bury()
 
     def _bury(self) -> None:
         server, self.server = self.server, None
         if server is not None:
             self._cluster.world.graveyard.append(server)
-            server.node.logs._unlock()  # as the kernel does
 
     @property
     def is_serving(self) -> bool:
@@ -126,11 +134,8 @@ class SimulatedBroker:
 
 
 class SimulatedCluster:
-    def __init__(
-        self, world: World, folder: Path, brokers: int = 3, properties: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, world: World, brokers: int = 3, properties: Mapping[str, str] | None = None) -> None:
         self.world = world
-        self.folder = folder
         self.network = Network(world)
         self.new_uuid = seeded_uuids(world)
         self.store = SimulatedStore(world, self.network)

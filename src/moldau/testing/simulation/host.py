@@ -31,6 +31,8 @@ class Host:
         self.wall_offset_us = world.between_us(-CLOCK_SKEW_US, CLOCK_SKEW_US)
         self.monotonic_offset_us = world.between_us(0, UPTIME_MAX_US)
         """Differs between machines: times of one mean nothing to another."""
+        self.disk_is_hanging = False
+        """What has to reach the disk waits."""
         self.loop: SimulatedLoop | None = None
         self._timer_s = 0.0
 

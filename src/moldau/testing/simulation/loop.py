@@ -36,8 +36,12 @@ SECOND = 1_000_000
 
 TURN_US = (20, 120)
 """What one turn of an event loop takes, at least and at most."""
+LONG_TURN_US = (1_000, 15_000)
+LONG_TURN_SHARE = 0.01
+"""Of the turns: a garbage collection, a large request, another process on the same core."""
 CUT_TURN_SHARE = 0.05
 """Of the turns, end before all ready callbacks ran: a process can be killed or paused between any two of them."""
+NOTES_MAX = 5_000
 _MASK = (1 << 64) - 1
 
 
@@ -63,6 +67,7 @@ class World:
         self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
         self.loops: list[SimulatedLoop] = []
+        self._notes: deque[tuple[int, str, str, tuple[object, ...]]] = deque(maxlen=NOTES_MAX)
         self.graveyard: list[object] = []
         """Tasks of dead processes. Were they collected in the middle of a run, their `finally` blocks would run."""
 
@@ -109,6 +114,16 @@ class World:
         over: list[bool] = []
         self.after(duration_us, over.append, True)
         self.run(lambda: bool(over))
+
+    # -- the timeline
+
+    def note(self, who: str, text: str, *args: object) -> None:
+        """Something worth reading; `text` has a {} for each of `args`."""
+        self._notes.append((self.now_us, who, text, args))
+
+    def timeline(self) -> list[str]:
+        """The last notes, with their virtual times."""
+        return [f"{when_us / SECOND:10.6f}  {who:<14} {text.format(*args)}" for when_us, who, text, args in self._notes]
 
     # -- chance
 
@@ -174,7 +189,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(None)
             world.current = None
-        self._free_us = now_us + world.between_us(*TURN_US)
+        length_us = LONG_TURN_US if world.random.random() < LONG_TURN_SHARE else TURN_US
+        self._free_us = now_us + world.between_us(*length_us)
         self._plan_next()
 
     def _plan_next(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+import secrets
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,9 +22,24 @@ from moldau.testing.simulation.loop import World
 
 
 @contextmanager
+def quietly_collected() -> Iterator[None]:
+    """Around a run from its making on: what its processes leave is collected at the end. Their coroutines never ended,
+    and would complain about that."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
+@contextmanager
 def patched(world: World) -> Iterator[None]:
-    """`time`, `uuid`, `random` and `os.urandom` answer from the world. The garbage collector waits: what it would run
-    in the middle (`__del__`, `finally` of forgotten coroutines) would come at another moment in each run."""
+    """`time`, `uuid`, `random`, `secrets` and `os.urandom` answer from the world.
+
+    The garbage collector waits: what it would run in the middle (`__del__`, the `finally` of a forgotten coroutine)
+    would come at another moment in each run.
+    """
 
     def wall_ns() -> int:
         offset_us = world.current.wall_offset_us if world.current is not None else 0
@@ -42,6 +59,7 @@ def patched(world: World) -> Iterator[None]:
         (time, "monotonic_ns", monotonic_ns),
         (uuid, "uuid4", new_uuid),
         (os, "urandom", world.random.randbytes),
+        (secrets, "randbits", world.random.getrandbits),
     ]
     originals = [(module, name, getattr(module, name)) for module, name, _ in replacements]
     random_state = random.getstate()

@@ -28,6 +28,7 @@ class SimulatedLane(Lane):
         self._simulated = loop
         self._world = loop.world
         self._delays_us = DELAYS_US.get(name.rstrip("0123456789"), (50, MS))
+        self._needs_disk = name.startswith(("disk", "files"))
         self._waiting: deque[_Task] = deque()
         self._running: dict[_Task, int] = {}
         """Since when, in virtual time."""
@@ -59,6 +60,9 @@ class SimulatedLane(Lane):
 
     def _run_task(self, task: _Task) -> None:
         if not self._simulated.in_process(self._run_task, task):
+            return
+        if self._needs_disk and self._simulated.host.disk_is_hanging:
+            self._world.after(BLOCKED_RETRY_US, self._run_task, task)
             return
         result: Any = None
         error: BaseException | None = None
