@@ -1,4 +1,4 @@
-"""Who is connected, how many may be, and who has to go."""
+"""The open connections: how many there may be, and which are closed because they are idle, slow or stuck."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class OpenConnections:
                 continue
             paused_s = now_s - connection.write_paused_since_s if connection.write_paused_since_s else 0.0
             if paused_s > SLOW_READER_MAX_S and not self.send_budget.left:
-                connection.close("does not read its answers while others wait")
+                connection.close("client does not read its responses, and their memory is needed for others")
                 connection.abort()
                 continue
             why = connection.overdue(now_s, self._idle_max_s)

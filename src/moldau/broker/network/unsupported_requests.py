@@ -1,6 +1,6 @@
-"""Requests that this broker does not serve: one log line for each client, which says what it is and what to use.
+"""Requests that this broker does not support. The log says which client sent them, and what to use instead.
 
-Such a client is disconnected, connects again and asks again, many times a second.
+Such a client is disconnected, reconnects and tries again, many times a second, so its line is logged once a minute.
 """
 
 from __future__ import annotations
@@ -37,26 +37,24 @@ class UnsupportedRequests:
         self._limit = LogLimit(clock=timer)
 
     def refuse(self, context: RequestContext, served: Api | None) -> UnservedRequestError:
-        """The error to raise; logged already, if this client's line is due."""
-        what = _what(context.key, context.version, served)
+        """The error to raise. It is logged at most once a minute for each client."""
+        message = _describe(context.key, context.version, served)
         client = (context.client_id or "")[:_CLIENT_ID_MAX]
         address = context.connection.peer_host
         if self._limit.allows((client, address)):
-            logger.warning(what, extra={"client": client, "address": address})
-        return UnservedRequestError(what)
+            logger.warning(message, extra={"client": client, "address": address})
+        return UnservedRequestError(message)
 
 
-def _what(key: int, version: int, served: Api | None) -> str:
+def _describe(key: int, version: int, served: Api | None) -> str:
     if served is None:
-        return f"a client asks for {APIS[key].name} v{version}, which this broker does not have"
+        return f"client requested {APIS[key].name} v{version}, which this broker does not support"
+    requested = f"it requested {served.name} v{version}"
     if version > served.max_version:
         return (
-            f"a client is too new for this broker: it asks for {served.name} v{version}, and v{served.max_version} is "
-            "the newest here; clients that ask for the versions first (ApiVersions) work"
+            f"client is too new: {requested}, but this broker supports versions up to v{served.max_version}; "
+            "clients that negotiate versions (ApiVersions) work"
         )
     releases = _RELEASES.get(key, ())
-    of = f" as a client of Kafka {releases[version]} does" if 0 <= version < len(releases) else ""
-    return (
-        f"a client is too old for this broker: it asks for {served.name} v{version}{of}, and v{served.min_version} is "
-        f"the oldest here; {_USE}"
-    )
+    release = f" (Kafka {releases[version]})" if 0 <= version < len(releases) else ""
+    return f"client is too old: {requested}{release}, but this broker supports v{served.min_version} and later; {_USE}"

@@ -11,16 +11,16 @@ from moldau.wire.apis import ApiKey
 from tests.unit.broker.offline import OfflineBroker
 
 OLD = (
-    (ApiKey.PRODUCE, 0, "Produce v0 as a client of Kafka 0.8 does"),
-    (ApiKey.PRODUCE, 1, "Produce v1 as a client of Kafka 0.9 does"),
-    (ApiKey.PRODUCE, 2, "Produce v2 as a client of Kafka 0.10 does"),
-    (ApiKey.FETCH, 1, "Fetch v1 as a client of Kafka 0.9 does"),
-    (ApiKey.FETCH, 3, "Fetch v3 as a client of Kafka 0.10.1 or 0.10.2 does"),
-    (ApiKey.LIST_OFFSETS, 0, "ListOffsets v0 as a client of Kafka 0.8 to 0.10.0 does"),
-    (ApiKey.OFFSET_COMMIT, 1, "OffsetCommit v1 as a client of Kafka 0.8.2 does"),
-    (ApiKey.OFFSET_FETCH, 0, "OffsetFetch v0 as a client of Kafka 0.8.1 does"),
-    (ApiKey.CREATE_TOPICS, 1, "CreateTopics v1 as a client of Kafka 0.10.2 does"),
-    (ApiKey.DELETE_TOPICS, 0, "DeleteTopics v0 as a client of Kafka 0.10.1 or 0.10.2 does"),
+    (ApiKey.PRODUCE, 0, "Produce v0 (Kafka 0.8)"),
+    (ApiKey.PRODUCE, 1, "Produce v1 (Kafka 0.9)"),
+    (ApiKey.PRODUCE, 2, "Produce v2 (Kafka 0.10)"),
+    (ApiKey.FETCH, 1, "Fetch v1 (Kafka 0.9)"),
+    (ApiKey.FETCH, 3, "Fetch v3 (Kafka 0.10.1 or 0.10.2)"),
+    (ApiKey.LIST_OFFSETS, 0, "ListOffsets v0 (Kafka 0.8 to 0.10.0)"),
+    (ApiKey.OFFSET_COMMIT, 1, "OffsetCommit v1 (Kafka 0.8.2)"),
+    (ApiKey.OFFSET_FETCH, 0, "OffsetFetch v0 (Kafka 0.8.1)"),
+    (ApiKey.CREATE_TOPICS, 1, "CreateTopics v1 (Kafka 0.10.2)"),
+    (ApiKey.DELETE_TOPICS, 0, "DeleteTopics v0 (Kafka 0.10.1 or 0.10.2)"),
 )
 
 
@@ -53,9 +53,9 @@ async def test_each_client_has_one_line_however_often_it_comes(
 
 
 async def test_what_is_too_new_or_unknown_is_called_that(offline_broker: OfflineBroker) -> None:
-    assert "too new for this broker: it asks for Heartbeat v99, and v4" in await ask(
+    assert "too new: it requested Heartbeat v99, but this broker supports versions up to v4" in await ask(
         offline_broker, ApiKey.HEARTBEAT, 99
     )
-    assert "asks for PushTelemetry v0, which this broker does not have" in await ask(
+    assert "requested PushTelemetry v0, which this broker does not support" in await ask(
         offline_broker, ApiKey.PUSH_TELEMETRY, 0
     )
