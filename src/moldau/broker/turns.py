@@ -1,17 +1,16 @@
-"""Work of a request that takes long, done on the event loop in turns, so that no client holds up the others.
+"""Long work on the event loop, done in turns, so that no request blocks the others.
 
-A handler whose work grows with its request is a generator. It yields wherever others may have their turn, which costs
-nothing as long as the work is short: then it is done at once. Where it yields an awaitable, that is awaited; where it
-yields a function, that runs in a thread, and may use only what nobody changes meanwhile. The generator goes on with
-the result.
+A handler whose work grows with its request is a generator. It yields wherever other requests may run. Short work is
+done at once, and then a yield costs almost nothing. If the generator yields an awaitable, it is resumed with its
+result. If it yields a function, that runs in a thread, and may use only data that nobody changes meanwhile.
 
     for one in request.partitions:
         results.append(look_up(one))
         yield
     found = yield partial(search, batch)
 
-Between two turns everything may change: other requests are handled, leaders move, topics go. The next request of the
-same connection waits until the work is done.
+Between two turns everything may change: other requests are handled, leaders change, topics are deleted. The next
+request of the same connection waits until the work is done.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """The shell around a coordinator's step machines: load, step, persist, reply, wake.
 
-A coordinator keeps its state in a topic of its own, and each partition of that topic holds one shard. An event goes
+A coordinator keeps its state in a topic of its own; each partition of the topic is one shard. An event takes this path:
 
     handler → ask → the shard's step → Effects → records appended → committed (and flushed) → replies
 
-on the event loop, so no two steps of a shard overlap and its records are in the order of its steps. What a reply tells
-is known to every replica that could lead the partition next. Where there are too few of those (`min.insync.replicas`)
-no step runs at all: its records would be refused when memory has them already.
+All of it runs on the event loop, so no two steps of a shard overlap and its records are in the order of its steps. A
+reply leaves when its records are committed, so every replica that could lead the partition next has them. While there
+are fewer in-sync replicas than `min.insync.replicas` no step runs: its records would be rejected after memory changed.
 
-A shard lives where its partition is led, for one leader epoch. Who becomes the leader loads all that is in its log: the
-leader before may have acknowledged any of it, and all of it is committed in the end.
+A shard is on the broker that leads its partition, for one leader epoch. A new leader loads the whole log, including
+what is not committed yet: the previous leader may have acknowledged it, and it will be committed.
 
-A step that raises a KafkaError (or NothingChanged) has changed nothing. Any other exception of a step, and records that
-cannot be written, leave memory that differs from the log: the shard is thrown away, whoever waits in it is told to ask
-again, and it is loaded anew. Its neighbours do not notice.
+A step that raises a KafkaError (or NothingChanged) has changed nothing. After any other exception, or when records
+cannot be written, memory may differ from the log. Then the shard is dropped, its waiting clients are told to retry, and
+it is loaded again. Other shards are not affected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Producer ids: taken from the controller in blocks, never given twice, not even across restarts."""
+"""Producer ids: allocated by the controller in blocks. No id is used twice, not even after a restart."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""Transactions whose coordinator is another broker: asking it to admit an append, and the guard over the time between.
+"""Transactions whose coordinator is another broker: the request that verifies an append, and its guard.
 
-This broker has no memory of the transaction to check an append against at the last moment. It has an answer that was
-true when it left the coordinator. Since then the transaction may have ended, and its marker may have been written here
-first: a record behind that marker would open a transaction that nobody ends. So a `VerificationGuard` is taken before
-the question. The end of a transaction writes a marker into every partition that is part of it, and that marker breaks
-the guard. As long as the guard holds, the answer is true. Once a record is in the log, its transaction is open there
-until the marker comes, and what follows needs no question.
+This broker does not have the transaction's state. It has a response that was true when the coordinator sent it. Since
+then the transaction may have ended, and its marker may be in the log already: a record after that marker would open a
+transaction that nobody ends. So a `VerificationGuard` is created before the request. The end of a transaction writes a
+marker to each of its partitions, and that marker breaks the guard. While the guard holds, the response is still true.
+Once a record is in the log, the transaction is open there until its marker, and later appends need no request.
 
-The marker of the transaction *before* may also arrive while the question is under way: a client starts its next
+The marker of the *previous* transaction may also arrive during the request, because a client starts its next
 transaction as soon as the end of the last one is decided. In version 2 of transactions this marker does not break the
-guard. Every end raises the epoch, so a marker with the guard's own epoch belongs to an earlier transaction.
+guard: every end raises the epoch, so a marker with the guard's own epoch belongs to an earlier transaction.
 """
 
 from __future__ import annotations

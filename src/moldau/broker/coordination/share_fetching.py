@@ -1,7 +1,7 @@
-"""Reading for a share group: bytes out of the log, records acquired out of the bytes, and waiting for more.
+"""Fetching for a share group: reads bytes from the log, acquires records in them, and waits for more.
 
-Batches go out whole, as in Fetch; which of their records are meant is said beside them. To know the offsets a batch
-holds takes its header alone. Only control batches are looked into, to find the end of an aborted transaction.
+Batches are sent whole, as in Fetch; the response lists which of their records were acquired. The header of a batch is
+enough to know its offsets. Only control batches are decoded, to find the end of an aborted transaction.
 """
 
 from __future__ import annotations

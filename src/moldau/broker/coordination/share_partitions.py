@@ -1,10 +1,10 @@
-"""The share partitions that are in use on this broker: machines, their state's way to the log, and their clocks.
+"""The share partitions in use on this broker: their state machines, persistence and lock timers.
 
-A share partition comes to life where its partition is led, with the first fetch of its group: its state is taken from
-the share coordinator, or begins where the group's `share.auto.offset.reset` says. It is given up again with its group's
-last session, when its topic, its group or its offsets are deleted, when another broker leads, and when a write of its
-state is refused: memory must never be ahead of the log for good. What members held is then available again, and their
-acknowledgements come too late.
+A share partition is started on the leader of its partition by the first fetch of its group. Its state comes from the
+share coordinator; if there is none, it starts where `share.auto.offset.reset` says. It is stopped with the last session
+of its group, when its topic, group or offsets are deleted, when another broker becomes the leader, and when a write of
+its state fails: memory must not stay ahead of the log. Records that members held are then available again, and late
+acknowledgements are rejected.
 """
 
 from __future__ import annotations

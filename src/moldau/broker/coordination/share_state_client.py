@@ -1,8 +1,7 @@
-"""The state of share partitions, wherever its coordinator is: this broker, or another one that is asked (83–87).
+"""Requests for the state of share partitions (83–87), to the share coordinator on this broker or on another.
 
-Who leads a partition reads the state of its queues and writes what becomes of the records; who coordinates the group
-initializes and deletes it. What goes to one broker stays in order, so writes are made in the order of the
-acknowledgements.
+The leader of a partition reads the state and writes acknowledgements; the group's coordinator initializes and deletes
+it. Requests to one broker keep their order, so acknowledgements are written in the order in which they came.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The topic in which a coordinator keeps its state: made when it is first needed, and who leads which part of it."""
+"""The topic in which a coordinator keeps its state: created on first use; its leaders are the coordinators."""
 
 from __future__ import annotations
 

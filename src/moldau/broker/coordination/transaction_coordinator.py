@@ -1,10 +1,10 @@
-"""The transaction coordinator as the rest of the broker sees it.
+"""The transaction coordinator, and the verification of transactional appends.
 
-A transactional append is admitted after a `Verification`: only what belongs to an open transaction of its own producer
-may go into a log, or else nobody would ever end it, and readers of committed records would wait there for good. Old
-clients have told the coordinator of the partition before (`AddPartitionsToTxn`), and it is verified that they have;
-newer ones rely on the broker to do it with the first append (KIP-890). Either way the coordinator knows the partition,
-durably, before the first record is in it. Where the coordinator is another broker, `remote_transactions` asks it.
+A batch may be appended only if it belongs to an open transaction of its producer. Otherwise nobody would end that
+transaction, and readers of committed records would wait for it forever. Old clients add a partition themselves
+(`AddPartitionsToTxn`), and the broker verifies that they did. Newer clients rely on the broker to add it with the first
+append (KIP-890). Either way the coordinator has recorded the partition durably before the first record is in it. If the
+coordinator is another broker, `remote_transactions` asks it.
 """
 
 from __future__ import annotations

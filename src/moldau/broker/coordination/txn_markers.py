@@ -1,12 +1,11 @@
-"""Markers: how a transaction's end comes into the partitions that it wrote to.
+"""Transaction markers: they end a transaction in the partitions that it wrote to.
 
-`MarkerWriter` takes the decisions of the transaction shards, as any waiter takes its reply, when they are safe in
-`__transaction_state`. Marker by marker it makes them true, in partitions of this broker itself, in those of another by
-asking it (`WriteTxnMarkers`), then tells the shard. Whatever stops it half-way (a disk that refuses, a leader that
-moves, the death of a broker) only delays the rest: the shard asks again for what is not reported as written.
+`MarkerWriter` receives the decision of a transaction shard once it is durable in `__transaction_state`. It writes the
+markers, on other brokers with `WriteTxnMarkers`, and reports them to the shard. If it is interrupted (a disk error, a
+new leader, a crash) the shard asks again for all markers that were not reported as written.
 
-A marker is written when it is as safe as the decision: committed, and flushed where that is asked for. It names its
-coordinator's epoch, and a partition that has met a newer coordinator of the same producer refuses it.
+A marker counts as written when it is as durable as the decision: committed, and flushed if the topic asks for it. It
+has the coordinator's epoch, and a partition that has seen a newer coordinator of the producer rejects it.
 """
 
 from __future__ import annotations

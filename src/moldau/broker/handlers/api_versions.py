@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): what can be asked of this broker."""
+"""ApiVersions (key 18): the APIs and versions that a client may use."""
 
 from __future__ import annotations
 

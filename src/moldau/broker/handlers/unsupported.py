@@ -1,7 +1,7 @@
-"""APIs that Kafka's brokers have and this one does not, refused in an answer that clients can read.
+"""APIs of Kafka's brokers that this broker does not support: clients get an error response.
 
-They are not in the table that ApiVersions tells, so most clients do not ask. Those that ask without looking there get
-an error for what they asked, and keep their connection. Any other key, and any other version, closes it, as in Kafka.
+ApiVersions does not list them, so most clients do not use them. Clients that send them anyway get an error that they
+can read, and keep their connection. Any other unknown API or version closes the connection, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How far groups are behind: measured now and then by the broker that coordinates them, for its metrics.
+"""The lag of groups, measured periodically by the broker that coordinates them.
 
-The end of a partition is known where a replica of it is; for others its leader is asked, one request to each broker.
+The end of a partition is read from a local replica; if there is none, its leader is asked, in one request per broker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Is this broker healthy, and is it ready? Both run on the loop: an answer alone says that the loop turns.
+"""Whether this broker is healthy and ready. Both are checked on the event loop, so any answer means that it runs.
 
-    healthy   the loop turns and there is a disk to write to: if not, a restart may help
+    healthy   the event loop runs and at least one log directory works; if not, a restart may help
     ready     clients can be served: logs recovered, registered, not fenced, up to date with the metadata
 
-A broker that starts, or waits for its cluster, is healthy and not ready.
+A broker that is starting or waiting for its cluster is healthy, but not ready.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the broker counts: plain numbers on the hot path, turned into Prometheus text only when somebody asks.
+"""The counters of a broker: plain numbers on the hot path, formatted for Prometheus only during a scrape.
 
-`metrics_table.py` says what each is called and means.
+`metrics_table.py` has the name and description of each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""`/metrics` for Prometheus, `/health` and `/ready` for whoever runs the broker: HTTP on a port of its own.
+"""`/metrics` for Prometheus, `/health` and `/ready` for operators: HTTP on a port of its own.
 
-Served from threads: a scrape never runs on the broker's loop. Health is asked on the loop, by one short call.
+Requests are served by threads, so a scrape does not run on the event loop. Health is checked on it, in one short call.
 
-Whoever reaches the port shares descriptors, threads and the interpreter's lock with the broker's clients. So there is a
-limit on connections and on the time of a request, and one scrape at a time: all who ask meanwhile get its page.
+Clients of this port share file descriptors, threads and the interpreter's lock with the broker's clients. So
+connections and the duration of a request are limited, and there is one scrape at a time, whose page all waiting clients
+get.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every metric of a broker, once: name, kind, labels, what it means, and where its value is read.
+"""Every metric of a broker: name, kind, labels, description, and how its value is read.
 
-`docs/monitoring.md` is made from this table. Values are read in the thread of a scrape: plain numbers of the loop, of
-which a torn read across two is fine for a metric. No value comes from a disk: one that hangs must not hide its metrics.
+`docs/monitoring.md` is generated from this table. Values are read in the thread of a scrape without a lock: that two of
+them may not belong together is fine for metrics. No value is read from a disk, so a disk that hangs hides none.
 """
 
 from __future__ import annotations

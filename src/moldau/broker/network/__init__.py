@@ -1,1 +1,1 @@
-"""Sockets: client connections, their limits, and the way of a frame to its handler."""
+"""Client connections, their limits, and the dispatch of a frame to its handler."""

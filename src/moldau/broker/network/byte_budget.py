@@ -1,10 +1,10 @@
-"""Byte budgets shared by all connections, so that many clients cannot grow the process together.
+"""Byte budgets shared by all connections, so that many clients together cannot exhaust the memory.
 
-One is for what comes in: requests too long for a connection's first small buffer. Such a request gets its whole length
-or waits, with its socket unread, so that TCP tells its client to wait; nobody ever holds one part of a request's bytes
-while waiting for another, or two clients could wait for each other for ever.
-The other is for what goes out: answers that clients are slow to read. They are there already, so they are charged, not
-asked for; what is left limits the next fetches.
+The receive budget is for requests that are too long for a connection's first small buffer. Such a request reserves its
+whole length, or waits while its socket is not read, so that TCP slows its client down. No request holds one part of its
+bytes while it waits for another, so two clients cannot block each other.
+The send budget is for responses that clients are slow to read. They exist already, so they are charged without waiting;
+what is left limits the next fetches.
 """
 
 from __future__ import annotations

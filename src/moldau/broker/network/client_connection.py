@@ -1,16 +1,17 @@
-"""One client's socket: bytes in, frames out of them, answers back in the order of the requests.
+"""One client connection: reads bytes, splits them into frames, and sends responses in the order of the requests.
 
 The rules, all of them here:
 
-- A frame is handled as soon as it is whole, in place, in the receive buffer: no copy, no task, no queue.
-- Answers leave in request order. A Produce that waits for its fsync lets the requests behind it start (their
-  answers queue up behind its own); any other answer that is not ready holds the requests behind it, as in Kafka.
-- A client that does not read its answers is not read from: `pause_writing` stops the handling of frames, a full
-  receive buffer stops the socket. Memory per connection is one request, one answer and the transport's high water mark.
-- A frame longer than `socket.request.max.bytes`, a malformed message, or a failed Produce with acks=0 closes the
-  connection, this one only.
+- A frame is handled as soon as it is complete, in place, in the receive buffer: no copy, no task, no queue.
+- Responses are sent in request order. A Produce that waits for its fsync lets later requests start (their responses
+  queue up after its own); any other response that is not ready blocks later requests, as in Kafka.
+- While a client does not read its responses, its requests are not handled: `pause_writing` stops the handling of
+  frames, a full receive buffer stops the socket. Memory per connection is one request, one response and the
+  transport's high-water mark.
+- A frame longer than `socket.request.max.bytes`, a malformed message, or a failed Produce with acks=0 closes this
+  connection.
 
-No API is known here: `Dispatch` gets a frame and returns its answer.
+No API is known here: `Dispatch` gets a frame and returns its response.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The way of a frame to its handler, by the table of APIs (`handlers/api_table.py`).
+"""Passes each frame to its handler, according to the table of APIs (`handlers/api_table.py`).
 
-Two kinds of handlers: the hot ones (Produce, Fetch) get the frame's bytes and make the answer's bytes; all others get
-a message decoded by the protocol package and return one, or its bytes where it can be large. A handler that has to
-wait returns an awaitable, one whose work grows with the request is a generator (`turns`). Long messages are decoded and
+Raw handlers (Produce, Fetch, ApiVersions) get the bytes of a request and return the bytes of its response. All others
+get a message decoded by the protocol package and return a message, or bytes if it can be large. A handler that has to
+wait returns an awaitable; one whose work grows with the request is a generator (`turns`). Long messages are decoded and
 encoded in a thread.
 
-What goes wrong stays small: a malformed frame or an unexpected exception closes the one connection it came from.
+A malformed frame or an unexpected exception closes only the connection it came from.
 """
 
 from __future__ import annotations

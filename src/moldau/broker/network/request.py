@@ -1,4 +1,4 @@
-"""A request on its way through the broker."""
+"""The context of a request: its header and its connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the dispatcher has to know of an API: who answers it, who may ask, and how large a request may be.
+"""A row of the table of APIs: the handler, who may use the API, and how large a request may be.
 
-The rows of the table are in `handlers/api_table.py`.
+The table is in `handlers/api_table.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What brokers ask of the controller: AlterPartition (56), BrokerRegistration (62), BrokerHeartbeat (63),
-AllocateProducerIds (67) and AssignReplicasToDirs (73); and of it, as users do: DescribeQuorum (55),
-UnregisterBroker (64). And what brokers ask each other about it: Vote (52), see `moldau.broker.cluster.takeover`.
+"""Requests of brokers to the controller: AlterPartition (56), BrokerRegistration (62), BrokerHeartbeat (63),
+AllocateProducerIds (67) and AssignReplicasToDirs (73). Requests of users about the controller and its brokers:
+DescribeQuorum (55) and UnregisterBroker (64). And Vote (52) among brokers, see `moldau.broker.cluster.takeover`.
 
-What is allowed is decided in `moldau.cluster`; here requests become its events, and its replies answers.
+`moldau.cluster` decides what is allowed; here requests become its events, and its replies become responses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44) and ListConfigResources (74).
 
-What may be set is decided in `moldau.metadata.configs`, what is told of a key in `moldau.config.describe`.
+`moldau.metadata.configs` decides what may be set, `moldau.config.describe` has the description of each key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): the folders of this broker, what is in them and how much room is left."""
+"""DescribeLogDirs (35): the log directories of this broker, their partitions, and how much space is left."""
 
 from __future__ import annotations
 

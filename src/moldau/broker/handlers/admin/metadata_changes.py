@@ -1,4 +1,4 @@
-"""Many changes of metadata in one request: all that can be made are made at once; a refusal stands alone."""
+"""Requests with many metadata changes: all valid changes are made in one write, each invalid one gets its own error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that take long to build, built in a thread. What has to be done on the loop is done in turns (`turns`)."""
+"""Responses that take long to build are built in a thread. Work that needs the event loop takes turns (`turns`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignments (46): who holds and leads what.
+"""ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignments (46).
 
-What is allowed is decided in `moldau.cluster`; here requests become its events, and its replies answers.
+`moldau.cluster` decides what is allowed; here requests become its events, and its replies become responses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CreateTopics (19), DeleteTopics (20), DeleteRecords (21) and CreatePartitions (37).
 
-What is allowed is decided in `moldau.metadata.topics`; here requests become plans and outcomes answers.
+`moldau.metadata.topics` decides what is allowed; here requests become plans, and their outcomes become responses.
 """
 
 from __future__ import annotations

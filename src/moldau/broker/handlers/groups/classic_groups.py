@@ -1,7 +1,7 @@
 """JoinGroup, Heartbeat, LeaveGroup and SyncGroup (keys 11 to 14): the members of classic groups.
 
-A join or a sync may wait for the other members; its connection waits with it, as in Kafka. Heartbeats are what a
-broker with many members mostly gets: the few answers there are to them are encoded once.
+A join or a sync may wait for other members; its connection waits with it, as in Kafka. A broker with many members
+mostly gets heartbeats, which have few different responses: each is encoded once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asking a coordinator: its reply is there at once, or takes a while, or it refuses."""
+"""Replies of a coordinator: available at once, later, or an error."""
 
 from __future__ import annotations
 

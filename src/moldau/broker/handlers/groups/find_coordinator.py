@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): who keeps a group's offsets, a transaction, or a share group's progress."""
+"""FindCoordinator (key 10): the broker that coordinates a group, a transactional id or a share partition."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DescribeGroups, ListGroups and DeleteGroups (keys 15, 16, 42): what operators ask of groups.
+"""DescribeGroups, ListGroups and DeleteGroups (keys 15, 16, 42).
 
-Listing and deleting go over groups of all protocols; describing is for classic ones, the others have their own request.
+ListGroups and DeleteGroups are for groups of all protocols, DescribeGroups only for classic groups.
 """
 
 from __future__ import annotations

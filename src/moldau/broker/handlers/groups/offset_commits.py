@@ -1,8 +1,8 @@
-"""OffsetCommit, OffsetFetch, TxnOffsetCommit and OffsetDelete (keys 8, 9, 28, 47): what groups have read so far.
+"""OffsetCommit, OffsetFetch, TxnOffsetCommit and OffsetDelete (keys 8, 9, 28, 47): the committed offsets of groups.
 
-Topics and partitions that do not exist are refused here, one by one; the group's coordinator sees the rest. From
-version 10 on topics come by id. An error of the group as a whole is said for each partition, or once where the
-response has a place for it.
+Topics and partitions that do not exist are rejected here, one by one; the group's coordinator handles the rest. Since
+version 10 topics are named by id. An error of the whole group is returned for each partition, or once if the response
+has a field for it.
 """
 
 from __future__ import annotations

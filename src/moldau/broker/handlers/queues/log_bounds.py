@@ -1,4 +1,4 @@
-"""Where a partition's readable records begin and end, whoever leads it."""
+"""The log start offset and high watermark of a partition, from its leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What brokers ask a share coordinator: Initialize-, Read-, Write-, Delete- and ReadShareGroupStateSummary (83–87)."""
+"""Requests of brokers to the share coordinator: Initialize-, Read-, Write-, Delete- and ReadShareGroupStateSummary
+(83–87).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareFetch (78) and ShareAcknowledge (79): records for a member of a share group, and what became of them."""
+"""ShareFetch (78) and ShareAcknowledge (79): records for members of a share group, and their acknowledgements."""
 
 from __future__ import annotations
 

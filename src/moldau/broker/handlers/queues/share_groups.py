@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat (76), ShareGroupDescribe (77), and what a share group has left to do (90, 91, 92)."""
+"""ShareGroupHeartbeat (76), ShareGroupDescribe (77), and the offsets of share groups (90, 91, 92)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch (key 1): an index lookup and one read per partition; the bytes go to the socket as they are."""
+"""Fetch (key 1): an index lookup and one read per partition; the bytes go to the socket unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets (key 2) and OffsetForLeaderEpoch (key 23): where a partition begins, ends, or stood at a time."""
+"""ListOffsets (key 2) and OffsetForLeaderEpoch (key 23)."""
 
 from __future__ import annotations
 

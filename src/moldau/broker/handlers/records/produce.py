@@ -1,4 +1,4 @@
-"""Produce (key 0): a partition's records go from the request's bytes to its log as they are."""
+"""Produce (key 0): the records of a partition go from the request's bytes to its log unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch (key 1) of a follower: what a leader sends to the other replicas. The sessions are `follower_sessions`'s."""
+"""Fetch (key 1) of a follower; `follower_sessions` has its session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId (key 22): an id for an idempotent producer, an id and an epoch for a transactional one."""
+"""InitProducerId (key 22): an id for an idempotent producer; an id and an epoch for a transactional one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of transactions: DescribeProducers (61), DescribeTransactions (65), ListTransactions (66)."""
+"""DescribeProducers (61), DescribeTransactions (65) and ListTransactions (66): for operators."""
 
 from __future__ import annotations
 

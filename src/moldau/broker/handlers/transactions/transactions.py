@@ -1,7 +1,7 @@
-"""A transaction's life as its producer asks for it: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26).
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26) and WriteTxnMarkers (27).
 
-WriteTxnMarkers (27) is here, too: what a coordinator sends to the leaders of other partitions, and `kafka-transactions
---abort` to a partition in which a transaction hangs.
+Coordinators send WriteTxnMarkers to the leaders of partitions on other brokers, and `kafka-transactions --abort` sends
+it to a partition with a hanging transaction.
 """
 
 from __future__ import annotations
