@@ -3,6 +3,9 @@
 `Disk` and `File` are what the log and the metadata ask for; `OsDisk` is the machine's. Whoever opens files is given a
 `Disk`, so that tests can run a broker on one that loses its power or fills up (`moldau.testing.simulation.disk`).
 
+Always on the machine's disk: the worker process of compaction (its function `clean` takes a `Disk` too), the folder
+that brokers of one machine share as their metadata store, and the commands that read a broker's files.
+
 System calls are imported by name, so that a test can put a failing disk in their place here.
 What the bytes mean is known elsewhere.
 """

@@ -193,7 +193,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("is_strict", [True, False], ids=["only what was synced", "and some of the rest"])
-@pytest.mark.parametrize("seed", range(int(os.environ.get("POWER_LOSS_SEEDS", "15"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("POWER_LOSS_SEEDS", "4"))))
 def test_what_was_flushed_survives_any_schedule(tmp_path: Path, seed: int, is_strict: bool) -> None:
     random = Random(seed)
     machine = Machine(tmp_path, random, flush_messages=random.choice([1, 1, 5, 2**63 - 1]), is_strict=is_strict)
@@ -202,7 +202,7 @@ def test_what_was_flushed_survives_any_schedule(tmp_path: Path, seed: int, is_st
 
 
 @pytest.mark.parametrize("is_strict", [True, False], ids=["only what was synced", "and some of the rest"])
-@pytest.mark.parametrize("seed", range(int(os.environ.get("POWER_LOSS_SEEDS", "40"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("POWER_LOSS_SEEDS", "60"))))
 def test_what_was_flushed_survives_any_schedule_on_a_simulated_disk(seed: int, is_strict: bool) -> None:
     random = Random(seed)
     machine = Machine(Path("/"), random, flush_messages=random.choice([1, 1, 5, 2**63 - 1]), is_strict=is_strict)
