@@ -27,7 +27,7 @@ from moldau.broker.coordination.remote_transactions import RemoteTransactions
 from moldau.broker.replicas.partition import Partition
 from moldau.clocks import Clock
 from moldau.coordinators.transactions.shard import Markers, TransactionShard
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_SINCE, Identity
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_MIN_VERSION, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
 from moldau.wire.apis import ApiKey
@@ -71,7 +71,10 @@ class LocalMarkers:
         """Ends the producer's transaction in one partition."""
         partition.check_leads()
         # With the raised epoch of version 2, a marker is the first thing that a partition sees of it.
-        if version >= EPOCH_BUMP_SINCE and partition.log.producers.epoch_of(producer.producer_id) >= producer.epoch:
+        if (
+            version >= EPOCH_BUMP_MIN_VERSION
+            and partition.log.producers.epoch_of(producer.producer_id) >= producer.epoch
+        ):
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition.log.name} has epoch {producer.epoch} already"
             )
