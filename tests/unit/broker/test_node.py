@@ -137,23 +137,6 @@ async def test_dynamic_values_that_no_longer_fit_are_left_out_and_changes_go_on(
     await node.close()
 
 
-async def test_what_all_brokers_have_to_agree_on_is_in_force_though_the_rest_does_not_fit(tmp_path: Path) -> None:
-    node = open_node(tmp_path)
-    await node.controller.change(
-        lambda _: [
-            ConfigRecord("broker", "", "log.retention.ms", "0"),  # not valid, so nothing of this resource fits
-            ConfigRecord("broker", "", "min.insync.replicas", "2"),
-            ConfigRecord("broker", "1", "min.insync.replicas", "3"),  # of a time when that was allowed
-        ]
-    )
-    assert node.local.config.log_retention_ms is None
-    assert node.local.config.min_insync_replicas == node.metadata.topic_config("t").min_insync_replicas == 2
-    await node.controller.change(lambda _: [ConfigRecord("broker", "", "log.retention.ms", "5")])
-    config: BrokerConfig = node.local.config
-    assert (config.log_retention_ms, config.min_insync_replicas) == (5, 2)
-    await node.close()
-
-
 async def test_a_broker_on_its_own_does_not_touch_the_folders_of_a_cluster(tmp_path: Path) -> None:
     member, cluster = tmp_path / "member", tmp_path / "cluster"
     (cluster / "broker-1").mkdir(parents=True)
@@ -179,25 +162,3 @@ async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> 
     node.begin()
     await asyncio.wait_for(waiting, 10)
     await node.close()
-
-
-async def test_a_task_that_ends_when_the_node_closes_begins_no_other(tmp_path: Path) -> None:
-    """The last write of the controller tells of a new topic: its folders must not be made behind a stopped broker."""
-    node = open_node(tmp_path)
-    begun: list[str] = []
-
-    async def second() -> None:
-        begun.append("second")
-
-    async def first() -> None:
-        try:
-            begun.append("first")
-            await asyncio.Event().wait()
-        finally:
-            node.spawn(second())
-
-    node.spawn(first())
-    while not begun:
-        await asyncio.sleep(0)
-    await node.close()
-    assert begun == ["first"]
