@@ -24,7 +24,7 @@ from moldau.broker.background import Spawn
 from moldau.broker.cluster.outbox import Outbox
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.replicas.partition import Partition
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_MIN_VERSION, Identity
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_VERSION_MIN, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
@@ -56,7 +56,7 @@ class VerificationGuard:
             )
 
     def marker_written(self, partition: Partition, marker: Identity, version: int) -> None:
-        is_of_earlier = version >= EPOCH_BUMP_MIN_VERSION and marker.epoch <= self._producer.epoch
+        is_of_earlier = version >= EPOCH_BUMP_VERSION_MIN and marker.epoch <= self._producer.epoch
         if marker.producer_id == self._producer.producer_id and not is_of_earlier:
             self._leader_epochs.pop(partition, None)
 

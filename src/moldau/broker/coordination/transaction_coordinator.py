@@ -27,7 +27,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.records import KINDS
 from moldau.coordinators.transactions.shard import AddPartitions, EndTxn, InitProducerId, TransactionShard
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_MIN_VERSION, Identity, ProducerIdNeeded
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_VERSION_MIN, Identity, ProducerIdNeeded
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.constants import TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
@@ -211,7 +211,7 @@ def _add(
     producer: Identity,
     partitions: Sequence[TopicPartition],
 ) -> Awaitable[None] | None:
-    request = AddPartitions(transactional_id, producer, partitions, EPOCH_BUMP_MIN_VERSION)
+    request = AddPartitions(transactional_id, producer, partitions, EPOCH_BUMP_VERSION_MIN)
     answer: Awaitable[None] | None = transactions.ask(
         transactional_id, lambda shard, reply, now_ms: shard.add_partitions(reply, request, now_ms)
     )

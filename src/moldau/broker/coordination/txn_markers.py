@@ -27,7 +27,7 @@ from moldau.broker.coordination.remote_transactions import RemoteTransactions
 from moldau.broker.replicas.partition import Partition
 from moldau.clocks import Clock
 from moldau.coordinators.transactions.shard import Markers, TransactionShard
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_MIN_VERSION, Identity
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_VERSION_MIN, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import AppendOrigin
 from moldau.wire.apis import ApiKey
@@ -72,7 +72,7 @@ class LocalMarkers:
         partition.check_leads()
         # With the raised epoch of version 2, a marker is the first thing that a partition sees of it.
         if (
-            version >= EPOCH_BUMP_MIN_VERSION
+            version >= EPOCH_BUMP_VERSION_MIN
             and partition.log.producers.epoch_of(producer.producer_id) >= producer.epoch
         ):
             raise KafkaError(

@@ -42,7 +42,7 @@ from moldau.wire.topic_partition import TopicPartition
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = 2**15 - 1
-EPOCH_BUMP_MIN_VERSION = 2
+EPOCH_BUMP_VERSION_MIN = 2
 """The version of transactions in which every end raises the epoch."""
 
 PARTITIONS_BYTES_MAX = 512 * 1024
@@ -277,13 +277,13 @@ class Transaction:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: cannot {wish} in state {self.state.label}"
             )
-        next_id = _given(fresh_id) if version >= EPOCH_BUMP_MIN_VERSION and self.is_exhausted else NO_PRODUCER_ID
+        next_id = _given(fresh_id) if version >= EPOCH_BUMP_VERSION_MIN and self.is_exhausted else NO_PRODUCER_ID
         self._prepare(State.PREPARE_COMMIT if committed else State.PREPARE_ABORT, version, timestamp_ms)
         self.next_producer_id = next_id
         return True
 
     def _verdict(self, producer: Identity, committed: bool, version: int) -> Verdict:
-        if version < EPOCH_BUMP_MIN_VERSION:
+        if version < EPOCH_BUMP_VERSION_MIN:
             self.require(producer)
             return END_V1[self.state][committed]
         before = Identity(self.producer_id, self.producer_epoch - 1)
@@ -298,13 +298,13 @@ class Transaction:
 
     def fence(self, timestamp_ms: int) -> None:
         """Aborts the open transaction behind the back of its producer, who is refused from now on."""
-        self._prepare(State.PREPARE_ABORT, EPOCH_BUMP_MIN_VERSION, timestamp_ms)
+        self._prepare(State.PREPARE_ABORT, EPOCH_BUMP_VERSION_MIN, timestamp_ms)
 
     def _prepare(self, state: State, version: int, timestamp_ms: int) -> None:
         if self.state is not State.ONGOING:
             self.start_ms = timestamp_ms
         successor = self.identity
-        if version >= EPOCH_BUMP_MIN_VERSION:
+        if version >= EPOCH_BUMP_VERSION_MIN:
             self.last_producer_epoch = self.producer_epoch
             successor = Identity(self.producer_id, self.producer_epoch + 1)
         self._enter(state, timestamp_ms, successor)

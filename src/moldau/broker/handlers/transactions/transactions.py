@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from moldau.broker import needs
 from moldau.broker.turns import Work
 from moldau.coordinators.transactions.shard import NO_PRODUCER, AddPartitions, EndTxn, TransactionShard
-from moldau.coordinators.transactions.transaction import EPOCH_BUMP_MIN_VERSION, Identity
+from moldau.coordinators.transactions.transaction import EPOCH_BUMP_VERSION_MIN, Identity
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.messages import Schema, error, ms
 from moldau.wire.topic_partition import TopicPartition
@@ -72,7 +72,7 @@ async def handle_add_partitions_to_txn(broker: Broker, context: RequestContext, 
                     one.transactional_id,
                     Identity(one.producer_id, one.producer_epoch),
                     one.topics,
-                    version=EPOCH_BUMP_MIN_VERSION,
+                    version=EPOCH_BUMP_VERSION_MIN,
                     verify_only=one.verify_only,
                 )
                 for one in together
@@ -193,7 +193,7 @@ async def handle_end_txn(broker: Broker, context: RequestContext, request: Any) 
             request.transactional_id,
             Identity(request.producer_id, request.producer_epoch),
             request.committed,
-            EPOCH_BUMP_MIN_VERSION if bumps else 0,
+            EPOCH_BUMP_VERSION_MIN if bumps else 0,
         )
         producer = await broker.transactions.ask_with_id(wanted, TransactionShard.end)
     except KafkaError as failure:
