@@ -17,7 +17,7 @@ from moldau.coordinators.consumer import heartbeat as consumer
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.group import Group
 from moldau.coordinators.group_kinds import REPLAY
-from moldau.coordinators.offsets.cleanup import EXPIRE, Expiry, forget_topics
+from moldau.coordinators.offsets.cleanup import EXPIRE, Expiry, delete_offsets_of_deleted_topics
 from moldau.coordinators.offsets.records import OffsetCommitKey
 from moldau.coordinators.offsets.table import OffsetTable
 from moldau.coordinators.share import heartbeat as share
@@ -60,7 +60,7 @@ class GroupShard:
     def topics_changed(self, now_ms: int) -> Effects:
         """Topics were created, deleted, or got more partitions."""
         consumer.topics_changed(self)
-        effects = forget_topics(self)
+        effects = delete_offsets_of_deleted_topics(self)
         effects.merge(share.topics_changed(self))
         return effects
 
@@ -77,12 +77,12 @@ class GroupShard:
         self.offsets.complete(producer_id, committed)
 
     def loaded(self, now_ms: int) -> Effects:
-        effects = forget_topics(self)  # some may have gone while nobody looked
+        effects = delete_offsets_of_deleted_topics(self)  # some may have gone while nobody looked
         effects.merge(classic.loaded(self, now_ms))
         effects.merge(consumer.loaded(self, now_ms))
         effects.merge(share.loaded(self, now_ms))
         for group_id in self.offsets.groups() - self.groups.keys():
             # Offsets without a group's records are those of a simple group.
             self.groups[group_id] = ClassicGroup(group_id, None)
-        self._expiry.arm(effects, now_ms + self.config.offsets_retention_check_interval_ms)
+        self._expiry.schedule(effects, now_ms + self.config.offsets_retention_check_interval_ms)
         return effects

@@ -363,8 +363,8 @@ def test_commits_keep_a_member_in() -> None:
     (member,) = lab.stable()
     for _ in range(3):
         lab.pass_ms(SESSION_MS - 1)
-        lab.group.sign_of_life(member.member_id, lab.now_ms)
-    lab.group.sign_of_life("nobody", lab.now_ms)
+        lab.group.on_contact(member.member_id, lab.now_ms)
+    lab.group.on_contact("nobody", lab.now_ms)
     assert lab.heartbeat(member) is E.NONE
 
 

@@ -11,8 +11,8 @@ from moldau.coordinators.classic.records import GroupMetadataKey, GroupMetadataV
 from moldau.coordinators.effects import Effects
 from moldau.coordinators.group import GroupType
 from moldau.coordinators.offsets import cleanup
-from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, forget_topics
-from moldau.coordinators.offsets.commits import Asked, Offset
+from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, delete_offsets_of_deleted_topics
+from moldau.coordinators.offsets.commits import Offset, RequestedPartition
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.topic_partition import TopicPartition
 from tests.unit.coordinators.offset_log import OffsetLog
@@ -163,7 +163,9 @@ def test_an_offset_of_an_older_topic_of_the_name_is_not_told(log: OffsetLog) -> 
     old, new = uuid.uuid4(), uuid.uuid4()
     log.commit("g", Offset("t", 0, 9, topic_id=old), Offset("t", 1, 8))
     asked = {
-        topic_id: log.fetch("g", partitions=[Asked("t", 0, topic_id), Asked("t", 1, topic_id)])
+        topic_id: log.fetch(
+            "g", partitions=[RequestedPartition("t", 0, topic_id), RequestedPartition("t", 1, topic_id)]
+        )
         for topic_id in (old, new, uuid.UUID(int=0))
     }
     assert [asked[topic_id]["t", 0].offset for topic_id in asked] == [9, -1, 9]
@@ -178,7 +180,9 @@ def test_offsets_of_a_transaction_show_when_it_commits(log: OffsetLog) -> None:
     log.commit("g", Offset("t", 0, 5), producer=(7, 0))
     for _ in range(2):
         assert log.fetch("g")["t", 0].offset == 1
-        stable = log.fetch("g", partitions=[Asked("t", 0), Asked("t", 1)], require_stable=True)
+        stable = log.fetch(
+            "g", partitions=[RequestedPartition("t", 0), RequestedPartition("t", 1)], require_stable=True
+        )
         assert stable["t", 0].error is ErrorCode.UNSTABLE_OFFSET_COMMIT
         assert stable["t", 1].error is ErrorCode.NONE
         log.reload()
@@ -278,11 +282,11 @@ def test_a_deleted_topic_takes_its_offsets_along(log: OffsetLog) -> None:
     log.commit("g", Offset("t", 0, 1), Offset("other", 0, 2))
     log.commit("h", Offset("t", 2, 3), producer=(7, 0))
     del log.topics.ids["t"]
-    log.step(forget_topics)
+    log.step(delete_offsets_of_deleted_topics)
     log.end(7, committed=True)
     assert (log.offsets("g"), log.offsets("h")) == ({("other", 0): 2}, {})
     records = len(log.log)
-    log.step(forget_topics)
+    log.step(delete_offsets_of_deleted_topics)
     assert len(log.log) == records
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moldau.coordinators.group_kinds import GROUP_RECORDS
-from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, forget_topics
-from moldau.coordinators.offsets.commits import Asked, Offset
+from moldau.coordinators.offsets.cleanup import delete_group, delete_offsets, delete_offsets_of_deleted_topics
+from moldau.coordinators.offsets.commits import Offset, RequestedPartition
 from moldau.coordinators.offsets.records import OffsetCommitKey
 from moldau.errors import ErrorCode
 from moldau.wire.topic_partition import TopicPartition
@@ -116,7 +116,7 @@ class OffsetSchedules(RuleBasedStateMachine):
     @rule(topic=TOPICS)
     def delete_and_create_topic(self, topic: str) -> None:
         self.log.topics.ids.pop(topic)
-        self.log.step(forget_topics)
+        self.log.step(delete_offsets_of_deleted_topics)
         self.log.topics = type(self.log.topics)("t", "u")
         self.log.shard.topics = self.log.topics
         for one in self.model.history:
@@ -145,7 +145,7 @@ class OffsetSchedules(RuleBasedStateMachine):
         for group in ("a", "b"):
             expected = {key[1:]: one.offset for key, one in current.items() if key[0] == group}
             assert self.log.offsets(group) == expected
-            asked = [Asked(topic, partition) for topic in ("t", "u") for partition in range(3)]
+            asked = [RequestedPartition(topic, partition) for topic in ("t", "u") for partition in range(3)]
             stable = self.log.fetch(group, partitions=asked, require_stable=True)
             unstable = {one for one, fetched in stable.items() if fetched.error is ErrorCode.UNSTABLE_OFFSET_COMMIT}
             assert unstable == {key[1:] for key in pending if key[0] == group}

@@ -15,11 +15,11 @@ from moldau.coordinators.transactions.transaction import (
     END_V2,
     EPOCH_MAX,
     PREVIOUS,
+    EndDecision,
     Identity,
     ProducerIdNeeded,
     State,
     Transaction,
-    Verdict,
 )
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import StateRecords, encode_key, encode_value
@@ -59,17 +59,17 @@ def test_an_end_does_what_the_table_says(version: int, state: State, committed: 
     one = transaction(state, version=version)
     before = transaction(state, version=version)
     producer = Identity(7, 4 if again else 5)
-    if verdict is Verdict.GO:
+    if verdict is EndDecision.GO:
         assert one.end(producer, committed, version, 200)
         assert one.state is (State.PREPARE_COMMIT if committed else State.PREPARE_ABORT)
         assert one.producer_epoch == (6 if version == 2 else 5)
-    elif verdict is Verdict.DONE:
+    elif verdict is EndDecision.DONE:
         assert not one.end(producer, committed, version, 200)
         assert one == before
     else:
         code = {
-            Verdict.NO: ErrorCode.INVALID_TXN_STATE,
-            Verdict.FENCED: ErrorCode.PRODUCER_FENCED,
+            EndDecision.NO: ErrorCode.INVALID_TXN_STATE,
+            EndDecision.FENCED: ErrorCode.PRODUCER_FENCED,
         }[verdict]
         assert refusal(one.end, producer, committed, version, 200) is code
         assert one == before
@@ -79,10 +79,10 @@ def test_an_end_does_what_the_table_says(version: int, state: State, committed: 
 def test_every_verdict_to_go_on_leads_where_the_states_allow(state: State) -> None:
     for committed, verdict in enumerate(END_V1[state]):
         target = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
-        assert verdict is not Verdict.GO or state in PREVIOUS[target]
+        assert verdict is not EndDecision.GO or state in PREVIOUS[target]
     for number, verdict in enumerate(END_V2[state]):
         target = State.PREPARE_COMMIT if number >= 2 else State.PREPARE_ABORT
-        assert verdict is not Verdict.GO or state in PREVIOUS[target]
+        assert verdict is not EndDecision.GO or state in PREVIOUS[target]
 
 
 @pytest.mark.parametrize("version", [1, 2])

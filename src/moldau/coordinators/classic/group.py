@@ -89,7 +89,7 @@ class ClassicGroup(GroupBase):
     def join(self, step: Step, waiter: Waiter, request: Join) -> None:
         if not self._has_room(step, request.member_id):
             step.effects.reply(waiter, JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-            self._put_out(step, [request.member_id])
+            self._remove_members(step, [request.member_id])
             return
         self.check_protocols(request)
         if not request.member_id:
@@ -119,7 +119,7 @@ class ClassicGroup(GroupBase):
         member.extend_session(now_ms)
         return TABLE[self.state].heartbeats
 
-    def sign_of_life(self, member_id: str, now_ms: int) -> None:
+    def on_contact(self, member_id: str, now_ms: int) -> None:
         """Committing offsets is one, too."""
         if member_id in self.members:
             self.members[member_id].extend_session(now_ms)
@@ -133,10 +133,10 @@ class ClassicGroup(GroupBase):
                 results.append(ErrorCode.NONE)
             except KafkaError as error:
                 results.append(error.code)
-        self._put_out(step, gone)
+        self._remove_members(step, gone)
         return tuple(results)
 
-    def give_up(self, step: Step) -> None:
+    def fail_all(self, step: Step) -> None:
         """The group goes on in another protocol: whoever waits has to ask that one."""
         for member_id in tuple(self._waiting):
             self._answer(step, member_id, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
@@ -144,7 +144,7 @@ class ClassicGroup(GroupBase):
     def loaded(self, step: Step) -> None:
         """Everybody was silent while there was no coordinator: their sessions begin now."""
         for member in self.members:
-            self._expect(step, member)
+            self._start_session(step, member)
         is_over_limit = len(self.members) > step.config.group_max_size  # it was lowered: the last ones find no room
         if self.members and (is_over_limit or self.leader is None):  # one without a leader was of another protocol
             self._prepare(step)
@@ -154,12 +154,12 @@ class ClassicGroup(GroupBase):
         if now_ms < self._alarm_ms:
             return step.effects
         self._alarm_ms = NEVER_MS
-        self._put_out(step, self._expired(now_ms))
+        self._remove_members(step, self._expired(now_ms))
         if self._time_up_ms <= now_ms:
             self._time_up_ms = NEVER_MS
             TABLE[self.state].time_is_up(self, step)
         deadlines = [member.deadline_ms for member in self.members]
-        self._alarm(step, min((*deadlines, *self._pending.values(), self._time_up_ms)))
+        self._wake_at(step, min((*deadlines, *self._pending.values(), self._time_up_ms)))
         return step.effects
 
     # -- joining
@@ -182,7 +182,7 @@ class ClassicGroup(GroupBase):
             if len(self._pending) >= PENDING_MAX:
                 raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"too many members are joining ({PENDING_MAX})")
             self._pending[member_id] = step.now_ms + request.session_timeout_ms
-            self._alarm(step, self._pending[member_id])
+            self._wake_at(step, self._pending[member_id])
             step.effects.reply(waiter, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
             return
         self._add(step, waiter, request, member_id)
@@ -193,7 +193,7 @@ class ClassicGroup(GroupBase):
         self._has_newcomer = self.state is State.PREPARING
         self.protocol_type = request.protocol_type
         self.members.add(member)
-        self._expect(step, member, NEW_MEMBER_TIMEOUT_MS)
+        self._start_session(step, member, NEW_MEMBER_TIMEOUT_MS)
         self._wait_for_others(step, waiter, member)
 
     def _replace(self, step: Step, waiter: Waiter, request: Join, replaced: str) -> None:
@@ -208,7 +208,7 @@ class ClassicGroup(GroupBase):
         self.members.add(member)
         if replaced == self.leader:
             self.leader = member.member_id
-        self._expect(step, member)
+        self._start_session(step, member)
         keeps_generation = self.state is State.STABLE and self.members.elect_protocol() == self.protocol_name
         if not keeps_generation or not self.fits_a_record(step.config.message_max_bytes):
             self._wait_for_others(step, waiter, member)
@@ -244,7 +244,7 @@ class ClassicGroup(GroupBase):
 
     def _prepare(self, step: Step) -> None:
         for member_id in tuple(self._waiting):
-            self._expect(step, self.members[member_id])
+            self._start_session(step, self.members[member_id])
             self._answer(step, member_id, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
         self._unsynced.clear()
         self._is_first_round = self.is_empty
@@ -254,7 +254,7 @@ class ClassicGroup(GroupBase):
             delay_ms = step.config.group_initial_rebalance_delay_ms
             self._extension_ms = max(timeout_ms - delay_ms, 0)
             timeout_ms = delay_ms
-        self._set_time(step, timeout_ms)
+        self._set_deadline(step, timeout_ms)
 
     def _prepare_without(self, step: Step) -> None:
         self._prepare(step)
@@ -266,12 +266,12 @@ class ClassicGroup(GroupBase):
         if len(self._waiting) == len(self.members) and not self._pending:
             self._next_generation(step)
 
-    def _join_time_up(self, step: Step) -> None:
+    def _on_join_timeout(self, step: Step) -> None:
         if self._is_first_round and self._has_newcomer and self._extension_ms:
             delay_ms = min(step.config.group_initial_rebalance_delay_ms, self._extension_ms)
             self._extension_ms -= delay_ms
             self._has_newcomer = False
-            self._set_time(step, delay_ms)
+            self._set_deadline(step, delay_ms)
         else:
             self._next_generation(step)
 
@@ -281,7 +281,7 @@ class ClassicGroup(GroupBase):
                 self._remove(step, member.member_id)
         if self.members and not self._waiting:
             # Static members keep their places until their sessions end, but nobody is here to lead them.
-            self._set_time(step, max(self.members.rebalance_timeout_ms, NOBODY_JOINED_RETRY_MIN_MS))
+            self._set_deadline(step, max(self.members.rebalance_timeout_ms, NOBODY_JOINED_RETRY_MIN_MS))
             return
         self.generation += 1
         if self.leader not in self._waiting:
@@ -303,11 +303,11 @@ class ClassicGroup(GroupBase):
                 step.effects.reply(waiter, self.joined(member))
             member.is_new = False
             member.assignment = b""
-            self._expect(step, member)
+            self._start_session(step, member)
         self._waiting.clear()
         self._unsynced.update(self.members.ids)
         self._enter(step, State.COMPLETING)
-        self._set_time(step, self.members.rebalance_timeout_ms)
+        self._set_deadline(step, self.members.rebalance_timeout_ms)
 
     def _sync(self, step: Step, waiter: Waiter, request: Sync, member: Member) -> None:
         if member.member_id == self.leader:
@@ -320,7 +320,7 @@ class ClassicGroup(GroupBase):
         self._record(step)
         for member_id, waiting in self._waiting.items():
             synced = self.members[member_id]
-            self._expect(step, synced)
+            self._start_session(step, synced)
             step.effects.reply(waiting, self.assignment(synced))
         self._waiting.clear()
 
@@ -338,7 +338,7 @@ class ClassicGroup(GroupBase):
         step.effects.reply(waiter, self.assignment(member))
 
     def _sync_time_up(self, step: Step) -> None:
-        self._put_out(step, self._unsynced)
+        self._remove_members(step, self._unsynced)
 
     # -- going
 
@@ -363,7 +363,7 @@ class ClassicGroup(GroupBase):
                 expired.append(member.member_id)
         return expired
 
-    def _put_out(self, step: Step, member_ids: Iterable[str]) -> None:
+    def _remove_members(self, step: Step, member_ids: Iterable[str]) -> None:
         """Members, or ids that nobody used: those matter only to a round that waits for them."""
         members, pending = len(self.members), len(self._pending)
         for member_id in tuple(member_ids):
@@ -398,17 +398,17 @@ class ClassicGroup(GroupBase):
             is_join = self.state is State.PREPARING
             step.effects.reply(waiter, JoinReply(error, told_member_id) if is_join else SyncReply(error))
 
-    def _expect(self, step: Step, member: Member, timeout_ms: int | None = None) -> None:
+    def _start_session(self, step: Step, member: Member, timeout_ms: int | None = None) -> None:
         """To hear of the member, within its session timeout unless told otherwise."""
         member.deadline_ms = step.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
-        self._alarm(step, member.deadline_ms)
+        self._wake_at(step, member.deadline_ms)
 
-    def _set_time(self, step: Step, timeout_ms: int) -> None:
+    def _set_deadline(self, step: Step, timeout_ms: int) -> None:
         """For this half of the round."""
         self._time_up_ms = step.now_ms + timeout_ms
-        self._alarm(step, self._time_up_ms)
+        self._wake_at(step, self._time_up_ms)
 
-    def _alarm(self, step: Step, at_ms: int) -> None:
+    def _wake_at(self, step: Step, at_ms: int) -> None:
         if at_ms < self._alarm_ms:
             self._alarm_ms = at_ms
             step.effects.wake(at_ms, (self.group_id, "alarm"))
@@ -452,7 +452,7 @@ TABLE = {
         syncs=_rebalancing,
         heartbeats=ErrorCode.REBALANCE_IN_PROGRESS,
         members_gone=ClassicGroup._next_if_all_joined,
-        time_is_up=ClassicGroup._join_time_up,
+        time_is_up=ClassicGroup._on_join_timeout,
     ),
     State.COMPLETING: Row(
         joins_again=ClassicGroup._update_if_changed,

@@ -61,9 +61,9 @@ def assign_uniform(topics: Mapping[uuid.UUID, int], subscribers: Iterable[Subscr
     table = _Table(topics, members)
     pools = sorted(_pools(topics, members), key=lambda pool: len(pool.members))  # the least choice first
     for pool in pools:
-        table.deal(pool)
+        table.assign_unassigned(pool)
     for _ in range(MAX_SWEEPS):
-        if not sum(table.level(pool) for pool in pools):
+        if not sum(table.balance(pool) for pool in pools):
             break
     return table.result()
 
@@ -104,14 +104,14 @@ def _order(member: Subscriber) -> tuple[bool, str]:
     return (False, member.instance_id) if member.instance_id is not None else (True, member.member_id)
 
 
-_Stock: TypeAlias = tuple[int, int, list[int]]
+_Surplus: TypeAlias = tuple[int, int, list[int]]
 """Of a topic: how many partitions a member has, negated; the topic's position in its pool; and which, in order."""
 
 
 class _Table:
     """Who has what, while the uniform assignor works on it; members are positions in its list.
 
-    In a large group most members keep what they have: only what others have is written out anew (`_hold`).
+    In a large group most members keep what they have: only what others have is written out anew (`_new_assignment`).
     """
 
     def __init__(self, topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> None:
@@ -125,9 +125,9 @@ class _Table:
             if free is None:
                 free = {topic: self._free[topic] for topic in member.topics if topic in self._free}
                 by_subscription[member.topics] = free
-            self._loads.append(self._keep(index, free))
+            self._loads.append(self._retain(index, free))
 
-    def _keep(self, index: int, free: Mapping[uuid.UUID, set[int]]) -> int:
+    def _retain(self, index: int, free: Mapping[uuid.UUID, set[int]]) -> int:
         """A member keeps what it may have and nobody before it has; how much that is."""
         load = 0
         for topic, partitions in self._members[index].current.items():
@@ -135,12 +135,12 @@ class _Table:
             kept = partitions
             if not partitions <= unowned:
                 kept = partitions & unowned
-                self._hold(index)[topic] = set(kept)
+                self._new_assignment(index)[topic] = set(kept)
             unowned -= kept
             load += len(kept)
         return load
 
-    def _hold(self, index: int) -> dict[uuid.UUID, set[int]]:
+    def _new_assignment(self, index: int) -> dict[uuid.UUID, set[int]]:
         """What a member has, to be changed; a topic of which nothing is left may stay behind."""
         held = self._held.get(index)
         if held is None:
@@ -148,36 +148,36 @@ class _Table:
             held = self._held[index] = {topic: set(partitions) for topic, partitions in current.items()}
         return held
 
-    def deal(self, pool: _Pool) -> None:
+    def assign_unassigned(self, pool: _Pool) -> None:
         """Partitions without an owner, each to the subscriber that has least."""
         heap = [(self._loads[index], index) for index in pool.members]
         heapq.heapify(heap)
         for topic in pool.topics:
             for partition in sorted(self._free[topic]):
                 load, index = heap[0]
-                self._hold(index).setdefault(topic, set()).add(partition)
+                self._new_assignment(index).setdefault(topic, set()).add(partition)
                 self._loads[index] = load + 1
                 heapq.heapreplace(heap, (load + 1, index))
 
-    def level(self, pool: _Pool) -> int:
+    def balance(self, pool: _Pool) -> int:
         """Moves from the most to the least loaded until they differ by one at most; how many there were."""
         loads, moves = self._loads, 0
         takers = [(loads[index], index) for index in pool.members]
         givers = [(-loads[index], index) for index in pool.members]
         heapq.heapify(takers)
         heapq.heapify(givers)
-        stocks: dict[int, list[_Stock]] = {}
+        surpluses: dict[int, list[_Surplus]] = {}
         while givers:
             giver, taker = givers[0][1], takers[0][1]
             if loads[giver] - loads[taker] < 2:
                 break
-            stock = stocks.get(giver)
-            if stock is None:
-                stock = stocks[giver] = self._stock(giver, pool)
-            if not stock:  # its load is all from other pools
+            surplus = surpluses.get(giver)
+            if surplus is None:
+                surplus = surpluses[giver] = self._surplus(giver, pool)
+            if not surplus:  # its load is all from other pools
                 heapq.heappop(givers)
                 continue
-            self._move(pool, stock, giver, taker)
+            self._move(pool, surplus, giver, taker)
             # Only a member that was the least has taken, so it never becomes one to give, and the other way round:
             # its entry in the other heap may be out of date.
             heapq.heapreplace(givers, (-loads[giver], giver))
@@ -185,29 +185,29 @@ class _Table:
             moves += 1
         return moves
 
-    def _stock(self, giver: int, pool: _Pool) -> list[_Stock]:
+    def _surplus(self, giver: int, pool: _Pool) -> list[_Surplus]:
         """What it can give, as a heap."""
-        stock = [
+        surplus = [
             (-len(partitions), pool.topics[topic], sorted(partitions))
-            for topic, partitions in self._hold(giver).items()
+            for topic, partitions in self._new_assignment(giver).items()
             if partitions and topic in pool.topics
         ]
-        heapq.heapify(stock)
-        return stock
+        heapq.heapify(surplus)
+        return surplus
 
-    def _move(self, pool: _Pool, stock: list[_Stock], giver: int, taker: int) -> None:
+    def _move(self, pool: _Pool, surplus: list[_Surplus], giver: int, taker: int) -> None:
         """One partition, of the topic of which the giver has most, so that each topic spreads, too.
 
         The last one of it: like Apache Kafka's members, those who were first keep the first partitions.
         """
-        count, position, partitions = stock[0]
+        count, position, partitions = surplus[0]
         topic, partition = pool.order[position], partitions.pop()
-        self._hold(giver)[topic].discard(partition)
-        self._hold(taker).setdefault(topic, set()).add(partition)
+        self._new_assignment(giver)[topic].discard(partition)
+        self._new_assignment(taker).setdefault(topic, set()).add(partition)
         if count == -1:
-            heapq.heappop(stock)
+            heapq.heappop(surplus)
         else:
-            heapq.heapreplace(stock, (count + 1, position, partitions))
+            heapq.heapreplace(surplus, (count + 1, position, partitions))
         self._loads[giver] -= 1
         self._loads[taker] += 1
 

@@ -64,7 +64,7 @@ def join(shard: GroupShard, group: ConsumerGroup, waiter: Waiter, request: Join,
     updated = step.reconcile(updated, owned, has_subscription_changed=has_subscription_changed)
     group.deadlines.pop(("join", member_id), None)
     step.expect_session(updated)
-    step.expect("sync", member_id, updated.rebalance_timeout_ms)
+    step.start_timeout("sync", member_id, updated.rebalance_timeout_ms)
     protocol_name = request.protocols[0][0]
     step.effects.reply(waiter, JoinReply(ErrorCode.NONE, member_id, updated.epoch, PROTOCOL_TYPE, protocol_name))
     return step.effects
@@ -137,7 +137,7 @@ def heartbeat(shard: GroupShard, group: ConsumerGroup, waiter: Waiter, request: 
     step = Step(shard, group, now_ms)
     step.expect_session(member)
     code = ErrorCode.NONE
-    if _has_news(group, member):
+    if _must_rejoin(group, member):
         _expect_join(step, member)
         code = ErrorCode.REBALANCE_IN_PROGRESS
     step.effects.reply(waiter, code)
@@ -160,7 +160,7 @@ def leave(shard: GroupShard, group: ConsumerGroup, waiter: Waiter, request: Leav
     return step.effects
 
 
-def _has_news(group: ConsumerGroup, member: Member) -> bool:
+def _must_rejoin(group: ConsumerGroup, member: Member) -> bool:
     """There is a newer epoch; or it has partitions to give up; or those it waits for are free."""
     if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
@@ -175,7 +175,7 @@ def _has_news(group: ConsumerGroup, member: Member) -> bool:
 
 def _expect_join(step: Step, member: Member) -> None:
     if ("join", member.member_id) not in step.group.deadlines:
-        step.expect("join", member.member_id, member.rebalance_timeout_ms)
+        step.start_timeout("join", member.member_id, member.rebalance_timeout_ms)
 
 
 def _classic_member(

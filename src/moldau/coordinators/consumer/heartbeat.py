@@ -75,7 +75,7 @@ def heartbeat(shard: GroupShard, waiter: Waiter, request: Heartbeat, now_ms: int
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has its maximum of {max_size} members.")
 
     step = Step(shard, group, now_ms)
-    migration.begin(step)
+    migration.start(step)
     member = before or Member(request.member_id)
     if member.member_id != request.member_id or member.epoch == LEAVE_STATIC:
         member = step.replace_static_member(member, request.member_id)
@@ -115,7 +115,7 @@ def _updated(member: Member, request: Heartbeat) -> Member:
 
 
 def _group(shard: GroupShard, request: Heartbeat) -> ConsumerGroup:
-    """The group, or the one that a joining member makes; that one is not in the shard before `migration.begin`."""
+    """The group, or the one that a joining member makes; that one is not in the shard before `migration.start`."""
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         return group
@@ -160,7 +160,7 @@ def wake(shard: GroupShard, group: ConsumerGroup, key: tuple[Any, ...], now_ms: 
     if due_ms is None:
         return step.effects
     if due_ms > now_ms:
-        step.arm(what, member_id)
+        step.wake(what, member_id)
     else:
         migration.fence(step, [group.members[member_id]])
     return step.effects
@@ -174,7 +174,7 @@ def loaded(shard: GroupShard, now_ms: int) -> Effects:
             for member in group.members.values():
                 step.expect_session(member)
                 if member.state is MemberState.UNREVOKED_PARTITIONS and not member.uses_classic_protocol:
-                    step.expect("rebalance", member.member_id, member.rebalance_timeout_ms)
+                    step.start_timeout("rebalance", member.member_id, member.rebalance_timeout_ms)
             effects.merge(step.effects)
     return effects
 

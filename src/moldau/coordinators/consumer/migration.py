@@ -83,13 +83,13 @@ def upgraded(shard: GroupShard, group: Group) -> ConsumerGroup:
             made.put_member(made_one)
     except ProtocolError as error:
         raise _not_upgraded(group, f"its embedded protocol is invalid: {error}") from error
-    _keep_claims(made, subscriptions, shard.topics)
+    _retain_owned(made, subscriptions, shard.topics)
     made.targets.update((member.member_id, member.assigned) for member in made.members.values())
     made.metadata_hash = made.compute_metadata_hash(shard.topics)
     return made
 
 
-def _keep_claims(group: ConsumerGroup, subscriptions: dict[str, Subscription], topics: Topics) -> None:
+def _retain_owned(group: ConsumerGroup, subscriptions: dict[str, Subscription], topics: Topics) -> None:
     """Partitions that members said they have when they last joined, and that nobody was assigned since.
 
     In the middle of a round there are no assignments, but cooperative members go on reading. One that has given a
@@ -135,14 +135,14 @@ def _not_upgraded(group: Group, why: str) -> KafkaError:
     )
 
 
-def begin(step: Step) -> None:
+def start(step: Step) -> None:
     """Puts the group into the shard if it is not there yet, in the place of the classic one it was made from."""
     shard, group = step.shard, step.group
     before = shard.groups.get(group.group_id)
     if before is group:
         return
     if isinstance(before, ClassicGroup):
-        before.give_up(ClassicStep.of(shard, step.now_ms, step.effects))
+        before.fail_all(ClassicStep.of(shard, step.now_ms, step.effects))
         for key in before.tombstones():
             step.effects.record(key, None)
     shard.groups[group.group_id] = group

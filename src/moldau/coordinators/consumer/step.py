@@ -188,27 +188,27 @@ class Step:
         if after != member:
             self.put_assignment(after)
             if after.state is MemberState.UNREVOKED_PARTITIONS and not after.uses_classic_protocol:
-                self.expect("rebalance", after.member_id, after.rebalance_timeout_ms)
+                self.start_timeout("rebalance", after.member_id, after.rebalance_timeout_ms)
             else:
                 group.deadlines.pop(("rebalance", after.member_id), None)
         return after
 
     # -- deadlines
 
-    def expect(self, what: str, member_id: str, timeout_ms: int) -> None:
+    def start_timeout(self, what: str, member_id: str, timeout_ms: int) -> None:
         """Fences the member unless this is called again, or the deadline goes, within this time."""
         self.group.deadlines[what, member_id] = self.now_ms + timeout_ms
-        self.arm(what, member_id)
+        self.wake(what, member_id)
 
     def expect_session(self, member: Member) -> None:
-        self.expect("session", member.member_id, self.session_timeout_ms(member))
+        self.start_timeout("session", member.member_id, self.session_timeout_ms(member))
 
     def session_timeout_ms(self, member: Member) -> int:
         if member.classic is not None:
             return member.classic.session_timeout_ms
         return self.shard.group_config(self.group.group_id).consumer_session_timeout_ms
 
-    def arm(self, what: str, member_id: str) -> None:
+    def wake(self, what: str, member_id: str) -> None:
         at_ms = self.group.deadlines[what, member_id]
         armed_ms = self.group.armed.get((what, member_id))
         if armed_ms is None or at_ms < armed_ms:

@@ -71,7 +71,7 @@ def delete_group(shard: GroupShard, waiter: Waiter, group_id: str) -> Effects:
     return effects
 
 
-def forget_topics(shard: GroupShard) -> Effects:
+def delete_offsets_of_deleted_topics(shard: GroupShard) -> Effects:
     """Topics were deleted: a new topic of the same name must not begin where the old one was left."""
     effects = Effects()
     _write_tombstones(
@@ -87,7 +87,7 @@ class Expiry:
         self._due_ms = 0
         self._groups: list[str] = []
 
-    def arm(self, effects: Effects, at_ms: int) -> None:
+    def schedule(self, effects: Effects, at_ms: int) -> None:
         self._due_ms = at_ms
         effects.wake(at_ms, EXPIRE)
 
@@ -100,7 +100,7 @@ class Expiry:
         while groups and seen < OFFSETS_PER_STEP:
             seen += 1 + _expire_group(shard, groups.pop(), effects)
         self._groups = groups
-        self.arm(effects, now_ms + (1 if groups else shard.config.offsets_retention_check_interval_ms))
+        self.schedule(effects, now_ms + (1 if groups else shard.config.offsets_retention_check_interval_ms))
         return effects
 
 

@@ -64,7 +64,7 @@ def commit(shard: GroupShard, waiter: Waiter, request: Commit, now_ms: int) -> E
     if group is not None:
         _check_member(group, request)
         if request.producer is None and isinstance(group, ClassicGroup):
-            group.sign_of_life(request.member_id, now_ms)
+            group.on_contact(request.member_id, now_ms)
     elif request.generation >= 0:
         raise _no_group(request)
     prepared = request.prepared or records_of(request, shard.config.offset_metadata_max_bytes, shard.wall_clock())
@@ -125,7 +125,7 @@ def records_of(request: Commit, metadata_max: int, timestamp_ms: int) -> Prepare
     return Prepared(records, codes)
 
 
-class Asked(NamedTuple):
+class RequestedPartition(NamedTuple):
     """A partition whose committed offset is asked for."""
 
     topic: str
@@ -135,7 +135,7 @@ class Asked(NamedTuple):
 
 class Fetch(NamedTuple):
     group_id: str
-    partitions: Sequence[Asked] | None
+    partitions: Sequence[RequestedPartition] | None
     """None for all that the group has."""
     member_id: str | None = None
     member_epoch: int = -1
@@ -166,11 +166,11 @@ def fetch(shard: GroupShard, request: Fetch) -> list[Fetched]:
         group.validate_offset_fetch(request.member_id or "", request.member_epoch)
     asked = request.partitions
     if asked is None:
-        asked = [Asked(*partition) for partition, _ in sorted(shard.offsets.of_group(request.group_id))]
+        asked = [RequestedPartition(*partition) for partition, _ in sorted(shard.offsets.of_group(request.group_id))]
     return [_fetched(shard, request, one) for one in asked]
 
 
-def _fetched(shard: GroupShard, request: Fetch, asked: Asked) -> Fetched:
+def _fetched(shard: GroupShard, request: Fetch, asked: RequestedPartition) -> Fetched:
     topic, partition, topic_id = asked
     if request.require_stable and shard.offsets.is_pending(request.group_id, topic, partition):
         return Fetched(topic, partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)

@@ -166,7 +166,7 @@ class _Step:
 
     def update_member(self, request: Heartbeat, known: ShareMember | None) -> None:
         metadata = ShareGroupMemberMetadataValue(
-            rack_id=_or_else(request.rack_id, known.metadata.rack_id if known else None),
+            rack_id=_given_or_known(request.rack_id, known.metadata.rack_id if known else None),
             client_id=request.client_id,
             client_host=request.client_host,
             subscribed_topic_names=tuple(sorted(set(request.topics)))
@@ -343,5 +343,5 @@ def _unknown_member(request: Heartbeat) -> KafkaError:
     )
 
 
-def _or_else(value: str | None, before: str | None) -> str | None:
+def _given_or_known(value: str | None, before: str | None) -> str | None:
     return before if value is None else value

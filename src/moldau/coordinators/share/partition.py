@@ -279,15 +279,15 @@ class SharePartition:
         lock_until_ms = now_ms + self.limits.lock_duration_ms
         renewed: list[Run] = []
         left: list[Run] = []
-        for run, kind in self._marked(member, acks):
+        for run, kind in self._acknowledged(member, acks):
             if kind is AckType.RENEW:
                 renewed.append(run._replace(lock_until_ms=lock_until_ms))
             else:
-                left.append(self._after(run, _STATE_AFTER[kind]))
+                left.append(self._changed_to(run, _STATE_AFTER[kind]))
         put(self._runs, renewed)
-        return self._let_go(left)
+        return self._release(left)
 
-    def _marked(self, member: str, acks: Iterable[Ack]) -> Iterator[tuple[Run, AckType]]:
+    def _acknowledged(self, member: str, acks: Iterable[Ack]) -> Iterator[tuple[Run, AckType]]:
         """What is acknowledged, piece by piece; KafkaError where that cannot be."""
         position = -1
         for ack in acks:
@@ -310,20 +310,20 @@ class SharePartition:
     def release(self, member: str) -> StateWrite | None:
         """The member's session is over: what it holds is available again, as if it had not been delivered."""
         held = [run for run in self._runs if run.state is ACQUIRED and run.member == member]
-        return self._let_go([self._after(run, AVAILABLE, seen=False) for run in held])
+        return self._release([self._changed_to(run, AVAILABLE, seen=False) for run in held])
 
     def expire(self, now_ms: int) -> StateWrite | None:
         """Takes back what was not acknowledged in time."""
         late = [run for run in self._runs if run.state is ACQUIRED and run.lock_until_ms <= now_ms]
-        return self._let_go([self._after(run, AVAILABLE) for run in late])
+        return self._release([self._changed_to(run, AVAILABLE) for run in late])
 
-    def _after(self, run: Run, state: RecordState, *, seen: bool = True) -> Run:
+    def _changed_to(self, run: Run, state: RecordState, *, seen: bool = True) -> Run:
         count = run.delivery_count if seen else run.delivery_count - 1
         if state is AVAILABLE and count >= self.limits.delivery_count:
             state = ARCHIVED
         return Run(run.first, run.last, state, count)
 
-    def _let_go(self, runs: Sequence[Run]) -> StateWrite | None:
+    def _release(self, runs: Sequence[Run]) -> StateWrite | None:
         if not runs:
             return None
         put(self._runs, runs)

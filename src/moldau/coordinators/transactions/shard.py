@@ -109,7 +109,7 @@ class TransactionShard:
 
     def add_partitions(self, waiter: Waiter, request: AddPartitions, now_ms: int) -> Effects:
         effects = Effects()
-        transaction = self._known(request.transactional_id)
+        transaction = self._get(request.transactional_id)
         _, producer, partitions, version = request
         if transaction.add(producer, partitions, version, now_ms=now_ms, timestamp_ms=self._wall_clock()):
             _record(effects, transaction)
@@ -118,13 +118,13 @@ class TransactionShard:
 
     def verify(self, transactional_id: str, producer: Identity, partitions: Collection[TopicPartition]) -> None:
         """KafkaError unless all the partitions are in the producer's open transaction."""
-        self._known(transactional_id).verify(producer, partitions)
+        self._get(transactional_id).verify(producer, partitions)
 
     def end(self, waiter: Waiter, request: EndTxn, now_ms: int) -> Effects:
         """Replies who the producer is afterwards."""
         transactional_id, producer, committed, version, fresh_id = request
         effects = Effects()
-        transaction = self._known(transactional_id)
+        transaction = self._get(transactional_id)
         if transaction.end(producer, committed, version, self._wall_clock(), fresh_id):
             effects.reply(waiter, transaction.identity_after)
             self._prepared(effects, transaction)
@@ -147,7 +147,7 @@ class TransactionShard:
             self._complete(effects, transaction)
         return effects
 
-    def _known(self, transactional_id: str) -> Transaction:
+    def _get(self, transactional_id: str) -> Transaction:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"unknown transactional id {transactional_id}")
@@ -172,14 +172,14 @@ class TransactionShard:
     def wake(self, key: Any, now_ms: int) -> Effects:
         what, *details = key
         steps: dict[str, Callable[..., Effects]] = {
-            "timeouts": self._find_overdue,
+            "timeouts": self._abort_timed_out,
             "timeout": self._abort,
             "expiration": self._expire,
             "finish": self._finish,
         }
         return steps[what](now_ms, *details)
 
-    def _find_overdue(self, now_ms: int) -> Effects:
+    def _abort_timed_out(self, now_ms: int) -> Effects:
         """Each is a step of its own: together their records could be more than a batch may hold."""
         effects = Effects()
         for transaction in self.transactions.values():

@@ -90,7 +90,7 @@ PREVIOUS: dict[State, frozenset[State]] = {
 """The states from which each state may be entered."""
 
 
-class Verdict(Enum):
+class EndDecision(Enum):
     """What is said to a request to end the transaction; while one is ending: ask again."""
 
     GO = "end it"
@@ -99,9 +99,9 @@ class Verdict(Enum):
     FENCED = "the epoch is not the one that this state expects"
 
 
-_GO, _DONE, _NO, _FENCED = Verdict.GO, Verdict.DONE, Verdict.NO, Verdict.FENCED
+_GO, _DONE, _NO, _FENCED = EndDecision.GO, EndDecision.DONE, EndDecision.NO, EndDecision.FENCED
 
-END_V1: dict[State, tuple[Verdict, Verdict]] = {
+END_V1: dict[State, tuple[EndDecision, EndDecision]] = {
     # .                    abort   commit      with the current epoch; any other is fenced
     State.EMPTY:           (_NO,   _NO),
     State.ONGOING:         (_GO,   _GO),
@@ -109,7 +109,7 @@ END_V1: dict[State, tuple[Verdict, Verdict]] = {
     State.COMPLETE_ABORT:  (_DONE, _NO),
 }  # fmt: skip
 
-END_V2: dict[State, tuple[Verdict, Verdict, Verdict, Verdict]] = {
+END_V2: dict[State, tuple[EndDecision, EndDecision, EndDecision, EndDecision]] = {
     # .                    abort                commit
     # .                    again     current    again     current    "again": with the epoch before the current one
     State.EMPTY:           (_FENCED, _GO,       _FENCED,  _NO),
@@ -203,7 +203,7 @@ class Transaction:
         """
         if self.is_prepared:
             raise self._ending()
-        if expected is not None and not self._may_be(expected):
+        if expected is not None and not self._may_use(expected):
             raise self._fenced(expected)
         if self.state is State.ONGOING:
             if expected is not None:
@@ -212,7 +212,7 @@ class Transaction:
             return False
         last_epoch = self.producer_epoch if expected is not None else NO_EPOCH
         if self.is_exhausted and (expected is None or expected.epoch == self.producer_epoch):
-            successor = Identity(_given(fresh_id), 0)
+            successor = Identity(_require_id(fresh_id), 0)
         elif expected is None or self.producer_epoch in (NO_EPOCH, expected.epoch):
             successor = Identity(self.producer_id, self.producer_epoch + 1)
         elif expected.epoch == self.last_producer_epoch and not self.is_exhausted:
@@ -226,7 +226,7 @@ class Transaction:
         self.start_ms = -1
         return True
 
-    def _may_be(self, expected: Identity) -> bool:
+    def _may_use(self, expected: Identity) -> bool:
         return (
             self.producer_epoch == NO_EPOCH  # unknown until now: its record expired, perhaps
             or expected.producer_id == self.producer_id
@@ -267,22 +267,22 @@ class Transaction:
         self, producer: Identity, committed: bool, version: int, timestamp_ms: int, fresh_id: int = NO_PRODUCER_ID
     ) -> bool:
         """Decides the outcome; False if it was decided before, in the same way, and all is done."""
-        verdict = self._verdict(producer, committed, version)
-        if verdict is Verdict.DONE:
+        decision = self._decide_end(producer, committed, version)
+        if decision is EndDecision.DONE:
             return False
-        if verdict is Verdict.FENCED:
+        if decision is EndDecision.FENCED:
             raise self._fenced(producer)
-        if verdict is Verdict.NO:
+        if decision is EndDecision.NO:
             wish = "commit" if committed else "abort"
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, f"{self.transactional_id}: cannot {wish} in state {self.state.label}"
             )
-        next_id = _given(fresh_id) if version >= EPOCH_BUMP_VERSION_MIN and self.is_exhausted else NO_PRODUCER_ID
+        next_id = _require_id(fresh_id) if version >= EPOCH_BUMP_VERSION_MIN and self.is_exhausted else NO_PRODUCER_ID
         self._prepare(State.PREPARE_COMMIT if committed else State.PREPARE_ABORT, version, timestamp_ms)
         self.next_producer_id = next_id
         return True
 
-    def _verdict(self, producer: Identity, committed: bool, version: int) -> Verdict:
+    def _decide_end(self, producer: Identity, committed: bool, version: int) -> EndDecision:
         if version < EPOCH_BUMP_VERSION_MIN:
             self.require(producer)
             return END_V1[self.state][committed]
@@ -392,7 +392,7 @@ class Transaction:
         )
 
 
-def _given(fresh_id: int) -> int:
+def _require_id(fresh_id: int) -> int:
     if fresh_id < 0:
         raise ProducerIdNeeded
     return fresh_id

@@ -23,12 +23,12 @@ from moldau.coordinators.group import check_group_id
 from moldau.coordinators.offsets.cleanup import delete_offsets
 from moldau.coordinators.offsets.commits import (
     DEFAULT_RETENTION,
-    Asked,
     Commit,
     Fetch,
     Fetched,
     Offset,
     Prepared,
+    RequestedPartition,
     commit,
     fetch,
     fetchable,
@@ -318,7 +318,7 @@ def _fetch(
                 if name is None:
                     fetched += [Fetched("", index, ErrorCode.UNKNOWN_TOPIC_ID) for index in some]
                 else:
-                    partitions = [Asked(name, index, topic_id or ZERO_UUID) for index in some]
+                    partitions = [RequestedPartition(name, index, topic_id or ZERO_UUID) for index in some]
                     fetched += fetch(broker.groups.shard(group.group_id), asked._replace(partitions=partitions))
                 yield
             found.append((name, topic_id, fetched))
