@@ -22,7 +22,7 @@ from moldau.coordinators.effects import Effects
 from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.producer_state import ProducerState
-from moldau.log.segment import Segment
+from moldau.log.segments.segment import Segment
 
 Put = Callable[[Any, str, Any], None]
 """Replaces an attribute, until the bug is taken out again."""

@@ -8,7 +8,7 @@ from moldau.clocks import Clock, monotonic_ms
 from moldau.log.epoch_cache import EpochCache
 from moldau.log.files import FilePool, LogDir
 from moldau.log.producer_state import ProducerState
-from moldau.log.segment import Segment
+from moldau.log.segments.segment import Segment
 from moldau.log.snapshots import ProducerSnapshots
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from moldau.log.checkpoints import PARTITION_METADATA
 from moldau.log.context import LogContext, LogParts
-from moldau.log.segment import Segment, base_offset_of
-from moldau.log.segments import LogSegments
+from moldau.log.segments.log_segments import LogSegments
+from moldau.log.segments.segment import Segment, base_offset_of
 
 # Not failures of the disk: the process is short of descriptors or memory, and the next attempt may succeed.
 _NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

@@ -30,7 +30,7 @@ from moldau.log.files import FilePool, LogDir
 from moldau.log.meta_properties import check_in
 from moldau.log.partition_log import PartitionLog
 from moldau.log.recovery import create_log, load_log
-from moldau.log.segment import Segment
+from moldau.log.segments.segment import Segment
 from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID

@@ -9,7 +9,7 @@ With one replica the high watermark is the durable end offset: with `flush.messa
 could take back. With more, the leader counts itself by it, and a follower fetches from it (`broker.partition`).
 
 One thread owns a log: it alone appends, reads and deletes, without locks. `flush` may run in another thread
-at the same time. Loading from disk is in `recovery.py`. The segments are in `segments.py`, the recovery point in
+at the same time. Loading from disk is in `recovery.py`. The segments are in `segments/`, the recovery point in
 `durability.py`, which segments to delete in `retention.py`, questions by timestamp in `lookups.py`.
 """
 
@@ -32,8 +32,8 @@ from moldau.log.durability import Durability
 from moldau.log.producer_check import check_producer
 from moldau.log.producer_state import AppendOrigin, EndTxnMarker, read_marker
 from moldau.log.replay import rebuild_producer_state
-from moldau.log.segment import Segment
-from moldau.log.segments import LogSegments
+from moldau.log.segments.log_segments import LogSegments
+from moldau.log.segments.segment import Segment
 from moldau.log.validation import LogRules
 from moldau.wire.batch import BatchHeader, check_batch, iter_headers, read_header, stamp
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log.producer_state import BATCHES_KEPT, AppendOrigin, BatchMetadata, ProducerEntry, ProducerState
-from moldau.log.segment import Segment, scan
+from moldau.log.segments.segment import Segment, scan
 from moldau.wire.batch import BatchHeader
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from moldau.errors import CorruptFileError, DuplicateSequenceError, ErrorCode, KafkaError
-from moldau.log.txn_index import AbortedTxn
+from moldau.log.segments.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, ControlType, decode_control_record, decode_records
 
 BATCHES_KEPT = 5  # Kafka's limit on requests in flight of an idempotent producer

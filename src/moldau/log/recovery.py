@@ -43,9 +43,9 @@ from moldau.log.files import (
 from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import ProducerState
 from moldau.log.replay import rebuild_producer_state, replay_batch
-from moldau.log.segment import Segment, scan
+from moldau.log.segments.segment import Segment, scan
+from moldau.log.segments.txn_index import AbortedTxn
 from moldau.log.snapshots import ProducerSnapshots
-from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader, check_batch
 from moldau.wire.uuids import ZERO_UUID
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from moldau.errors import CorruptFileError, KafkaError
 from moldau.log.producer_state import ProducerState, decode_snapshot, read_marker
-from moldau.log.segment import Segment
+from moldau.log.segments.segment import Segment
+from moldau.log.segments.txn_index import AbortedTxn
 from moldau.log.snapshots import ProducerSnapshots
-from moldau.log.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moldau.log.partition_log import PartitionLog
-    from moldau.log.segment import Segment
+    from moldau.log.segments.segment import Segment
 
 
 def due(log: PartitionLog, now_ms: int) -> Iterator[tuple[int, str]]:

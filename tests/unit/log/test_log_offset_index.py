@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from moldau.disk import OS_DISK
 from moldau.errors import CorruptFileError
-from moldau.log.offset_index import OffsetIndex
+from moldau.log.segments.offset_index import OffsetIndex
 from tests.unit.log.log_helpers import properties
 
 BASE = 1_000_000_000_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moldau.disk import OS_DISK
 from moldau.errors import CorruptFileError
-from moldau.log.time_index import TimeIndex
+from moldau.log.segments.time_index import TimeIndex
 from tests.unit.log.log_helpers import properties
 
 BASE = 5_000_000_000

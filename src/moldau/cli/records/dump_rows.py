@@ -217,7 +217,7 @@ def _offset_entries(path: Path) -> list[tuple[int, int]]:
 
 def _entries(path: Path, layout: struct.Struct) -> list[tuple[int, int]]:
     """Whole entries up to the zeros that a broker preallocates an active index with."""
-    from moldau.log.offset_index import trim_zeros
+    from moldau.log.segments.offset_index import trim_zeros
 
     data = trim_zeros(bytes(_contents(path)), layout.size)
     return list(layout.iter_unpack(data[: len(data) // layout.size * layout.size]))
@@ -248,8 +248,8 @@ def time_index_rows(path: Path) -> Iterator[Row]:
 
 def index_sanity_rows(path: Path) -> Iterator[Row]:
     """The check a broker makes when it starts, to decide whether an index must be built again."""
-    from moldau.log.offset_index import OffsetIndex
-    from moldau.log.time_index import TimeIndex
+    from moldau.log.segments.offset_index import OffsetIndex
+    from moldau.log.segments.time_index import TimeIndex
 
     try:
         if path.suffix == ".index":
@@ -263,7 +263,7 @@ def index_sanity_rows(path: Path) -> Iterator[Row]:
 
 
 def txn_index_rows(path: Path) -> Iterator[Row]:
-    from moldau.log.txn_index import VERSION, TxnIndex
+    from moldau.log.segments.txn_index import VERSION, TxnIndex
 
     try:
         for txn in TxnIndex(OS_DISK, str(path), base_offset(path), exists=True).entries():

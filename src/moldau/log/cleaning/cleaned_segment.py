@@ -14,9 +14,9 @@ from moldau.log.files import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from moldau.log.offset_index import OffsetIndex
-from moldau.log.time_index import NO_TIMESTAMP, TimeIndex
-from moldau.log.txn_index import AbortedTxn, TxnIndex
+from moldau.log.segments.offset_index import OffsetIndex
+from moldau.log.segments.time_index import NO_TIMESTAMP, TimeIndex
+from moldau.log.segments.txn_index import AbortedTxn, TxnIndex
 from moldau.wire.batch import BatchHeader
 
 # Forced to disk bit by bit: one fsync of a gigabyte would hold up the broker's own writes to the same disk.

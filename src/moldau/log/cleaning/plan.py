@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from moldau.config.keys import LONG_MAX
 from moldau.log.cleaning.job import CleaningJob
 from moldau.log.partition_log import PartitionLog
-from moldau.log.segment import Segment
+from moldau.log.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from moldau.log.files import (
     file_name,
 )
 from moldau.log.producer_state import without_transactions
-from moldau.log.segment import scan
+from moldau.log.segments.segment import scan
 from moldau.log.snapshots import ProducerSnapshots
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from moldau.log.producer_state import EndTxnMarker
-from moldau.log.txn_index import AbortedTxn
+from moldau.log.segments.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader
 
 

@@ -23,8 +23,8 @@ from moldau.log.cleaning.rewrite import BatchFilter
 from moldau.log.cleaning.throttle import Throttle
 from moldau.log.cleaning.transactions import CleanedTransactions
 from moldau.log.files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name
-from moldau.log.segment import MAX_RELATIVE_OFFSET, scan
-from moldau.log.txn_index import AbortedTxn, TxnIndex
+from moldau.log.segments.segment import MAX_RELATIVE_OFFSET, scan
+from moldau.log.segments.txn_index import AbortedTxn, TxnIndex
 from moldau.wire.batch import BatchHeader
 
 # The event loop renames the files of a whole group in one go: four renames each, some microseconds a rename.

@@ -17,8 +17,8 @@ from moldau.config.topic import TopicConfig
 from moldau.disk import Data
 from moldau.log.context import LogContext, LogParts
 from moldau.log.files import TXN_INDEX_SUFFIX, file_name
-from moldau.log.segment import MAX_RELATIVE_OFFSET, Segment, base_offset_of
-from moldau.log.txn_index import AbortedTxn
+from moldau.log.segments.segment import MAX_RELATIVE_OFFSET, Segment, base_offset_of
+from moldau.log.segments.txn_index import AbortedTxn
 from moldau.wire.batch import BatchHeader
 
 # Positions of readers that read on. Beyond this number of readers some have to look in the index again.

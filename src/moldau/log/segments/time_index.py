@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 
 from moldau.disk import Disk, read_file, write_file
 from moldau.errors import CorruptFileError
-from moldau.log.offset_index import trim_zeros
+from moldau.log.segments.offset_index import trim_zeros
 
 ENTRY_SIZE = 12
 NO_TIMESTAMP = -1
