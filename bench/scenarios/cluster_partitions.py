@@ -13,7 +13,8 @@ from bench.scenarios.cluster_load import PARTITIONS, RECORD_BYTES, paced_job
 from bench.scenarios.scenario import Bench, ClusterScenario, Phase
 from bench.stats import percentile
 from moldau.client.cluster import ClusterClient, PartitionMetadata
-from moldau.client.cluster_admin import ElectionType, alter_reassignments, elect_leaders, list_reassignments
+from moldau.client.cluster_admin import alter_reassignments, elect_leaders, list_reassignments
+from moldau.wire.constants import ElectionType
 from moldau.wire.topic_partition import TopicPartition
 
 # A cluster that has just made thousands of replicas is still tidying up, and a JVM compiling.

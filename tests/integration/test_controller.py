@@ -12,7 +12,6 @@ import moldau
 from moldau.client.admin import Resource, alter_configs, create_topic, describe_topics
 from moldau.client.cluster import ClusterClient, PartitionMetadata
 from moldau.client.cluster_admin import (
-    ElectionType,
     alter_reassignments,
     describe_cluster,
     describe_quorum,
@@ -23,7 +22,7 @@ from moldau.client.cluster_admin import (
 from moldau.errors import ErrorCode
 from moldau.errors import KafkaError as BrokerError
 from moldau.wire.apis import ApiKey
-from moldau.wire.constants import ResourceType
+from moldau.wire.constants import ElectionType, ResourceType
 from moldau.wire.messages import request_schema
 from moldau.wire.topic_partition import TopicPartition
 from tests.integration.clients import present

@@ -6,7 +6,6 @@ The same manner as `admin`: plain calls, plain answers, an error raised, or the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -15,15 +14,10 @@ from moldau.client.cluster import ClusterClient, by_topic
 from moldau.client.connection import raise_error, to_error
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.apis import ApiKey
-from moldau.wire.constants import METADATA_TOPIC
+from moldau.wire.constants import METADATA_TOPIC, ElectionType
 from moldau.wire.messages import Schema, ms
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
-
-
-class ElectionType(IntEnum):
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 class Reassignment(NamedTuple):

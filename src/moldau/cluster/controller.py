@@ -18,14 +18,15 @@ from dataclasses import replace
 
 from moldau.cluster import elections, isr_changes, lost_replicas, reassignment, state_topics
 from moldau.cluster.brokers import Heartbeat, HeartbeatReply, Registration, active_brokers, registered
-from moldau.cluster.elections import ElectionType, Outcomes
+from moldau.cluster.elections import Outcomes
 from moldau.cluster.isr_changes import IsrChangeRequest, IsrOutcome
 from moldau.cluster.lost_replicas import Replica
-from moldau.cluster.partition_changes import NO_LEADER, each_changed, rules_by_topic
+from moldau.cluster.partition_changes import each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import BrokerRecord, ProducerIdsRecord, Record, RemoveBrokerRecord
+from moldau.wire.constants import NO_LEADER, ElectionType
 from moldau.wire.topic_partition import TopicPartition
 
 PRODUCER_ID_BLOCK = 1_000

@@ -5,17 +5,17 @@ Those that a broker's coming or going brings about are planned with it, in `cont
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moldau.cluster.brokers import active_brokers
-from moldau.cluster.partition_changes import NO_LEADER, ElectionRules, changed, each_changed, rules_by_topic
+from moldau.cluster.partition_changes import ElectionRules, changed, each_changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord, Record
+from moldau.wire.constants import NO_LEADER, ElectionType
 from moldau.wire.topic_partition import TopicPartition
 
 MAX_ELECTIONS_PER_REBALANCE = 1_000
@@ -23,11 +23,6 @@ MAX_ELECTIONS_PER_REBALANCE = 1_000
 
 Outcomes = dict[TopicPartition, KafkaError | None]
 """What became of each partition of a request: None where it was done."""
-
-
-class ElectionType(enum.IntEnum):
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 def elect_leaders(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from moldau.cluster.partition_changes import NO_LEADER
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord, Record
+from moldau.wire.constants import NO_LEADER
 
 
 class LeaderMove(NamedTuple):

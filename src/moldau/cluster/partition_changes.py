@@ -32,8 +32,8 @@ from moldau.config.broker import BrokerConfig
 from moldau.metadata.cluster_wide import effective_min_isr, min_insync_replicas
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord
+from moldau.wire.constants import NO_LEADER
 
-NO_LEADER = -1
 _NO_BROKERS: frozenset[int] = frozenset()
 
 

@@ -24,11 +24,10 @@ from crc32c import crc32c
 
 from moldau.errors import CorruptFileError, DuplicateSequenceError, ErrorCode, KafkaError
 from moldau.log.segments.txn_index import AbortedTxn
-from moldau.wire.batch import BatchHeader, ControlType, decode_control_record, decode_records
+from moldau.wire.batch import NO_SEQUENCE, BatchHeader, ControlType, decode_control_record, decode_records
 
 BATCHES_KEPT = 5  # Kafka's limit on requests in flight of an idempotent producer
 NO_EPOCH = -1
-NO_SEQUENCE = -1
 NO_OFFSET = -1
 _SEQUENCE_MASK = 0x7FFFFFFF
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from moldau.cluster.controller import Controller
-from moldau.cluster.elections import ElectionType
 from moldau.errors import KafkaError
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from moldau.metadata.image import PartitionImage
+from moldau.wire.constants import ElectionType
 from moldau.wire.topic_partition import TopicPartition
 from tests.unit.cluster.controlled import SESSION_MS, TOPIC, Controlled
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from moldau.cluster.elections import ElectionType
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode
 from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alter_configs
 from moldau.metadata.records import ConfigRecord
+from moldau.wire.constants import ElectionType
 from moldau.wire.topic_partition import TopicPartition
 from tests.unit.cluster.controlled import TOPIC, Controlled
 

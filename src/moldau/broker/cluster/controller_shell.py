@@ -29,7 +29,6 @@ from moldau.broker.turns import Turns, Work
 from moldau.clocks import Clock
 from moldau.cluster.controller import Controller
 from moldau.cluster.moves import IsrMove, LeaderMove, moves
-from moldau.cluster.partition_changes import NO_LEADER
 from moldau.errors import ErrorCode, FencedControllerError, KafkaError, StorageError
 from moldau.log.manager import LogManager
 from moldau.log.meta_properties import read_cluster_id
@@ -38,6 +37,7 @@ from moldau.metadata.cluster_wide import initial_records
 from moldau.metadata.image import ImageDraft, MetadataImage
 from moldau.metadata.records import ClusterRecord, Record
 from moldau.metadata.stores.store import Candidate, ControllerTerm, MetadataStore
+from moldau.wire.constants import NO_LEADER
 from moldau.wire.uuids import uuid_to_text
 
 logger = logging.getLogger(__name__)

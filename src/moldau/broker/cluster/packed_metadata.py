@@ -15,6 +15,7 @@ from moldau.broker.turns import Work
 from moldau.errors import ErrorCode
 from moldau.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.metadata.topics import is_internal
+from moldau.wire.constants import NO_LEADER
 from moldau.wire.metadata import (
     MetadataPartition,
     MetadataTopic,
@@ -22,7 +23,6 @@ from moldau.wire.metadata import (
     pack_metadata_topic,
 )
 
-NO_LEADER = -1
 ANSWERS_MAX = 8
 """Answers with all topics that are kept, of 56 kinds. Each can have many megabytes; most clients ask in few ways."""
 PACKED_INLINE_MAX = 500

@@ -13,10 +13,10 @@ from moldau.broker import needs
 from moldau.broker.monitoring.group_lag import INTERVAL_S, SERIES_MAX, GroupLag
 from moldau.broker.monitoring.metrics import Histogram
 from moldau.broker.replicas.partition import Partition
-from moldau.cluster.partition_changes import NO_LEADER
 from moldau.log.manager import DirDescription
 from moldau.version import __version__
 from moldau.wire.apis import APIS
+from moldau.wire.constants import NO_LEADER
 
 Labelled = Iterable[tuple[tuple[str, ...], float]]
 

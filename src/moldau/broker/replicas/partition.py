@@ -30,7 +30,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from moldau.broker.replicas.waiting import CommitFuture, Subscriber, WaitingCommit, WaitingFetch
-from moldau.cluster.partition_changes import NO_LEADER
 from moldau.cluster.replica import Follower, IsrChange, LeaderState, ReplicaContext
 from moldau.cluster.replication_quota import is_throttled
 from moldau.errors import ErrorCode, KafkaError
@@ -39,6 +38,7 @@ from moldau.log.producer_state import AppendOrigin
 from moldau.metadata.cluster_wide import effective_min_isr
 from moldau.metadata.image import PartitionImage
 from moldau.metadata.topics import is_internal
+from moldau.wire.constants import NO_LEADER
 
 logger = logging.getLogger(__name__)
 

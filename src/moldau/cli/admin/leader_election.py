@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from moldau.cli.admin.reassignment_json import names, parse_partitions
 from moldau.cli.common import CommandParser, load_text, run_with_cluster
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.constants import ElectionType
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _check(parser: CommandParser, args: argparse.Namespace) -> None:
 
 
 def _elect(cluster: ClusterClient, args: argparse.Namespace) -> int:
-    from moldau.client.cluster_admin import ElectionType, elect_leaders
+    from moldau.client.cluster_admin import elect_leaders
 
     partitions: list[TopicPartition] | None = None
     if args.topic is not None:

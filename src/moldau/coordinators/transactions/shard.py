@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.transactions.records import TransactionLogKey, TransactionLogValue
-from moldau.coordinators.transactions.transaction import NO_PRODUCER_ID, Identity, ProducerIdNeeded, State, Transaction
+from moldau.coordinators.transactions.transaction import Identity, ProducerIdNeeded, State, Transaction
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.batch import NO_PRODUCER_ID
 from moldau.wire.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)

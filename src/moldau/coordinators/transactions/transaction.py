@@ -37,9 +37,9 @@ from typing import NamedTuple
 from moldau.coordinators.effects import NothingChanged
 from moldau.coordinators.transactions.records import PartitionsSchema, TransactionLogValue
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.batch import NO_PRODUCER_ID
 from moldau.wire.topic_partition import TopicPartition
 
-NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = 2**15 - 1
 EPOCH_BUMP_VERSION_MIN = 2

@@ -14,9 +14,10 @@ from moldau.broker import needs
 from moldau.broker.handlers.admin.broker_requests import machine_of, run_everywhere
 from moldau.broker.handlers.admin.metadata_changes import error_of, repeated
 from moldau.broker.turns import Work
-from moldau.cluster.elections import ElectionType, Outcomes
+from moldau.cluster.elections import Outcomes
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.topics import check_partition_count
+from moldau.wire.constants import ElectionType
 from moldau.wire.messages import error, ms
 from moldau.wire.topic_partition import TopicPartition
 
