@@ -76,7 +76,7 @@ class Lane:
             await asyncio.wait_for(self._is_idle.wait(), timeout_s)
 
     def stop(self) -> None:
-        """No work begins any more. What runs goes on, and nobody waits for it."""
+        """Starts no more work. Running work continues, and nothing waits for it."""
         self._is_stopped = True
         for _ in self._threads:
             self._queue.put(None)

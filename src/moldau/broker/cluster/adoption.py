@@ -1,4 +1,4 @@
-"""A data folder with partitions but no metadata of ours, as Apache Kafka leaves one: its topics become ours."""
+"""Adopts the topics of a data folder that has partitions but no metadata file, such as one of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from moldau.wire.uuids import ZERO_UUID, random_uuid
 
 _COMPACTED = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC})
 _KEEP_ALL = ("retention.ms", "retention.bytes")
-"""Apache Kafka keeps topic configurations elsewhere. What was meant to be kept for ever must not go after a week."""
+"""Apache Kafka keeps topic configurations elsewhere. Records kept forever must not go after a week."""
 
 
 def refuse_folders_of_a_cluster(disk: Disk, directories: Sequence[Path]) -> None:
-    """A broker on its own would take the partitions of a cluster for its own topics, and write what others lack."""
+    """A standalone broker would adopt the partitions of a cluster as its own, and diverge from their replicas."""
     for directory in directories:
         if disk.exists(directory / EPOCH_FILE):
             raise ConfigError(
@@ -41,7 +41,7 @@ def refuse_folders_of_a_cluster(disk: Disk, directories: Sequence[Path]) -> None
 
 
 def refuse_folders_of_a_single_broker(disk: Disk, directories: Sequence[Path], metadata_file: str) -> None:
-    """Its topics are in no cluster's metadata: their logs would be set aside."""
+    """Its topics are not in the metadata of the cluster: their logs would be renamed as stray."""
     for directory in directories:
         if disk.exists(directory / metadata_file):
             raise ConfigError(
@@ -50,7 +50,7 @@ def refuse_folders_of_a_single_broker(disk: Disk, directories: Sequence[Path], m
 
 
 def check(logs: LogManager, metadata_file: str) -> None:
-    """Refuses to adopt where the metadata, or some of the logs, is only out of sight."""
+    """Refuses to adopt where the metadata or some of the logs exist in another place."""
     for directory in logs.directories[1:]:
         if logs.disk.exists(directory / metadata_file):
             raise ConfigError(

@@ -5,8 +5,8 @@
     feed                              to the brokers, who wait for it (`metadata_feed`)
     reply
 
-A broker knows of a change only when it is durable, so no image is ever taken back. Whoever changed something on a
-user's behalf waits for `everywhere`: then that user finds it on any broker.
+A broker learns of a change only when it is durable, so no image is ever rolled back. A change that a client requested
+waits for `everywhere`: after that, the client finds it on any broker.
 """
 
 from __future__ import annotations

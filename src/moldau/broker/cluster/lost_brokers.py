@@ -1,7 +1,7 @@
-"""Brokers that were lost a moment ago, and that clients are still told of.
+"""Brokers that were lost a moment ago: Metadata responses still list them.
 
 Here a broker whose port refuses connections is fenced within milliseconds; Apache Kafka takes a session for that. A
-client that is no longer told of a broker drops it: librdkafka 2.10 and later ends its connection for good and, where
+client drops a broker that is no longer listed: librdkafka 2.10 and later ends its connection for good and, where
 that broker coordinated the group of an open transaction, waits for it in `send_offsets_to_transaction` long after it
 is back. So Metadata goes on listing a lost broker for one session, as Kafka's clients are used to; it leads nothing
 meanwhile. A broker that was shut down in order is not listed any more, as in Kafka.
@@ -23,7 +23,7 @@ class LostBrokers:
         self._until_s: dict[int, float] = {}
 
     def begin(self, image: MetadataImage) -> None:
-        """Nobody knows for how long those of the first image have been gone: the clients of a broker that was
+        """It is not known when the fenced brokers of the first image were lost: the clients of a broker that was
         killed together with another one ask whoever is back first."""
         for broker_id, broker in image.brokers.items():
             if broker.fenced:

@@ -1,7 +1,7 @@
-"""The controller's records on their way to the brokers: a log in memory, read by long-polling Fetch requests.
+"""The controller's records for the brokers: a log in memory, read by long-polling Fetch requests.
 
-Offset n is the n-th record ever written, so a broker asks from its image's version on, and by asking says that it has
-made everything before it true. One that is too far behind, or new, gets a snapshot: the records of the whole image,
+Offset n is the n-th record ever written, so a broker fetches from its image's version on, and by that confirms that it
+has applied everything before it. One that is too far behind, or new, gets a snapshot: the records of the whole image,
 marked by a snapshot id with the version they lead to.
 """
 
@@ -119,7 +119,7 @@ class MetadataFeed:
         return answer
 
     def broker_of(self, connection: ClientConnection) -> int | None:
-        """Whose connection this was; it is forgotten by that."""
+        """The broker of a connection that was closed, if any; forgets the connection."""
         return self._connections.pop(connection, None)
 
     def is_connected(self, broker_id: int) -> bool:

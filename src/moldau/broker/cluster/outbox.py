@@ -1,6 +1,6 @@
-"""What one broker has to tell another, again and again: one request at a time, and in it all that came meanwhile.
+"""Batches of messages from one broker to another: one request at a time, with everything that was added meanwhile.
 
-A fast answer makes small requests, a slow one large requests; what is for one broker stays in order.
+Fast responses make small requests, slow ones large requests. The items for one broker stay in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Metadata as clients hear it, packed once and kept until it changes.
+"""Encoded Metadata responses, cached until the metadata changes.
 
-Every client asks again every few minutes, and all of them at once when something moved. The handlers of
-`handlers.metadata` answer with what is here.
+Every client asks again every few minutes, and all of them at the same time when a leader moved. The handlers of
+`handlers.metadata` answer from here.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class PackedMetadata:
         self._image, self._controller_id, self._lost = image, controller, lost
         self._answers.clear()
         alive = self._metadata.live_brokers
-        if self._alive != alive:  # each partition is told with those of its replicas that are away
+        if self._alive != alive:  # each partition lists its offline replicas
             self._alive = alive
             self._topics.clear()
         # Images share the topics that did not change.
@@ -129,7 +129,7 @@ def visible_topic(topic: TopicImage, alive: frozenset[int], operations: int, onl
 
 
 def _visible_partition(image: PartitionImage, alive: frozenset[int], only_alive: bool) -> MetadataPartition:
-    """What clients hear of a partition; version 0 (`only_alive`) has no word for replicas that are away."""
+    """A partition as clients see it; version 0 (`only_alive`) cannot express offline replicas."""
     leader, replicas, isr, code = image.leader, image.replicas, image.isr, ErrorCode.NONE
     offline: tuple[int, ...] = ()
     if not alive.issuperset(replicas):

@@ -1,8 +1,8 @@
-"""What brokers ask each other: one connection to each, any number of requests on it at a time.
+"""Requests to other brokers: one connection to each, with any number of requests on it at a time.
 
 `Peer` is a socket to one address, opened when first needed and again after it broke; it moves frames. `Peers` knows
 the addresses from the metadata, and speaks messages. Whatever goes wrong on the way is a KafkaError with a code that
-clients retry: the one who asked decides what it means.
+clients retry; the caller decides what it means.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Address = tuple[str, int]
 
 BUFFER_BYTES = 64 * 1024
 RESPONSE_MAX_BYTES = 256 * 1024 * 1024
-"""More than any broker of ours sends; a longer frame is no answer."""
+"""More than any broker sends; a longer frame is not a response."""
 CONTROLLER = "controller"
 """The purpose of connections on which a broker asks the controller for itself: heartbeats, above all."""
 FORWARDING = "forwarding"
-"""For its clients, and what takes as long as their requests: no heartbeat waits for that."""
+"""For requests of clients, and whatever takes as long: heartbeats must not wait for them."""
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 30.0
 CORRELATION_ID_MAX = 2**31 - 1
@@ -40,7 +40,7 @@ CORRELATION_ID_MAX = 2**31 - 1
 
 _SIZE = struct.Struct(">i")
 _NO_WAY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH})
-"""This machine cannot speak to addresses of that kind, so no broker is there for it."""
+"""This machine cannot connect to addresses of that kind, so no broker can be there for it."""
 
 
 class Peer:
@@ -49,7 +49,7 @@ class Peer:
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address, client_id: str) -> None:
         self.address = address
         self.versions: dict[int, int] = {}
-        """What both sides speak at most, by API key."""
+        """The newest version that both sides support, by API key."""
         self._loop = loop
         self._client_id = client_id
         self._wire: _Wire | None = None
@@ -78,7 +78,7 @@ class Peer:
         return await self._exchange(b"".join((head, *body)), timeout_s)
 
     def hang_up(self) -> None:
-        """Who waits for an answer waits no longer."""
+        """Fails all requests that wait for a response."""
         if self._wire is not None:
             self._wire.close()
 
@@ -134,7 +134,7 @@ class Peer:
     def _connect_ended(self, task: asyncio.Task[None]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it; it is no news to the loop
+            task.exception()  # whoever waits has it; the loop need not log it
 
     async def _connect(self) -> None:
         try:
@@ -257,7 +257,7 @@ class _Wire(asyncio.BufferedProtocol):
 
 
 async def refuses(loop: asyncio.AbstractEventLoop, address: Address) -> bool:
-    """Whether a machine that answers says that nobody listens there: the one proof of a process's death."""
+    """Whether a machine that is up refuses the connection: the only proof that a process is dead."""
     refused = False
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -302,7 +302,7 @@ class Peers:
         return peer
 
     def follow(self, before: MetadataImage, after: MetadataImage) -> None:
-        """Nobody waits for the answers of a broker that was fenced: others do now what it did."""
+        """Fails all requests to a broker that was fenced: other brokers have taken over its work."""
         for broker_id, broker in before.brokers.items():
             now = after.brokers.get(broker_id)
             if not broker.fenced and (now is None or now.fenced) and broker_id != self._node_id:

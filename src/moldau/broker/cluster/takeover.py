@@ -1,7 +1,7 @@
 """Replacing a controller with which most brokers lost contact.
 
-A port that refuses connections proves that a controller is dead. One whose machine vanished says nothing, and the
-store notices only when its own session with it ends, which may be much later. So a broker that has heard nothing from
+A port that refuses connections proves that a controller is dead. One whose machine vanished refuses nothing, and the
+store notices only when its own session with it ends, which may be much later. So a broker that has had no contact with
 the controller for half of `broker.session.timeout.ms` asks the others whether they have (Vote with PreVote, as Kafka's
 controllers do). Where a majority of the active brokers have not, it takes over the next epoch of the store.
 

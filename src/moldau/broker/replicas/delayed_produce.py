@@ -12,7 +12,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.produce import ProducePartitionResult
 
 TIMEOUT_MAX_MS = 600_000
-"""A produce may ask to wait for 24 days; a client that is gone must not be remembered that long."""
+"""A produce may ask to wait for 24 days; a client that disconnected must not be remembered that long."""
 
 
 class Uncommitted(NamedTuple):

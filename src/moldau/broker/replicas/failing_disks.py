@@ -1,9 +1,9 @@
-"""Disks of this broker that are full or have failed, seen from its cluster: others take over what lies there.
+"""Log directories that are full or have failed: other brokers take over their partitions.
 
-A replica that cannot be written is neither led nor followed here as long as another one is in sync: the controller is
-told, again and again until it is so, since a leader that does not know yet may take this broker back in between. The
-only replica stays where it is, and can be read. Failed disks stay failed until the next start; full ones are tried
-every second.
+A replica that cannot be written is neither led nor followed here as long as another one is in sync. The controller is
+asked to move it, repeatedly until it has, since a leader that does not know yet may take this broker back in between.
+An only replica stays where it is and can be read. Failed directories stay offline until the next start; full ones are
+retried every second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from moldau.wire.uuids import LOST_DIRECTORY
 logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
-"""The longest that a full or failed disk stays unnoticed, and freed space unused."""
+"""The longest time that a full or failed disk is not noticed, and freed space not used."""
 
 
 HANDED_OVER_MAX = 2000
@@ -93,7 +93,7 @@ class FailingDisks:
             await self._hand_over()
 
     def _check_dir(self, log_dir: LogDir, work: Callable[[], None]) -> None:
-        """In its own time: one disk that hangs keeps nobody from the others."""
+        """Each in its own thread: a disk that hangs does not hold up the others."""
         under_way = self._under_way.get(log_dir)
         if under_way is None or under_way.done():
             self._under_way[log_dir] = self._disk_thread(log_dir.path)(work)

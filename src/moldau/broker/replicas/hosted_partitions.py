@@ -1,7 +1,7 @@
-"""The partitions that this broker hosts: folders, logs and `Partition`s follow the metadata image.
+"""The partitions that this broker hosts: directories, logs and `Partition`s follow the metadata image.
 
-An image comes in two steps. `prepare` makes the logs that it needs, in a thread, while the one before is still in
-force; `follow` then changes what requests see, partition by partition, on the loop.
+An image is applied in two steps. `prepare` creates the logs that it needs, in a thread, while the previous image is
+still in force; `follow` then changes what requests see, partition by partition, on the loop.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class HostedPartitions:
         try:
             self._logs.delete(*key)
         except StorageError as error:
-            # Out of service it is; at the next start the folder is found to belong to nobody.
+            # The partition is out of service; the next start finds a stray directory.
             logger.error(
                 "cannot delete the log of a removed partition",
                 extra={"partition": partition.log.name, "why": error.message},

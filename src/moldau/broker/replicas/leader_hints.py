@@ -1,4 +1,4 @@
-"""Who leads a partition, told along with the refusal: the client need not ask for metadata first (KIP-951)."""
+"""The new leader in a NOT_LEADER response, so that the client need not ask for metadata first (KIP-951)."""
 
 from __future__ import annotations
 
