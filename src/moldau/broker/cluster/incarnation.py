@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau.cluster.replica import UNKNOWN_EPOCH
 from moldau.disk import Disk, read_file, replace_file
 from moldau.log.files import LogDir
 from moldau.log.manager import LogManager
@@ -20,7 +21,6 @@ from moldau.log.manager import LogManager
 logger = logging.getLogger(__name__)
 
 EPOCH_FILE = "moldau-broker-epoch.json"
-UNKNOWN_EPOCH = -1
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from moldau.coordinators.classic.group import ClassicGroup
 from moldau.coordinators.effects import Effects, Waiter
 from moldau.coordinators.offsets.records import NO_EXPIRY, OffsetCommitKey, OffsetCommitValue
-from moldau.coordinators.offsets.table import NO_PRODUCER
 from moldau.errors import ErrorCode, KafkaError
+from moldau.wire.batch import NO_PRODUCER_ID
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import ZERO_UUID
 
@@ -70,7 +70,7 @@ def commit(shard: GroupShard, waiter: Waiter, request: Commit, now_ms: int) -> E
     prepared = request.prepared or records_of(request, shard.config.offset_metadata_max_bytes, shard.wall_clock())
     effects.records += prepared.records
     effects.batch = prepared.batch
-    producer_id = NO_PRODUCER if request.producer is None else request.producer[0]
+    producer_id = NO_PRODUCER_ID if request.producer is None else request.producer[0]
     for key, value in prepared.records:
         shard.offsets.apply(key, value, producer_id)
     effects.reply(waiter, prepared.codes)

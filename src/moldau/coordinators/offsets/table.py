@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from moldau.coordinators.offsets.records import OffsetCommitKey, OffsetCommitValue
+from moldau.wire.batch import NO_PRODUCER_ID
 from moldau.wire.topic_partition import TopicPartition
-
-NO_PRODUCER = -1
 
 
 class _Entry(NamedTuple):
@@ -44,11 +43,11 @@ class OffsetTable:
 
     # -- changing
 
-    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int = NO_PRODUCER) -> None:
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int = NO_PRODUCER_ID) -> None:
         self._order += 1
         if value is None:
             self._remove(key)
-        elif producer_id == NO_PRODUCER:
+        elif producer_id == NO_PRODUCER_ID:
             self._set(key, _Entry(self._order, value))
         else:
             self._set_pending(producer_id, key, _Entry(self._order, value))

@@ -15,9 +15,9 @@ from moldau.log.files import (
     file_name,
 )
 from moldau.log.segments.offset_index import OffsetIndex
-from moldau.log.segments.time_index import NO_TIMESTAMP, TimeIndex
+from moldau.log.segments.time_index import TimeIndex
 from moldau.log.segments.txn_index import AbortedTxn, TxnIndex
-from moldau.wire.batch import BatchHeader
+from moldau.wire.batch import NO_TIMESTAMP, BatchHeader
 
 # Forced to disk bit by bit: one fsync of a gigabyte would hold up the broker's own writes to the same disk.
 _SYNC_BYTES = 32 << 20

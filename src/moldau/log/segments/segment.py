@@ -25,9 +25,9 @@ from moldau.log.files import (
 from moldau.log.segments.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from moldau.log.segments.offset_index import OffsetIndex
 from moldau.log.segments.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
-from moldau.log.segments.time_index import NO_TIMESTAMP, TimeIndex
+from moldau.log.segments.time_index import TimeIndex
 from moldau.log.segments.txn_index import TxnIndex
-from moldau.wire.batch import BatchHeader, read_header
+from moldau.wire.batch import NO_TIMESTAMP, BatchHeader, read_header
 from moldau.wire.batch_layout import HEADER_SIZE, HOP, LENGTH_MIN, LOG_OVERHEAD
 
 logger = logging.getLogger(__name__)

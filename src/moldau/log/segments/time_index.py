@@ -13,9 +13,9 @@ from bisect import bisect_left, bisect_right
 from moldau.disk import Disk, read_file, write_file
 from moldau.errors import CorruptFileError
 from moldau.log.segments.offset_index import trim_zeros
+from moldau.wire.batch import NO_TIMESTAMP
 
 ENTRY_SIZE = 12
-NO_TIMESTAMP = -1
 _ENTRY = struct.Struct(">qi")
 
 

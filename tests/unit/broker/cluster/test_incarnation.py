@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from moldau.broker.cluster.incarnation import EPOCH_FILE, UNKNOWN_EPOCH, Incarnation, forget_epoch
+from moldau.broker.cluster.incarnation import EPOCH_FILE, Incarnation, forget_epoch
+from moldau.cluster.replica import UNKNOWN_EPOCH
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.log.files import LogDir
