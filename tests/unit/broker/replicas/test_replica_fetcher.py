@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import uuid
 from collections.abc import Sequence
@@ -11,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-import moldau.disk
 from moldau.broker.node import BrokerNode
 from moldau.broker.replicas.partition import Partition
 from moldau.errors import ErrorCode, KafkaError
+from moldau.log.partition_log import PartitionLog
 from moldau.metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
 from moldau.wire.batch import encode_batch
 from moldau.wire.fetch import FetchPartitionResult, FetchRequest, encode_fetch_response, parse_fetch_request
@@ -152,13 +151,13 @@ async def test_what_waits_for_the_disk_is_vouched_for_in_no_session_and_to_no_le
 ) -> None:
     """A session that begins anew and another leader ask for everything: that must not run ahead of a slow fsync."""
     may_sync = threading.Event()
-    real_fsync = os.fsync
+    real_flush = PartitionLog.flush
 
-    def slow_fsync(fd: int) -> None:
+    def slow_flush(log: PartitionLog, upto_offset: int | None = None) -> None:
         assert may_sync.wait(30)
-        real_fsync(fd)
+        real_flush(log, upto_offset)
 
-    monkeypatch.setattr(moldau.disk, "fsync", slow_fsync)
+    monkeypatch.setattr(PartitionLog, "flush", slow_flush)  # the log alone: metadata has to reach its file
     node = following.node
     await node.controller.change(lambda _: [ConfigRecord("topic", "t", "flush.messages", "1")])
     _, asked = await following.named()
