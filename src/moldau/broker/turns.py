@@ -39,7 +39,7 @@ class Turns:
         self._pause_lock = asyncio.Lock()
 
     def run(self, work: Work[T]) -> T | Coroutine[Any, Any, T]:
-        """What the work comes to; an awaitable of it where one turn is not enough."""
+        """The result of the work, or an awaitable of it if one turn is not enough."""
         try:
             wanted = next(work)
         except StopIteration as end:  # most work does not even yield, and pays for no clock

@@ -70,7 +70,7 @@ class StepNotStartedError(KafkaError):
 
 
 class Reply:
-    """Where a reply arrives: at once, for whoever is still in `ask`, or through a future."""
+    """Receives a reply: at once while `ask` is running, later through a future."""
 
     __slots__ = ("future", "is_here", "value")
 
@@ -124,9 +124,9 @@ class CoordinatorShell(Generic[S]):
     # -- finding
 
     async def ready(self) -> None:
-        """Makes the state topic if this is the first time that somebody needs it."""
+        """Creates the state topic on first use."""
         if self._shards or self._loading:
-            return  # a topic that is in the image alone may still be in the making, and nobody be told to come
+            return  # if only the image has the topic, it may still be in creation on other brokers
         await self._state_topic.create()
 
     @property
@@ -234,7 +234,7 @@ class CoordinatorShell(Generic[S]):
             self._fail_and_reload(partition, shard, error)
 
     def _fail_and_reload(self, partition: int, shard: S, error: Exception) -> KafkaError:
-        """After an internal error nobody knows how far the step came. The result is the error for its client."""
+        """After an internal error it is unknown how far the step came. Returns the error for its client."""
         logger.error(
             "internal error in a coordinator (please report it)",
             exc_info=error,
@@ -253,7 +253,7 @@ class CoordinatorShell(Generic[S]):
             batch = effects.batch or self.encode(effects.records, effects.producer)
             leader.append(memoryview(bytearray(batch)), self._host.wall_clock(), AppendOrigin.COORDINATOR)
         if effects.replies:
-            # A step without records may tell of an earlier step's, so it waits for the same disk and replicas.
+            # A reply without records may depend on those of an earlier step, so it waits for the same commit and flush.
             safe = self._when_safe(leader)
             if safe is None:
                 for reply, value in effects.replies:
@@ -337,7 +337,7 @@ class CoordinatorShell(Generic[S]):
         led: dict[int, int] = {}
         if topic is not None and not self._is_stopped:
             led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._host.local.node_id}
-        # With another leader epoch than it was loaded in, somebody else may have led in between.
+        # If the leader epoch has changed since it was loaded, another broker may have led in between.
         for partition in [one for one, epoch in self._epochs.items() if led.get(one) != epoch]:
             self._unload(
                 partition, KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this partition now")
@@ -350,7 +350,7 @@ class CoordinatorShell(Generic[S]):
                 self._load_soon(partition)
 
     def stop(self) -> None:
-        """Whoever waits here is told to ask elsewhere; no step and no wake comes after this."""
+        """Waiting clients get NOT_COORDINATOR; no step and no timeout runs after this."""
         self._is_stopped = True
         self.follow()
 
@@ -410,7 +410,7 @@ class CoordinatorShell(Generic[S]):
             if offset >= written.log_end_offset:
                 if not _has_too_few_replicas(leader):  # its first step could write something
                     return
-                # Nobody tells of it. A marker that is written as soon as there are enough is read, too.
+                # There is no event for it. A marker that is written as soon as there are enough is replayed, too.
                 yield asyncio.sleep(ENOUGH_REPLICAS_POLL_S)
                 continue
             size = min(self._load_bytes(), LOAD_BYTES_MAX)

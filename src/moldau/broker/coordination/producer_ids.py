@@ -14,7 +14,7 @@ from moldau.metadata.records import ProducerIdsRecord, Record
 from moldau.wire.apis import ApiKey
 
 REFILL_AT = 100
-"""Ids left when the next block is asked for: that takes a round trip and a durable write, and nobody should wait."""
+"""Ids left when the next block is requested: that takes a round trip and a durable write."""
 
 
 class ProducerIds:
@@ -52,7 +52,7 @@ class ProducerIds:
     def _refilled(self, task: asyncio.Task[None]) -> None:
         self._refilling = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it; a refill ahead of need is tried again with the next id
+            task.exception()  # waiting callers get it; a refill ahead of need is tried again with the next id
 
     async def _fetch_block(self) -> None:
         if not self._local.config.is_clustered:

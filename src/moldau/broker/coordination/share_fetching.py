@@ -149,7 +149,7 @@ class DelayedShareFetch(Generic[T]):
 
     def wake(self, key: ShareKey) -> None:
         if not self._woken:
-            # Not now: whoever wakes us is still at work, and a burst of appends makes one attempt.
+            # Not now: the caller is not finished, and a burst of appends should cause one attempt.
             self._loop.call_soon(self._try, False)
         self._woken[key] = None
 

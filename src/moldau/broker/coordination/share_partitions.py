@@ -272,7 +272,7 @@ class SharePartitions:
     # -- the state topic
 
     async def prune(self) -> None:
-        """Says the state of every partition of the state topic again, and deletes what was said before."""
+        """Writes snapshots of all state in each partition of the state topic, and deletes the records before them."""
         for index, shard in self._share_state.shards():
             try:
                 partition = self._host.find_partition(self._share_state.topic, None, index)

@@ -41,7 +41,7 @@ class ShareSession:
         self.partitions: dict[ShareKey, None] = {}
 
     def check_epoch(self, epoch: int) -> None:
-        """The epoch of a request that goes on with the session: once it fits, the next one is expected."""
+        """Checks the epoch of a request that continues the session, and expects the next one."""
         if epoch == FINAL_EPOCH:
             return
         if epoch != self.epoch:

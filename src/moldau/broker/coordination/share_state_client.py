@@ -22,7 +22,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema
 
 ASK_TIMEOUT_S = 5.0
-"""Acknowledgements wait behind this; a queue whose state cannot be written is given up, and loaded anew."""
+"""Acknowledgements wait for this. A share partition whose state cannot be written is stopped and loaded again."""
 
 Answer = Any | Awaitable[Any]
 """A reply that is there, or an awaitable of it."""

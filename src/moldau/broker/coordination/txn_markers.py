@@ -199,8 +199,8 @@ class MarkerWriter:
 
     @property
     def _is_current(self) -> bool:
-        """A shard that was loaded again has a new writer. Whatever the old one still had to do or to tell must not
-        happen: the transaction may be over, and the next one of the same producer open."""
+        """A shard that was loaded again has a new writer. The old one must not write or report anything: the
+        transaction may be over, and the next one of the same producer open."""
         return any(shard.marker_writer is self for _, shard in self._transactions.shards())
 
     async def _write_everywhere(

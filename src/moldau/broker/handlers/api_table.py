@@ -177,4 +177,4 @@ API_TABLE: dict[int, ServedApi[Broker]] = {
 }
 FOR_BROKERS = [row.api for row in API_TABLE.values()]
 FOR_CLIENTS = [row.api for row in API_TABLE.values() if row.audience is Audience.CLIENTS]
-"""What ApiVersions tells."""
+"""What ApiVersions advertises."""

@@ -18,7 +18,7 @@ FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 
 
 def answer_api_versions(context: RequestContext, body: memoryview, apis: Collection[Api]) -> bytes:
-    """`apis` are those that the client is told of."""
+    """`apis` are those that are advertised to the client."""
     version, correlation_id = context.version, context.correlation_id
     if not APIS[ApiKey.API_VERSIONS].supports(version):
         # A newer client's first question: answered in version 0 with the whole table, so that it can ask again.

@@ -40,7 +40,7 @@ from moldau.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 LOOP_ANSWERS_S = 2.0
-"""A loop that is busy for longer serves nobody."""
+"""An event loop that is busy for longer counts as unhealthy."""
 POLL_S = 0.05
 """How soon a stop is noticed."""
 CONNECTIONS_MAX = 20
@@ -74,7 +74,7 @@ class Broker(metrics_table.Broker, health.Broker, group_lag.Broker, needs.HasTas
 
 
 class Monitor:
-    """What the endpoint tells of one broker."""
+    """The metrics and health of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

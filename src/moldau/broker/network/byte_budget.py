@@ -27,7 +27,7 @@ class ByteBudget:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for bytes that others hold."""
+        """Whether a request waits for bytes that others hold."""
         return bool(self._waiting)
 
     def take(self, count: int) -> bool:

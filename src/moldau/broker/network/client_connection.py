@@ -324,7 +324,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close(str(error), _level_of(error))
             return
         except asyncio.CancelledError:
-            # The client went away, or the loop is closing: nobody waits for this answer.
+            # The client disconnected, or the loop is closing: the response is not needed.
             return
         except Exception as error:
             logger.exception("internal error while handling a request (please report it)", extra={"peer": self.peer})
@@ -356,7 +356,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write_answers()
         self._became_idle()
         if full:
-            # Not here: whoever settled it is in the middle of something, an append perhaps.
+            # Not here: the caller is in the middle of something, perhaps an append.
             self._loop.call_soon(self._handle_frames)
 
     def _write_answers(self) -> None:

@@ -84,7 +84,7 @@ class Dispatcher(Generic[B]):
         served = self._apis.get(key)
         context = RequestContext(key, version, header.correlation_id, header.client_id, connection)
         if served is None or not served.api.min_version <= version <= served.api.max_version:
-            if served is None or key != ApiKey.API_VERSIONS:  # whose handler knows what to tell a newer client
+            if served is None or key != ApiKey.API_VERSIONS:  # its handler has an answer for newer clients
                 raise self._unsupported.refuse(context, None if served is None else served.api)
             return cast(Answer, served.handler(self._broker, context, frame[header.body_offset :]))
         if len(frame) > served.bytes_max:

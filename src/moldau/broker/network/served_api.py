@@ -23,7 +23,7 @@ be many seconds of work and a gigabyte of memory. To go through so many takes 10
 
 
 class Audience(Enum):
-    """Who is told of an API by ApiVersions."""
+    """To whom ApiVersions advertises an API."""
 
     CLIENTS = "clients and brokers"
     BROKERS = "brokers only; handlers refuse everybody else"

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
 
 LISTENERS_MAX = 100
-"""Of one broker: every broker keeps them, and every client is told of some."""
+"""Of one broker: every broker stores them, and clients get them with the metadata."""
 _BROKER_EPOCHS_VERSION_MIN = 3
 _NODES_VERSION_MIN = 2
 
@@ -56,7 +56,7 @@ async def run(controller: ControllerShell, step: Step[T]) -> T:
 
 
 async def run_everywhere(controller: ControllerShell, step: Step[T]) -> T:
-    """As `run`, and every broker that lives knows of it: users read their own writes."""
+    """Like `run`, but returns when every live broker has applied the change: users read their own writes."""
 
     def counted(machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], tuple[T, int]]:
         records, reply = step(machine, image)
@@ -155,7 +155,7 @@ async def handle_unregister_broker(broker: Broker, context: RequestContext, requ
 
 
 def handle_vote(broker: Broker, context: RequestContext, request: Any) -> Any:
-    """Only PreVote, which binds nobody: whether this broker, too, no longer hears the controller of an epoch."""
+    """PreVote only, which is not binding: whether this broker, too, has lost contact with that controller."""
     schema = context.schema
     refusal = ErrorCode.NONE
     if not context.is_from_broker:
@@ -248,7 +248,7 @@ def _altered(schema: Schema, index: int, outcome: IsrOutcome) -> Any:
 
 
 async def handle_assign_replicas_to_dirs(broker: Broker, context: RequestContext, request: Any) -> Any:
-    """Only who loses a replica counts: in which of its directories a broker keeps the others is its own affair."""
+    """Only lost replicas matter: in which directory a broker keeps the others is not recorded."""
     schema = context.schema
     lost = [
         (topic.topic_id, part.partition_index)

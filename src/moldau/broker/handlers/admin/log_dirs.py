@@ -20,7 +20,7 @@ class Broker(needs.HasThreads, needs.HasLogs, Protocol):
 
 
 INLINE_MAX = 200
-"""Partitions told from the event loop: each takes ten microseconds."""
+"""Partitions described on the event loop: each takes ten microseconds."""
 
 
 def handle_describe_log_dirs(broker: Broker, context: RequestContext, request: Any) -> Any:

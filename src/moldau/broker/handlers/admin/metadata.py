@@ -41,7 +41,7 @@ class Broker(CreatesTopics, needs.HasPackedMetadata, needs.HasControllerChannel,
 
 logger = logging.getLogger(__name__)
 
-# What may be done, as bits: everything, as long as nobody is asked who they are.
+# Authorized operations, as bits: all of them, because there is no authentication.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
@@ -137,7 +137,7 @@ def _absence(name: str) -> ErrorCode:
 
 
 async def _create(broker: Broker, missing: Sequence[str]) -> None:
-    """Topics that somebody uses for the first time."""
+    """Creates topics on first use."""
     if broker.controller.is_active:
         outcomes = await create_topics(broker, [NewTopic(name) for name in missing])
         refused = {name: one.message for name, one in outcomes.items() if isinstance(one, KafkaError)}

@@ -53,7 +53,7 @@ _DELETE_BY_ID_VERSION_MIN = 6
 
 
 class NewTopic(NamedTuple):
-    """A topic that somebody wants, by request or by first use; -1 takes the broker's default."""
+    """A topic to create, by request or on first use; -1 means the broker's default."""
 
     name: str
     num_partitions: int = -1
@@ -297,7 +297,7 @@ async def handle_delete_records(broker: Broker, context: RequestContext, request
     deleted = [_delete_records(broker, directories, *place) async for place in broker.turns.each(places)]
     unsafe: StorageError | None = None
     try:
-        # A new log start offset lives in a checkpoint: written now, a crash does not bring the records back.
+        # The new log start offset is kept in a checkpoint. Written now, a crash cannot bring the records back.
         for directory in directories:
             await broker.threads.disk(directory)(broker.logs.checkpoint, directory)
     except StorageError as failure:

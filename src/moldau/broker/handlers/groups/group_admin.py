@@ -75,7 +75,7 @@ def _not_described(schema: Schema, group_id: str, code: ErrorCode, why: str | No
 
 
 def _described_group(schema: Schema, group: ClassicGroup, operations: int) -> Any:
-    # While a round is under way, nobody has agreed on a protocol, and on what is written in its terms.
+    # During a rebalance there is no agreed protocol yet, so metadata and assignments cannot be interpreted.
     protocol = group.protocol_name if group.state is State.STABLE else None
     return schema.DescribedGroup(
         error_code=error(ErrorCode.NONE),

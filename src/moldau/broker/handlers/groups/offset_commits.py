@@ -255,7 +255,7 @@ def handle_offset_fetch(broker: Broker, context: RequestContext, request: Any) -
         code, topics = yield from _fetch(broker, context, group, require_stable)
         groups.append((group, code, topics))
         yield
-    # An offset that can still be lost is not told.
+    # An offset that can still be lost must not be returned.
     for place, (group, code, _) in enumerate(groups):
         try:
             wait = None if code else broker.groups.settled(group.group_id)
@@ -333,7 +333,7 @@ def _all_topics(broker: Broker, context: RequestContext, group_id: str) -> Work[
     for topic, partition in fetchable(broker.groups.shard(group_id), group_id):
         by_topic.setdefault(topic, []).append(partition)
         yield
-    # A topic that is gone has no id that it could be told by.
+    # A deleted topic has no id to name it by.
     return [
         (name, topic_id, sorted(indexes))
         for name, indexes in sorted(by_topic.items())
@@ -370,7 +370,7 @@ def _fetched_topics(schema: Schema, plural: str, topics: list[_FetchedTopic]) ->
 
 
 def _named(broker: Broker, topic: Any) -> tuple[str | None, uuid.UUID | None]:
-    """Name and id of a topic that a request names in one of the two ways; no name for an id that nobody has."""
+    """Name and id of a topic that a request names in one of the two ways; no name for an unknown id."""
     if hasattr(topic, "name"):
         return topic.name, None
     image = None if topic.topic_id is None else broker.metadata.image.topic_by_id(topic.topic_id)

@@ -83,7 +83,7 @@ _STEPS: dict[int, tuple[_Step, Callable[[Schema, Any], dict[str, Any]]]] = {
     ApiKey.DELETE_SHARE_GROUP_STATE: (_delete, _nothing),
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (_summary, _short),
 }
-"""For each request: the step, and what of the state is told."""
+"""For each request: the step, and which fields of the state are returned."""
 
 
 async def handle_share_group_state(broker: Broker, context: RequestContext, request: Any) -> Any:

@@ -159,7 +159,7 @@ async def _load(broker: Broker, keys: Iterable[ShareKey], group_id: str) -> None
     new = [key for key in keys if not broker.share_partitions.is_live(key)]
     asked: list[Awaitable[None]] = []
     async for key in broker.turns.each(new):
-        with suppress(KafkaError):  # who looks for it is told
+        with suppress(KafkaError):  # `_find` reports it
             loading = broker.share_partitions.load(key, config)
             if loading is not None:
                 asked.append(asyncio.shield(loading))  # who goes away must not take it from the others
@@ -343,7 +343,7 @@ def _check_renew(request: Any) -> None:
 async def _acknowledge_all(
     broker: Broker, context: RequestContext, request: Any, group_id: str, member_id: str
 ) -> dict[ShareKey, Outcome]:
-    """What each partition said to the request's acknowledgements, once they are durable."""
+    """The result of the acknowledgements of each partition, once they are durable."""
     may_renew = context.version >= _RENEW_VERSION_MIN and request.is_renew_ack
     outcomes: dict[ShareKey, Outcome] = {}
     writing: list[tuple[ShareKey, Awaitable[Any]]] = []

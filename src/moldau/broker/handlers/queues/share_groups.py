@@ -349,7 +349,7 @@ def _deleted_topic(schema: Schema, name: str, topic_id: uuid.UUID | None, delete
 async def delete_states(broker: HasQueues, group_id: str, partitions: Sequence[tuple[uuid.UUID, int]]) -> None:
     """Forgets what became of the records of these partitions; for a group that is deleted, too."""
     if not broker.share_state.exists:
-        return  # nobody ever fetched
+        return  # no share group has ever fetched
     for topic_id, index in partitions:
         key = ShareKey(group_id, topic_id, index)
         await reply_of(broker.share_partitions.states.delete(key))

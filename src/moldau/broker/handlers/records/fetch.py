@@ -116,7 +116,7 @@ async def _fetch_in_turns(broker: Broker, context: RequestContext, request: Fetc
     """Of thousands of partitions: read in turns, and encoded in a thread."""
     results, size, failed = await _read_in_turns(broker, context, request, plan.wanted)
     if not (failed or size >= request.min_bytes or request.max_wait_ms <= 0):
-        with suppress(KafkaError):  # one of them is gone since it was read: the next read tells
+        with suppress(KafkaError):  # a partition was removed since: the next read reports it
             await _when_there_is_more(broker, request, plan, request.min_bytes - size, bytes)
         results, size, _ = await _read_in_turns(broker, context, request, plan.wanted)
     return await broker.threads.compute(_encoded(broker, context, plan, results, size))
@@ -173,7 +173,7 @@ def _encoded(
 def _read(
     broker: Broker, context: RequestContext, request: FetchRequest, wanted: Sequence[Wanted], read_bytes: int = 0
 ) -> tuple[list[FetchPartitionResult], int, bool]:
-    """The results in the order of `wanted`, their bytes, and whether one of them has to be told at once.
+    """The results in the order of `wanted`, their bytes, and whether one of them must be returned at once.
 
     The answer has `read_bytes` already.
     """

@@ -38,7 +38,7 @@ class _Reader(NamedTuple):
     is_replica: bool
     committed: bool
     not_yet: ErrorCode
-    """What it is told by a leader whose high watermark has yet to reach what the one before had committed."""
+    """The error while a new leader's high watermark is below what its predecessor had committed."""
 
 
 def handle_list_offsets(broker: Broker, context: RequestContext, request: Any) -> Work[Any]:

@@ -138,7 +138,7 @@ def _write(
 
 def _answer(broker: Broker, context: RequestContext, written: _Written, acks: int, failed: bool) -> _WrittenAnswer:
     if acks == 0:
-        if failed:  # nobody waits, and to close the connection is the only way to tell
+        if failed:  # there is no response: closing the connection is the only signal
             raise ProtocolError("cannot append records that were sent with acks=0")
         return None
     if written.unflushed:
@@ -179,7 +179,7 @@ def _append(
 
 
 def _encode(broker: Broker, context: RequestContext, topics: list[_TopicResults], failed: bool = True) -> bytes:
-    """Where something `failed` perhaps, the leaders that clients are sent to are told with their addresses."""
+    """If a partition may have `failed`, the response has the addresses of the leaders that clients should use."""
     where: list[NodeEndpoint] = []
     if failed:
         hints = [result.current_leader for _, _, results in topics for result in results if result.current_leader]
@@ -216,7 +216,7 @@ def _check_named_once(topic: ProduceTopic, index: int, repeated: Container[_Plac
 
 
 def _check_allowed(partition: Partition, part: ProducePartition, context: RequestContext) -> None:
-    """What stands in a state topic is what its coordinator decided: nobody else may write there."""
+    """Only coordinators may write to their state topics."""
     if partition.is_internal and context.client_id != _ADMIN_CLIENT:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
     if context.version < _ZSTD_VERSION_MIN:
@@ -232,7 +232,7 @@ def _refuse_zstd(part: ProducePartition) -> None:
 
 def _count_failure(broker: Broker, error: KafkaError) -> None:
     count = broker.metrics.produce_failed(error.code)
-    # A full disk refuses thousands of batches a second: the log tells of the 1st, 2nd, 4th, 8th, …
+    # A full disk rejects thousands of batches a second: only the 1st, 2nd, 4th, 8th, … are logged.
     if error.code is ErrorCode.KAFKA_STORAGE_ERROR and count & (count - 1) == 0:
         logger.error("cannot append to a log: the disk refuses writes", extra={"count": count, "why": error.message})
 

@@ -143,7 +143,7 @@ def _verify(broker: Broker, transactional_id: str, producer: Identity, partition
 
 
 async def _is_settled(broker: Broker, transactional_id: str) -> bool:
-    """What is said of a transaction must not be forgotten when this broker dies; False: it is not the coordinator."""
+    """Waits until the state of the transaction is durable; False if this broker is not the coordinator."""
     try:
         settled = broker.transactions.settled(transactional_id)
         if settled is not None:
@@ -243,7 +243,7 @@ def _marker_results(schema: Schema, markers: Sequence[Any], codes: Iterator[Erro
 def _write_marker(broker: Broker, marker: Any, topic: str, index: int) -> tuple[ErrorCode, Awaitable[Any] | None]:
     """The code, and what has to happen until it is true."""
     if marker.producer_id < 0 or marker.producer_epoch < 0:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None  # nobody's transaction
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING, None  # no producer has such an id
     code = ErrorCode.NONE
     try:
         partition = broker.find_partition(topic, None, index)
