@@ -112,7 +112,7 @@ class Broker(Startable):
         properties = {"listeners": f"PLAINTEXT://{_bracketed(self._host)}:{self._port}", **self._given}
         if folder is not None:
             properties["log.dirs"] = str(folder)
-        # In a test nobody reads a log: a misspelt key has to be an error.
+        # A warning in the log of a test goes unseen: a misspelt key has to be an error.
         config, notes = BrokerConfig.from_properties(properties, strict=True)
         for note in notes:
             warnings.warn(note, stacklevel=4)

@@ -4,7 +4,7 @@ A `BrokerProcess` is one broker: its properties file, its port, its data and its
 A `Cluster` is N of them that share their metadata through a directory or ZooKeeper; a `Restarter` restarts those that
 died. `moldau start --brokers 3` uses the same parts.
 
-No process outlives the one that started it: each reads from a pipe that nobody writes to, and stops at its end.
+No process outlives the one that started it: each reads from a pipe that is never written to, and stops at its end.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class BrokerProcess:
         if not self.is_alive:
             return
         self._signal(signal.SIGTERM)
-        with contextlib.suppress(MoldauError):  # it may be gone already
+        with contextlib.suppress(MoldauError):  # it may have ended already
             self.resume()
         assert self._process is not None
         try:
@@ -214,7 +214,7 @@ class BrokerProcess:
         os.kill(self.pid, number)
 
     def _close(self) -> None:
-        """Our end of the pipe of a process that is gone."""
+        """This end of the pipe of a process that has ended."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -277,7 +277,7 @@ class Cluster(Startable):
             raise ValueError(f"count: expected 1 to {BROKERS_MAX} brokers, got {count}")
         given = {str(key): as_property(value) for key, value in (config or {}).items()}
         check_shared(given)
-        # In a test nobody reads a log: a misspelt key has to be an error.
+        # A warning in the log of a test goes unseen: a misspelt key has to be an error.
         BrokerConfig.from_properties(given, strict=True)
         if zookeeper is not None:
             given["zookeeper.connect"] = zookeeper
@@ -415,8 +415,8 @@ def _first_answer(brokers: Iterable[BrokerProcess], ask: Callable[[ClusterClient
 
 
 def _reserve_ports(count: int) -> list[socket.socket]:
-    """Free ports, held as long as the cluster lasts: bound, so that nobody else is given them, and not listening,
-    so that a broker can bind them too, and those who call a dead broker are refused at once."""
+    """Free ports, held as long as the cluster lasts: bound, so that no other process gets them, and not listening,
+    so that a broker can bind them too, and connections to a dead broker are refused immediately."""
     choose = random.SystemRandom()
     held: list[socket.socket] = []
     while len(held) < count:

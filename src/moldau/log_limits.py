@@ -30,5 +30,5 @@ class LogLimit:
         return True
 
     def reset(self, key: Hashable = None) -> bool:
-        """The trouble is over: the next message is due at once. True when one was logged since the last reset."""
+        """The problem is over: the next message is logged immediately. True if one was logged since the last."""
         return self._logged_s.pop(key, None) is not None

@@ -333,7 +333,7 @@ def list_offsets(
 def epoch_end_offsets(
     cluster: ClusterClient, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | KafkaError]:
-    """Where each partition's log has the end of what was written up to a leader epoch; -1 where nobody knows."""
+    """Where each partition's log has the end of what was written up to a leader epoch; -1 where that is not known."""
 
     def call(connection: Connection, part: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
         if (connection.version_of(ApiKey.OFFSET_FOR_LEADER_EPOCH) or 0) < _EPOCH_ENDS_VERSION_MIN:

@@ -184,7 +184,7 @@ class ClusterClient:
         return self.any_broker().send(api_key, build)
 
     def at_controller(self, api_key: int, build: Build, codes: Callable[[Any], Iterable[int]]) -> Any:
-        """Send to the controller; when it moved (the answer's `codes` say so) or is gone, find it and send again."""
+        """Send to the controller; if it moved (as `codes` of the answer say) or is unreachable, find it and retry."""
         deadline = self._deadline()
         while True:
             try:
@@ -239,7 +239,7 @@ class ClusterClient:
 
     def at_every_broker(self, api_key: int, build: Build) -> dict[int, Any]:
         """The answers of all brokers; those whose coordinator still loads are asked again, then it is raised.
-        A broker that leaves the cluster meanwhile has nothing to say."""
+        A broker that leaves the cluster in between is left out."""
         deadline = self._deadline()
         answers: dict[int, Any] = {}
         for node in sorted(self.brokers()):

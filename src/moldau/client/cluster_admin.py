@@ -58,7 +58,7 @@ class Quorum(NamedTuple):
 
 
 def describe_cluster(cluster: ClusterClient, *, include_fenced: bool = False) -> ClusterDescription:
-    """The brokers that live; with `include_fenced` those too that are registered and do not."""
+    """The brokers that are alive; with `include_fenced` all that are registered."""
     if include_fenced and (cluster.any_broker().version_of(ApiKey.DESCRIBE_CLUSTER) or 0) < 2:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not report fenced brokers")
 

@@ -1,7 +1,7 @@
 """Groups and the offsets they committed, as an administrator sees them: asked of each group's coordinator.
 
 A group is Classic (JoinGroup and SyncGroup), Consumer (KIP-848), Share (KIP-932, see `share_groups`) or Streams.
-The types answer to different describe requests; here one description holds what any of them tells.
+The types answer to different describe requests; here one description has the fields of all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARE = "Share"
 STREAMS = "Streams"
 UNKNOWN = "Unknown"
 
-CONSUMER_PROTOCOLS = ("consumer", "")  # the empty one: offsets were committed, and nobody ever joined
+CONSUMER_PROTOCOLS = ("consumer", "")  # the empty one: offsets were committed without any member
 
 # Offsets are committed and asked for by topic name: the last versions that have it.
 _COMMIT_BY_NAME_VERSION_MAX = 9
@@ -95,7 +95,7 @@ def list_groups(cluster: ClusterClient, *, states: Iterable[str] = (), types: It
 
 
 def describe_consumer_groups(cluster: ClusterClient, groups: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
-    """Consumer groups of both protocols; which one a group speaks is found out by asking."""
+    """Consumer groups of both protocols; which one a group uses is found out by asking."""
 
     def call(coordinator: Node, keys: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
         described = _describe_new(cluster, coordinator, keys)
@@ -133,7 +133,7 @@ def _describe_new(
 
 
 def described_group(group: Any, kind: str, coordinator: Node) -> GroupDescription | KafkaError:
-    """A group of ConsumerGroupDescribe or ShareGroupDescribe, which differ only in what a member tells."""
+    """A group of ConsumerGroupDescribe or ShareGroupDescribe, which differ only in the fields of a member."""
     if group.error_code:
         return to_error(group.error_code, group.error_message)
     return GroupDescription(
@@ -248,7 +248,7 @@ def committed_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition
 def commit_offsets(
     cluster: ClusterClient, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Set the offsets of a group that nobody is a member of: no generation, no member."""
+    """Set the offsets of a group without members: no generation, no member id."""
 
     def build(schema: Schema) -> Any:
         return schema.OffsetCommitRequest(

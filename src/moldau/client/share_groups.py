@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): their members, and where in each partition they stand.
+"""Share groups (KIP-932): their members, and their position in each partition.
 
 A share group commits no offsets: it has a start offset per partition, before which every record is done with.
 Listing and deleting are the same as for any group (`groups`).

@@ -190,7 +190,7 @@ def abort_transaction(
 
 
 def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
-    """A new epoch for the transactional id: its open transaction is aborted, whoever used it is shut out."""
+    """A new epoch for the transactional id: its open transaction is aborted, and its producer is fenced."""
 
     def call(coordinator: Node, keys: Sequence[str]) -> dict[str, KafkaError | None]:
         answer = cluster.broker(coordinator.id).send(

@@ -1,7 +1,7 @@
-"""What brokers tell the controller about themselves, and what it answers: registrations and heartbeats.
+"""Registrations and heartbeats: what brokers report to the controller, and what it answers.
 
 A broker is *active* when it is registered, not fenced, and not about to shut down: only then may it lead or be in an
-ISR. Where nobody has registered, the node itself is the one active broker.
+ISR. While no broker has registered, the node itself is the one active broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from moldau.metadata.records import BrokerRecord
 class Registration:
     """A process that wants to be a broker; endpoints are (listener name, host, port, security protocol).
 
-    `previous_broker_epoch` is the epoch of the last life whose log is intact; -1 where something may be lost of it.
+    `previous_broker_epoch` is the epoch of the last process, if its log is intact; -1 if something of it may be lost.
     """
 
     broker_id: int
@@ -46,7 +46,7 @@ class HeartbeatReply:
 
 
 def active_brokers(image: MetadataImage, node_id: int) -> frozenset[int]:
-    """`node_id` is who stands alone where nobody registers."""
+    """`node_id` is the broker itself, for a broker without a cluster."""
     if not image.brokers:
         return frozenset((node_id,))
     return frozenset(id_ for id_, broker in image.brokers.items() if broker.is_active)

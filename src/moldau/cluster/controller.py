@@ -1,13 +1,13 @@
-"""The controller: who is a broker of the cluster, who of them lives, and what follows for the partitions.
+"""The controller: which brokers are registered, which of them are alive, and what that means for the partitions.
 
 A step takes the newest image and an event, and returns the records that make it true, beside an answer; it changes
 nothing else but the controller's soft state, which is when each broker was last heard of. That state is lost with the
-controller: the next one gives every broker a whole session anew. Refusals are KafkaErrors.
+controller: the next one gives every broker a whole new session. Refusals are KafkaErrors.
 
-The life of a broker: *fenced* when it registers; *unfenced* once a heartbeat says that it knows its own registration;
-*in controlled shutdown* from the moment it wishes to stop until its leaderships are gone and every active broker knows;
-fenced again by its own wish, at the end of that shutdown, after `broker.session.timeout.ms` of silence, or when it is
-seen to be dead. Partitions follow by the rules of `partition_changes`. All of them are looked at when a broker changes
+The states of a broker: *fenced* when it registers; *unfenced* once a heartbeat says that it knows its own registration;
+*in controlled shutdown* from its request to stop until it leads nothing and every active broker knows that;
+fenced again by its own request, at the end of that shutdown, after `broker.session.timeout.ms` of silence, or when it
+is found dead. Partitions follow by the rules of `partition_changes`. All of them are checked when a broker changes
 its state: that is rare, and a fraction of a millisecond for a thousand.
 """
 
@@ -34,7 +34,7 @@ PRODUCER_ID_BLOCK = 1_000
 
 
 class Controller:
-    """`config` is asked anew each time: parts of it are dynamic."""
+    """`config` is called each time: parts of it are dynamic."""
 
     def __init__(self, config: Callable[[], BrokerConfig], image: MetadataImage, now_ms: int) -> None:
         self._config = config
@@ -48,7 +48,7 @@ class Controller:
     # -- brokers
 
     def register(self, image: MetadataImage, asked: Registration, now_ms: int) -> tuple[list[Record], int]:
-        """Records and the broker's epoch. A new life of a broker begins fenced."""
+        """Records and the broker's epoch. A broker starts fenced."""
         if image.cluster_id and asked.cluster_id != image.cluster_id:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -59,7 +59,7 @@ class Controller:
             self._last_seen_ms[asked.broker_id] = now_ms
             amended = replace(existing, endpoints=asked.endpoints, rack=asked.rack)
             return ([] if amended == existing else [amended]), existing.broker_epoch
-        # Nobody can listen where another process still does, so the same address proves the end of the life before.
+        # No two processes can listen on the same address, so the same address proves that the process before has ended.
         moved = existing is not None and existing.endpoints != asked.endpoints
         if moved and self._has_session(asked.broker_id, now_ms):
             raise KafkaError(
@@ -103,7 +103,7 @@ class Controller:
         return records, HeartbeatReply(is_caught_up, fenced, stops)
 
     def broker_died(self, image: MetadataImage, broker_id: int, broker_epoch: int) -> list[Record]:
-        """Nobody listens where that life of the broker did: no need to wait for the end of its session."""
+        """The address of the broker refuses connections: no need to wait for the end of its session."""
         broker = image.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             return []

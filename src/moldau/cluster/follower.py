@@ -1,9 +1,9 @@
-"""Where a log and its leader's part: what the leader tells, and where the follower cuts. No I/O.
+"""Where a follower's log and its leader's diverge: what the leader answers, and where the follower truncates. No I/O.
 
 Two logs agree up to the end of the last leader epoch that both know. The follower says with each fetch which epoch its
-last record has; a leader whose own log ends that epoch earlier, or has never heard of it, answers with the newest epoch
+last record has; a leader whose own log ends that epoch earlier, or does not have it, answers with the newest epoch
 it knows up to that one and where it ended. That may take some rounds: each ends at an epoch of the follower
-that the leader has yet to judge.
+that the leader has not compared yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterPartition: the leader of a partition reports another ISR, and the controller takes it or refuses.
 
-A leader that knows less than the controller is told so, each kind of it by its own code; a broker that cannot be in an
-ISR now (fenced, about to shut down, or of another life than the leader saw) is INELIGIBLE_REPLICA.
+A leader with older metadata than the controller gets an error code for each case; a broker that cannot be in an ISR now
+(fenced, about to shut down, or with another epoch than the leader saw) is INELIGIBLE_REPLICA.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord, Record
 
 UNCHECKED_EPOCH = -1
-"""A leader that speaks version 2 does not know the epochs of its followers."""
+"""A leader that uses version 2 does not know the epochs of its followers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ IsrOutcome = PartitionRecord | ErrorCode
 def alter_partition(
     image: MetadataImage, config: BrokerConfig, broker_id: int, broker_epoch: int, changes: Sequence[IsrChangeRequest]
 ) -> tuple[list[Record], list[IsrOutcome]]:
-    """Records, and an outcome for each of `changes`; STALE_BROKER_EPOCH for a broker of another life."""
+    """Records, and an outcome for each of `changes`; STALE_BROKER_EPOCH for another epoch of the broker."""
     registered(image, broker_id, broker_epoch)
     rules_of = rules_by_topic(image, config)
     records: list[Record] = []

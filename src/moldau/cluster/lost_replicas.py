@@ -1,7 +1,7 @@
-"""A broker lives, but cannot write some of its replicas: their disk is full, or failed.
+"""A broker is alive, but cannot write some of its replicas: their disk is full, or failed.
 
-It says so itself, and leaves leadership and ISR of those partitions as if it were gone, as long as somebody else is
-in sync: what it has stays readable where it is the only one. It needs no leave to come back: a broker whose disk works
+It reports that itself, and loses leadership and ISR membership of those partitions, as long as another replica is in
+sync: where it is the only one, its records stay readable. It needs no request to come back: a broker whose disk works
 again follows, catches up, and its leaders propose it. In the words of Kafka's AssignReplicasToDirs, its replicas are in
 the directory LOST.
 """
@@ -29,7 +29,7 @@ def lose_replicas(
     broker_epoch: int,
     replicas: Iterable[Replica],
 ) -> tuple[list[Record], dict[Replica, ErrorCode]]:
-    """Records, and what became of each of `replicas`; STALE_BROKER_EPOCH for a broker of another life."""
+    """Records, and what became of each of `replicas`; STALE_BROKER_EPOCH for another epoch of the broker."""
     registered(image, broker_id, broker_epoch)
     active = active_brokers(image, config.node_id) - {broker_id}
     rules_of = rules_by_topic(image, config, active)

@@ -1,7 +1,7 @@
-"""Leaders that moved and in-sync sets that changed, told in words: what an operator looks for in the log after a fault.
+"""Descriptions of leaders that moved and ISRs that changed: what an operator looks for in the log after a fault.
 
-Two images and the records between them say it all, so whoever decides need not give reasons. New partitions, and those
-of deleted topics, are no moves.
+The reasons are derived from two images and the records between them. New partitions, and those of deleted topics, do
+not count.
 """
 
 from __future__ import annotations

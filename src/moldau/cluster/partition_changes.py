@@ -1,6 +1,6 @@
 """What becomes of a partition when brokers come and go, its leader reports another ISR, or its replicas change.
 
-One function, `changed`, holds the rules; whoever plans a change says what is different now and gets the record, or None
+One function, `changed`, has the rules: a caller that plans a change says what is different and gets the record, or None
 where nothing is.
 
 - **Leader.** A member of the ISR that is active: the present leader if it may stay, the first of the replicas otherwise
@@ -15,7 +15,7 @@ where nothing is.
   (`metadata.cluster_wide`).
 - **Unclean.** Any active replica, and the ISR is that one alone: records may be lost. Only where the topic says so, or
   the controller's own configuration, as in Kafka.
-- **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to nobody, and
+- **Epochs.** The partition epoch grows with every change; the leader epoch when the leader changes, also to none, and
   when a replica is dropped, so that a fetch it may have under way is fenced.
 - **Reassignment** ends when all that are to remain are in the ISR: the others are dropped, from the ISR too.
 """
@@ -49,7 +49,7 @@ class ElectionRules:
 def rules_by_topic(
     image: MetadataImage, config: BrokerConfig, active: Collection[int] | None = None
 ) -> Callable[[str], ElectionRules]:
-    """The rules of a topic by its name, under the brokers that are active now, unless told otherwise."""
+    """The rules of a topic by its name, with the brokers that are active now, unless others are given."""
     now_active = active_brokers(image, config.node_id) if active is None else active
     own_unclean = image.broker_config(config.node_id).get(
         "unclean.leader.election.enable", image.broker_config(None).get("unclean.leader.election.enable")

@@ -3,7 +3,7 @@
 The new replicas join the old ones (`adding`); once all that are to remain are in the ISR, the others (`removing`) are
 dropped, by `partition_changes`. A target may be replaced while it is on its way, and cancelled, which brings back the
 replicas before it. A broker has one role at most: what an earlier target added and a later one does not want is dropped
-at once, unless nobody else has the records.
+immediately, unless no other replica has the records.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@
 The high watermark is the lowest log end over the maximal ISR, so whoever the controller makes leader next has every
 record below it. Where `flush.messages` asks for the disk, each replica counts with what is on its disk: a follower
 fetches from there, and the leader has its durable end offset. A replica that keeps up but is not in the ISR yet is
-waited for, too, or a busy leader would run away from it for ever. Below `min.insync.replicas` the high watermark stands
-still. It never falls.
+waited for, too, or it could never catch up with a busy leader. Below `min.insync.replicas` the high watermark does not
+move. It never falls.
 
 A change of the ISR is proposed, sent to the controller by the caller, and holds when the controller says so. As long as
-the answer is not known, nothing else is proposed and nobody is dropped: a leader that the controller does not hear
-can commit no more than its committed ISR has. Who is dropped counts until the metadata says so: the answer may overtake
-a record of another `min.insync.replicas`, under which the controller keeps the dropped one eligible, and a leader that
-still goes by the lower value would commit without it.
+the answer is not known, nothing else is proposed and no replica is dropped: a leader without contact to the controller
+can commit no more than its committed ISR has. A dropped replica counts until the metadata drops it: the answer may
+overtake a record of another `min.insync.replicas`, under which the controller keeps the dropped one eligible, and a
+leader that still goes by the lower value would commit without it.
 
 No I/O and no clock. What a follower decides is in `follower.py`.
 """
@@ -154,7 +154,7 @@ class LeaderState:
         if image.leader_epoch > self.leader_epoch:
             self.leader_epoch = image.leader_epoch
             self.epoch_start_offset = log_end_offset
-            self.followers = {}  # somebody else may have led in between, and they cut off what they told us of
+            self.followers = {}  # with another leader in between, they may have truncated what they reported
         self._match_followers(image, now_ms)
 
     def _match_followers(self, image: PartitionImage, now_ms: int) -> None:
@@ -188,7 +188,7 @@ class LeaderState:
         return follower.is_caught_up(log_end_offset, now_ms, lag_ms) and self._is_eligible(follower)
 
     def _is_eligible(self, follower: Follower) -> bool:
-        # A fetch of a life that is not registered yet may be the last one of it: it vouches for no later life.
+        # A fetch of a process that is not registered yet may be its last: it says nothing about a later process.
         known = follower.broker_epoch != UNKNOWN_EPOCH
         return known and self._cluster.is_eligible(follower.broker_id, follower.broker_epoch)
 

@@ -23,7 +23,7 @@ def is_throttled(replicas: Sequence[str], index: int, broker_id: int) -> bool:
 
 
 class ReplicationQuota:
-    """`rate` is asked anew each time, in bytes per second: it is a dynamic configuration."""
+    """`rate` is called each time, in bytes per second: it is a dynamic configuration."""
 
     def __init__(self, rate: Callable[[], int]) -> None:
         self._rate = rate

@@ -1,6 +1,6 @@
 """The broker's configuration: every key it honours, parsed from properties, with Kafka's rules between keys.
 
-The keys themselves stand in `network_keys`, `storage_keys`, `cluster_keys`, `coordinator_keys` and `share_keys`; keys
+The keys themselves are in `network_keys`, `storage_keys`, `cluster_keys`, `coordinator_keys` and `share_keys`; keys
 of Apache Kafka without a meaning here are named in `known_keys`. What DescribeConfigs answers is in `describe`.
 """
 
@@ -100,7 +100,7 @@ class BrokerConfig(NetworkKeys, StorageKeys, ClusterKeys, CoordinatorKeys, Share
 
     @property
     def is_clustered(self) -> bool:
-        """Whether the metadata is shared with other brokers; else this one stands alone."""
+        """Whether the metadata is shared with other brokers; otherwise this broker has no cluster."""
         return bool(self.zookeeper_connect or self.moldau_metadata_dir)
 
     @property
@@ -143,7 +143,7 @@ def value_text(value: Any) -> str | None:
 
 
 def _is_dynamic(name: str) -> bool:
-    """A key of nobody is taken too, as Kafka does: plug-ins may read it."""
+    """Unknown keys are accepted too, as by Kafka: plug-ins may read them."""
     declared = BROKER_KEYS.get(name)
     return not has_no_effect(name) if declared is None else declared.dynamic
 

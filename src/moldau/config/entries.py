@@ -1,4 +1,4 @@
-"""A key of DescribeConfigs with its value and where that comes from: what a broker tells and a client is told.
+"""A key of DescribeConfigs with its value and where that comes from: as a broker sends it and a client receives it.
 
 Apart from `describe`, which fills it in: a client does not need the tables of all keys, and they take time to load.
 """

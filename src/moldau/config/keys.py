@@ -135,7 +135,7 @@ class Key(NamedTuple):
     dynamic: bool = False  # may be changed on a running broker with IncrementalAlterConfigs
     kafka_default: str | None = None  # Apache Kafka's default, where ours differs
     internal: bool = False  # accepted, but neither described nor documented (as Kafka's own internal keys)
-    later: bool = False  # checked, told and kept, but nothing in the broker acts on it yet
+    later: bool = False  # checked, shown and kept, but not used by the broker yet
 
     @property
     def attribute(self) -> str:

@@ -1,6 +1,6 @@
 """Planning of dynamic configuration: the records that an AlterConfigs request needs, or why it is refused.
 
-Pure functions over an image. All changes of one resource stand or fall together.
+Pure functions over an image. All changes of one resource are applied, or none.
 """
 
 from __future__ import annotations

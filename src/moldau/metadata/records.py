@@ -25,7 +25,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
-    """The topic is gone, with its partitions and its configuration."""
+    """The topic was deleted, with its partitions and its configuration."""
 
     topic_id: uuid.UUID
 
@@ -76,8 +76,8 @@ class ProducerIdsRecord:
 class BrokerRecord:
     """A broker that registered; endpoints are (listener name, host, port, security protocol).
 
-    `broker_epoch` is the version of the image with its registration; `incarnation_id` tells one life of a process from
-    the next.
+    `broker_epoch` is the version of the image with its registration; `incarnation_id` identifies one
+    process of the broker.
     """
 
     broker_id: int

@@ -1,7 +1,7 @@
 """Who is the controller among the processes of one machine: a file to which each candidate adds its claim.
 
 A line is `<crc32 in hex> <json>`: an epoch and who claims it. The kernel puts the lines of all processes behind each
-other, whole, and nobody ever changes one: so all readers agree that the first claim of an epoch has it, and that an
+other, whole, and no line is ever changed: so all readers agree that the first claim of an epoch has it, and that an
 epoch is over as soon as there is a claim of a later one. No lock is involved that a stopped process could keep. A claim
 of no broker is a resignation.
 

@@ -2,12 +2,12 @@
 
 The file is lines of `<crc32 in hex> <json>`. The first line holds a snapshot, every further line one append:
 all its records or none, so a topic never exists with half of its partitions; one write and one fsync each.
-Each line names the epoch of the controller that wrote it. When the lines outgrow the snapshot, the file is written
-anew beside itself, fsynced and renamed over.
+Each line names the epoch of the controller that wrote it. When the lines outgrow the snapshot, a new file is
+written beside it, fsynced, and renamed over it.
 
 After a crash the last line may be torn: it was never acknowledged and is cut off. Damage anywhere else means
-that acknowledged metadata is gone; that stops the start, since a broker that went on would delete the data of
-topics it no longer knows.
+that acknowledged metadata is lost: the broker does not start, since it would delete the data of topics that it no
+longer knows.
 
 Who may write is not decided here but by the stores that keep such files.
 """

@@ -1,4 +1,4 @@
-"""The metadata of a broker that stands alone: one file in its data folder (`journal`).
+"""The metadata of a broker without a cluster: one file in its data folder (`journal`).
 
 One process at a time has the folder: the data directory's lock sees to that. So this broker is the controller, at
 once, in an epoch behind the newest one of the file. The epoch is kept with the first append of it, which spares a flush
@@ -41,7 +41,7 @@ class LocalStore:
         """No tool looks for a broker in this file."""
 
     def take_over(self, epoch: int) -> None:
-        """There is nobody else whose place could be taken."""
+        """There is no other controller."""
 
     def load(self, epoch: int) -> MetadataImage:
         self._check(epoch)

@@ -1,6 +1,6 @@
 """The election among the brokers of one machine, in a folder that they share.
 
-A broker keeps `broker-<id>.lock` locked as long as it lives, and touches it while it is the controller. A candidate
+A broker keeps `broker-<id>.lock` locked as long as it runs, and touches it while it is the controller. A candidate
 checks 20 times a second that the controller is alive: the kernel frees the lock of a process that died; one that hangs
 does not touch its file any more, and is replaced after a timeout. Whoever finds it dead claims the next epoch.
 """

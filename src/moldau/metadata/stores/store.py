@@ -2,8 +2,8 @@
 brokers of one machine (`shared_store`), an ensemble across machines (`zookeeper_store`).
 
 A store elects one controller at a time. Each election begins a new epoch, and only the newest epoch can write: what an
-older one tries is refused, however late it comes. So there is one line of records, each appended by whoever knew all
-those before it, and a record that a broker has seen is never undone.
+older one tries is refused, however late it comes. So there is one sequence of records, each appended by a controller
+that knew all those before it, and a record that a broker has seen is never undone.
 
 Methods block, and may be called from any thread; `append` by one thread at a time.
 """
@@ -50,7 +50,7 @@ class MetadataStore(Protocol):
         """Takes part in elections from now on, and reports every change of the controller, first the current one."""
 
     def announce(self, node_id: int, endpoints: Sequence[Endpoint], rack: str | None) -> None:
-        """Lets tools that ask the store (`--zookeeper`) find this broker while it lives; the cluster does not ask."""
+        """Lets tools that ask the store (`--zookeeper`) find this broker while it runs; the cluster does not use it."""
 
     def take_over(self, epoch: int) -> None:
         """The controller of `epoch` is known to be dead: begin the next epoch without waiting for its time-out."""

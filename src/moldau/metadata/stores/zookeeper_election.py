@@ -1,15 +1,15 @@
 """The election through ZooKeeper, with Kafka's own nodes.
 
-    /controller          ephemeral: the controller, gone with its session
+    /controller          ephemeral: the controller; removed with its session
     /controller_epoch    the number of the newest epoch; its version is the fence
-    /brokers/ids/<id>    ephemeral: a broker that lives, for tools that look there
+    /brokers/ids/<id>    ephemeral: a broker that is alive, for tools that look there
 
 To begin an epoch is one transaction: `/controller` is created and `/controller_epoch` set, if nobody else has set it
-since. Every write of a controller checks that version, so whatever becomes of sessions and watches, a deposed one can
-write nothing. That allows `take_over`: to take the place of a controller whose session did not end yet.
+since. Every write of a controller checks that version, so whatever becomes of sessions and watches, a controller that
+was replaced can write nothing. That allows `take_over`: to replace a controller whose session has not ended yet.
 
-A controller that loses contact goes on when it finds its session again in time. Later, nobody here can know who leads:
-then it counts as replaced, and begins an epoch of its own when contact is back.
+A controller that loses its connection continues if it finds its session again in time. After that, this broker cannot
+know who the controller is: it counts as replaced, and begins a new epoch once it is connected again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ZooKeeperElection:
         self._fence: tuple[int, int] | None = None
         self._reported: ControllerTerm | None = None
         self._abandoned_epoch = self._taken_over_epoch = -1
-        self._last_contact_s = 0.0  # the newest time at which ZooKeeper is known to have heard of this session
+        self._last_contact_s = 0.0  # when ZooKeeper is last known to have heard of this session
         self._announcement: tuple[str, bytes] | None = None
         self._announced_session = 0
         self._closing = False
@@ -174,7 +174,7 @@ class ZooKeeperElection:
             self._follow(leadership)
 
     def _is_lost(self, leadership: ControllerTerm) -> bool:
-        # At our own address, in another session, it was an earlier life of this broker.
+        # At this address, in another session: an earlier process of this broker.
         return leadership.epoch == self._taken_over_epoch or leadership[1:] == self._candidate
 
     def _begin_epoch(self, predecessor: ControllerTerm | None) -> None:

@@ -6,7 +6,7 @@
 
 Every write is a transaction that begins with the fence of the election (`zookeeper_election`). Pieces are written
 first, and count from the moment that a snapshot or an entry names them: so an append is there as a whole or not at
-all. What nobody names, or a snapshot has replaced, the next controller removes.
+all. Pieces that no node names, and what a snapshot has replaced, are deleted by the next controller.
 """
 
 from __future__ import annotations
