@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 # Unit tests force thousands of small files to the disk; in memory, where 500 MB are free, that takes no time.
-MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 500000 {print "TMPDIR=/dev/shm"}')
+MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 500000 {print "/dev/shm"}')
 
 # Without bytecode every start compiles the source again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,7 +42,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-cache
 
 unit: $(READY)
-	@$(MEMORY) $(BIN)/python -m pytest -q -n auto tests/unit
+	@folder=$$(mktemp -d $(or $(MEMORY),/tmp)/moldau-unit-XXXXXX) && TMPDIR=$$folder $(BIN)/python -m pytest -q -n auto tests/unit && rm -rf $$folder
 
 integration: $(READY)
 	@$(BIN)/python -m simulation --seeds 200
