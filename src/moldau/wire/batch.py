@@ -41,6 +41,7 @@ NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 
+_unpack_header = HEADER.unpack_from  # once: a call of a method of an imported object is slower
 _CRC = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -137,7 +138,7 @@ RecordFields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     try:
-        return new_tuple(BatchHeader, HEADER.unpack_from(buf, pos))
+        return new_tuple(BatchHeader, _unpack_header(buf, pos))
     except struct.error:
         raise CorruptRecordError(
             f"{max(len(buf) - pos, 0)} bytes are too few for a batch header of {HEADER_SIZE}"
@@ -148,7 +149,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch; a short or senseless tail ends the walk."""
     pos, end = 0, len(buf)
     while pos + HEADER_SIZE <= end:
-        header = new_tuple(BatchHeader, HEADER.unpack_from(buf, pos))
+        header = new_tuple(BatchHeader, _unpack_header(buf, pos))
         following = pos + header.length + LOG_OVERHEAD
         if header.length < LENGTH_MIN or following > end:
             return

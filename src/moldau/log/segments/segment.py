@@ -33,6 +33,7 @@ from moldau.wire.batch_layout import HEADER_SIZE, HOP, LENGTH_MIN, LOG_OVERHEAD
 logger = logging.getLogger(__name__)
 
 base_offset_of = attrgetter("base_offset")
+_unpack_hop = HOP.unpack_from  # once: a call of a method of an imported object is slower
 _PEEK = 64  # bytes read past what was asked for, to see the header of the batch that follows
 _HOP_CHUNK = 8192  # two index intervals: one read finds nearly every offset
 _SCAN_CHUNK = 1 << 20
@@ -305,7 +306,7 @@ class Segment:
             usable = len(chunk) - HOP.size
             at = 0
             while at <= usable:
-                base, length, delta = HOP.unpack_from(chunk, at)
+                base, length, delta = _unpack_hop(chunk, at)
                 if length < LENGTH_MIN or delta < 0 or not self.base_offset <= base + delta <= base_limit:
                     return -1
                 if base + delta >= offset:
@@ -328,7 +329,7 @@ class Segment:
             chunk = file.read(_HOP_CHUNK, position)
             at = 0
             while at + HOP.size <= len(chunk):
-                base, length, delta = HOP.unpack_from(chunk, at)
+                base, length, delta = _unpack_hop(chunk, at)
                 next_offset = base + delta + 1
                 if length < LENGTH_MIN or not self.base_offset < next_offset <= self.offset_limit + 1:
                     return -1
@@ -361,7 +362,7 @@ class Segment:
             at = 0  # a damaged index: walk from the first batch instead
         next_offset = -1
         while at + HOP.size <= len(data):
-            base, length, delta = HOP.unpack_from(data, at)
+            base, length, delta = _unpack_hop(data, at)
             if length < LENGTH_MIN or position + at + length + LOG_OVERHEAD > end:
                 if at:
                     break  # the next read begins there
@@ -379,7 +380,7 @@ class Segment:
         """Whether a batch of this segment can begin there, as far as `data` reaches."""
         if at + HOP.size > len(data):
             return at <= len(data)
-        base, length, delta = HOP.unpack_from(data, at)
+        base, length, delta = _unpack_hop(data, at)
         return bool(length >= LENGTH_MIN and delta >= 0 and self.base_offset <= base <= self.offset_limit - delta)
 
     def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
