@@ -77,7 +77,9 @@ class GroupShard:
         self.offsets.complete(producer_id, committed)
 
     def loaded(self, now_ms: int) -> Effects:
-        effects = delete_offsets_of_deleted_topics(self)  # some may have gone while nobody looked
+        effects = delete_offsets_of_deleted_topics(
+            self
+        )  # some may have been deleted before this broker was the coordinator
         effects.merge(classic.loaded(self, now_ms))
         effects.merge(consumer.loaded(self, now_ms))
         effects.merge(share.loaded(self, now_ms))

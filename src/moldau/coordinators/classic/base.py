@@ -83,7 +83,7 @@ class GroupBase:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member has no assignment yet")
 
     def validate_offset_fetch(self, member_id: str, member_epoch: int) -> None:
-        """Everybody may: classic groups do not fence readers of offsets."""
+        """Always allowed: classic groups do not fence readers of offsets."""
 
     def validate_delete(self) -> None:
         if not self.is_empty:

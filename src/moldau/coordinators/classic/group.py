@@ -16,15 +16,15 @@ sync, and the group is stable until somebody comes, goes, or changes.
     members gone   –                all here: next         → Preparing               → Preparing
     time is up     –                next                   unsynced out: → Preparing unsynced out: → Preparing
 
-    next = the generation after: → Completing with those who joined, → Empty when there is nobody.
+    next = the generation after: → Completing with those who joined, → Empty when there are no members.
 
 What holds at the end of every step:
 - Those who wait are members. In PreparingRebalance they wait for their join, in CompletingRebalance for their sync,
-  in Empty and Stable nobody waits. Every waiter gets exactly one reply.
+  in Empty and Stable no member waits. Every waiter gets exactly one reply.
 - Records are written when a group is made, when it becomes Stable or Empty, and when a static member takes its place
-  again: a group that is loaded is Empty or Stable, and a round that a crash cut short begins anew.
-- A member is in until its deadline, which every sign of life moves on; one that waits shows that it lives by waiting.
-  Only a new one is put out all the same: the client may be gone, and a retry would have another member id.
+  again: a group that is loaded is Empty or Stable, and a round that a crash interrupted starts again.
+- A member stays until its deadline, which every request of it extends; one that waits for an answer does not time out.
+  Only a new one does: the client may have given up, and a retry would have another member id.
 
 One alarm per group rings at the earliest deadline or before; heartbeats only move deadlines, they never set it.
 """
@@ -142,7 +142,7 @@ class ClassicGroup(GroupBase):
             self._answer(step, member_id, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
 
     def loaded(self, step: Step) -> None:
-        """Everybody was silent while there was no coordinator: their sessions begin now."""
+        """Members could not send heartbeats while there was no coordinator: their sessions start now."""
         for member in self.members:
             self._start_session(step, member)
         is_over_limit = len(self.members) > step.config.group_max_size  # it was lowered: the last ones find no room
@@ -280,7 +280,7 @@ class ClassicGroup(GroupBase):
             if member.member_id not in self._waiting and member.instance_id is None:
                 self._remove(step, member.member_id)
         if self.members and not self._waiting:
-            # Static members keep their places until their sessions end, but nobody is here to lead them.
+            # Static members stay until their sessions end, but no member is here to lead them.
             self._set_deadline(step, max(self.members.rebalance_timeout_ms, NOBODY_JOINED_RETRY_MIN_MS))
             return
         self.generation += 1
@@ -364,7 +364,7 @@ class ClassicGroup(GroupBase):
         return expired
 
     def _remove_members(self, step: Step, member_ids: Iterable[str]) -> None:
-        """Members, or ids that nobody used: those matter only to a round that waits for them."""
+        """Members, or ids that were never used: those matter only to a round that waits for them."""
         members, pending = len(self.members), len(self._pending)
         for member_id in tuple(member_ids):
             if self._pending.pop(member_id, None) is None and member_id in self.members:
@@ -399,7 +399,7 @@ class ClassicGroup(GroupBase):
             step.effects.reply(waiter, JoinReply(error, told_member_id) if is_join else SyncReply(error))
 
     def _start_session(self, step: Step, member: Member, timeout_ms: int | None = None) -> None:
-        """To hear of the member, within its session timeout unless told otherwise."""
+        """Until its session timeout, unless another is given."""
         member.deadline_ms = step.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self._wake_at(step, member.deadline_ms)
 

@@ -25,9 +25,9 @@ class Member:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """It has not been told its member id yet, so it cannot send heartbeats."""
+    """It does not have its member id yet, so it cannot send heartbeats."""
     deadline_ms: int = NEVER_MS
-    """Out of the group at this time, unless it is heard of."""
+    """When it is removed from the group, unless it sends something before."""
 
     def extend_session(self, now_ms: int) -> None:
         """Only ever later: a member that waits has more time than its session."""
@@ -152,7 +152,7 @@ class Members:
 
     def _forget(self, protocols: Protocols) -> None:
         self._knowing.subtract({name for name, _ in protocols})
-        self._knowing += Counter()  # drops the names that nobody knows any more
+        self._knowing += Counter()  # drops the names that no member knows any more
 
     # -- the protocol
 

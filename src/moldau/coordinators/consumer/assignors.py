@@ -111,7 +111,7 @@ _Surplus: TypeAlias = tuple[int, int, list[int]]
 class _Table:
     """Who has what, while the uniform assignor works on it; members are positions in its list.
 
-    In a large group most members keep what they have: only what others have is written out anew (`_new_assignment`).
+    In a large group most members keep what they have: only what others have is written again (`_new_assignment`).
     """
 
     def __init__(self, topics: Mapping[uuid.UUID, int], members: list[Subscriber]) -> None:
@@ -128,7 +128,7 @@ class _Table:
             self._loads.append(self._retain(index, free))
 
     def _retain(self, index: int, free: Mapping[uuid.UUID, set[int]]) -> int:
-        """A member keeps what it may have and nobody before it has; how much that is."""
+        """A member keeps what it may have and no member before it has; how much that is."""
         load = 0
         for topic, partitions in self._members[index].current.items():
             unowned = free.get(topic, set())

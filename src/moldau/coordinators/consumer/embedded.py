@@ -71,7 +71,7 @@ def write_assignment(partitions: Partitions, topics: Topics, subscription: bytes
 
 
 def by_topic_id(named: Iterable[NamedPartitions], topics: Topics) -> Partitions:
-    """Without topics that are gone."""
+    """Without deleted topics."""
     partitions: dict[uuid.UUID, set[int]] = {}
     for one in named:
         topic_id = topics.topic_id(one.topic)

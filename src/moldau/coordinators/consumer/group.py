@@ -77,13 +77,13 @@ class ConsumerGroup:
         self.static_members: dict[str, str] = {}
         self.owners: dict[uuid.UUID, dict[int, str]] = {}
         self._subscribed: frozenset[str] | None = None
-        """All topics that somebody is subscribed to; None while it has to be found anew."""
+        """All topics that a member is subscribed to; None while it has to be found again."""
 
         # What does not last.
         self.may_have_changed_topics = True
         """Topics changed since the last look at those the group is subscribed to."""
         self.stale_regexes: set[str] = set()
-        """Regular expressions to be resolved anew, since topics changed."""
+        """Regular expressions to be resolved again, since topics changed."""
         self.deadlines: dict[Deadline, int] = {}
         self.armed: dict[Deadline, int] = {}
         """The earliest wake that is asked for: deadlines move with each heartbeat, wakes need not."""
@@ -254,7 +254,7 @@ class ConsumerGroup:
         )
 
     def resolve(self, regex: str, resolved: ResolvedRegex | None) -> None:
-        """None: nobody is subscribed to it any more."""
+        """None: no member is subscribed to it any more."""
         self._subscribed = None
         if resolved is not None:
             self.resolved[regex] = resolved
@@ -311,7 +311,7 @@ def persisted(shard: GroupShard, group_id: str) -> ConsumerGroup:
 
 
 def existing(shard: GroupShard, group_id: str) -> ConsumerGroup:
-    """For tombstones, which make no group: a group of nothing takes those of a group that is gone."""
+    """For tombstones, which make no group: an empty group takes those of a deleted one."""
     group = shard.groups.get(group_id)
     return group if isinstance(group, ConsumerGroup) else ConsumerGroup(group_id)
 

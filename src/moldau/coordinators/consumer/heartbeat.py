@@ -1,6 +1,6 @@
 """The events of a consumer group: a member's heartbeat, its leaving, its silence.
 
-Everything a member tells and is told goes by heartbeats. A full one has all fields: the member joins (epoch 0), or an
+Everything a member sends and receives goes by heartbeats. A full one has all fields: the member joins (epoch 0), or an
 answer may have been lost; otherwise a field that has not changed is null. Each goes the same way:
 
     validate          the member is who it says, in the epoch the group knows it in (or the one before, on a retry)
@@ -10,7 +10,7 @@ answer may have been lost; otherwise a field that has not changed is null. Each 
     answer            its epoch, and its partitions if they changed
 
 Nothing is changed before all is validated, and then only by records. Topics that change bump the epoch at the next
-heartbeat of any member, not at once: nobody could be told before.
+heartbeat of any member, not immediately: no member could learn of it before.
 """
 
 from __future__ import annotations

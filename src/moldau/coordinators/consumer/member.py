@@ -2,12 +2,12 @@
 
 A member is a value: a step makes a new one and writes what changed. This is how its assignment gets to the target:
 
-    STABLE                  has its target; `epoch` is the target's. A newer target begins the way anew
+    STABLE                  has its target; `epoch` is the target's. A newer target starts it again
     UNREVOKED_PARTITIONS    has to give partitions up; stays in its epoch until it says it no longer owns them
     UNRELEASED_PARTITIONS   is in the target's epoch, but waits for partitions that their last owners still have
     UNKNOWN                 written by a newer broker: the member has to begin again without partitions
 
-A partition is handed to its next owner only once nobody has it, neither assigned nor still revoking it, so no two
+A partition is handed to its next owner only once no member has it, neither assigned nor still revoking it, so no two
 members ever have it at once. Epochs say so to the outside: a commit must carry the member's own, and a member that is
 in the epoch of the target has given up whatever that target took from it.
 """
@@ -64,7 +64,7 @@ class Member:
 
     epoch: int = 0
     previous_epoch: int = 0
-    """Accepted once more: the answer that told the new one may have been lost."""
+    """Accepted once more: the answer with the new one may have been lost."""
     state: MemberState = MemberState.STABLE
     assigned: Partitions = field(default_factory=dict)
     revoking: Partitions = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """From the classic to the consumer protocol and back, while the members go on reading.
 
 Upgrade: a member of the consumer protocol joins a classic group. The group becomes a consumer group with the classic
-members in it, each with what it was last assigned; they are told to rejoin, and from then on their JoinGroup, SyncGroup
+members in it, each with what it was last assigned; they have to rejoin, and from then on their JoinGroup, SyncGroup
 and heartbeats are steps of the reconciliation (`classic_members`). Downgrade: the last member of the consumer protocol
 goes, and the classic ones are a classic group again, which begins a round. `group.consumer.migration.policy` says which
 of the two may happen; an empty group changes its type whatever it says.
@@ -90,7 +90,7 @@ def upgraded(shard: GroupShard, group: Group) -> ConsumerGroup:
 
 
 def _retain_owned(group: ConsumerGroup, subscriptions: dict[str, Subscription], topics: Topics) -> None:
-    """Partitions that members said they have when they last joined, and that nobody was assigned since.
+    """Partitions that members said they have when they last joined, and that were not assigned since.
 
     In the middle of a round there are no assignments, but cooperative members go on reading. One that has given a
     partition up will say so when it joins the next time. Of two that say the same, the later generation knows better.

@@ -3,7 +3,7 @@
 kind  one per          holds
 3     group            group epoch, hash of the subscribed topics' metadata
 4     group            the metadata itself; no longer written, its hash replaced it
-5     member           what the member told: subscription, timeouts, client
+5     member           what the member sent: subscription, timeouts, client
 6     group            the epoch of the target assignment
 7     member           its share of the target assignment
 8     member           its epoch, its state and the partitions it owns now

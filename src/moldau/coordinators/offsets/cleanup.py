@@ -1,10 +1,10 @@
-"""Offsets go: deleted by request, with their topic or group, or because nobody has needed them for long.
+"""Offsets are deleted: by request, with their topic or group, or when they have expired.
 
 An offset expires `offsets.retention.minutes` after a moment that depends on who might still need it:
 
     group without members            since the last one left; where that is not known, since its commit
     simple group                     since its commit: it has no members that could leave
-    classic consumers, Stable        since its commit, for topics that nobody is subscribed to any more
+    classic consumers, Stable        since its commit, for topics that no member is subscribed to any more
     group of the newer protocol      the same, whatever its state
     any other group with members     never
 

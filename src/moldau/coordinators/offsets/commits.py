@@ -140,7 +140,7 @@ class Fetch(NamedTuple):
     member_id: str | None = None
     member_epoch: int = -1
     require_stable: bool = False
-    """Not to be told an offset that an open transaction is about to replace."""
+    """No offset that an open transaction is about to replace."""
 
 
 class Fetched(NamedTuple):

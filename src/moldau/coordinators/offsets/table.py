@@ -137,7 +137,7 @@ class OffsetTable:
         return [OffsetCommitKey(group_id, topic, partition) for topic, partition in sorted(partitions)]
 
     def keys_of_topics(self, is_gone: Callable[[str], bool]) -> list[OffsetCommitKey]:
-        """Of all offsets of the topics that are gone."""
+        """Of all offsets of deleted topics."""
         gone = {topic for topic in self._topics if is_gone(topic)}
         if not gone:
             return []

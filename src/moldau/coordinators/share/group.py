@@ -1,6 +1,6 @@
 """A share group: its members, who of them fetches from which partition, and the epochs that order it all.
 
-Membership is as in consumer groups, but simpler: since partitions are shared, nobody has to let go of one before
+Membership is as in consumer groups, but simpler: since partitions are shared, no member has to give one up before
 another may have it. A heartbeat takes up the target assignment at once.
 
     group epoch        counts changes of members, subscriptions and topics
@@ -73,7 +73,7 @@ class ShareGroup:
     deadlines_ms: dict[str, int] = field(default_factory=dict, compare=False)
     """When a silent member is out."""
     armed: set[str] = field(default_factory=set, compare=False)
-    """Members, perhaps gone ones, for whom a wake is under way."""
+    """Members, perhaps former ones, for whom a wake is scheduled."""
     may_have_changed_topics: bool = field(default=True, compare=False)
     """Topics changed since the last look at those the group is subscribed to."""
 
@@ -248,7 +248,7 @@ def _replay_states(
     if value is None:
         _existing(shard, key.group_id).states = {}
         return
-    # Apache's broker writes down what it is about to begin, too; here that is not told apart.
+    # Apache's broker writes down what it is about to begin, too; here that is not distinguished.
     topics = [*value.initializing_topics, *value.initialized_topics]
     merged: dict[uuid.UUID, NamedTopicPartitions] = {}
     for topic in topics:

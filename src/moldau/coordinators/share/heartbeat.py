@@ -115,8 +115,8 @@ def session_ended(shard: GroupShard, group: ShareGroup, member_id: str, now_ms: 
 
 
 def loaded(shard: GroupShard, now_ms: int) -> Effects:
-    """Sessions begin anew: nobody can be said to have been silent while there was no coordinator."""
-    effects = topics_changed(shard)  # some may have gone while nobody looked
+    """Sessions start again: members could not send heartbeats while there was no coordinator."""
+    effects = topics_changed(shard)  # some may have been deleted before this broker was the coordinator
     for group in _share_groups(shard):
         for member_id in group.members:
             _extend_session(shard, group, member_id, effects, now_ms)
@@ -266,7 +266,7 @@ class _Step:
 
 
 def topics_changed(shard: GroupShard) -> Effects:
-    """Groups forget the states of topics that are gone; the share coordinator forgets the states themselves."""
+    """Groups drop the states of deleted topics; the share coordinator deletes the states themselves."""
     effects = Effects()
     for group in _share_groups(shard):
         group.may_have_changed_topics = True

@@ -275,7 +275,7 @@ class SharePartition:
     # -- letting go
 
     def acknowledge(self, member: str, acks: Sequence[Ack], now_ms: int) -> StateWrite | None:
-        """All of it or, with a KafkaError, nothing. What the start offset has passed is nobody's any more."""
+        """All of it or, with a KafkaError, nothing. What the start offset has passed belongs to no member any more."""
         lock_until_ms = now_ms + self.limits.lock_duration_ms
         renewed: list[Run] = []
         left: list[Run] = []

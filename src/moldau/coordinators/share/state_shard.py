@@ -8,7 +8,7 @@ under the next snapshot epoch. Loading takes the newest snapshot and merges the 
 The topic is not compacted, since an update does not contain the one before it. What is in front of all the newest
 snapshots is of no use: `snapshot_all` says everything again, and the shell deletes what was before.
 
-Two epochs keep old writers out. The state epoch grows when the state is begun anew (offsets were altered): whoever
+Two epochs keep old writers out. The state epoch grows when the state is reset (offsets were altered): whoever
 works on what was before is fenced. The leader epoch does the same for a broker that led the partition before: from the
 moment that its successor reads the state.
 """
@@ -78,7 +78,7 @@ class ShareStateShard:
     # -- events
 
     def initialize(self, waiter: Waiter, key: ShareKey, start_offset: int, state_epoch: int) -> Effects:
-        """Begins the state anew; an older state epoch than the known one is FENCED_STATE_EPOCH."""
+        """Resets the state; an older state epoch than the known one is FENCED_STATE_EPOCH."""
         known = self.states.get(key)
         if known is not None and state_epoch < known.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)

@@ -18,7 +18,7 @@ dies in between. Only then may the next transaction begin.
 **Epochs.** A producer that was fenced (by its successor, or because its transaction took too long) is one whose epoch
 was raised behind its back. From version 2 of transactions on (KIP-890), every end raises the epoch: the markers carry
 the new one, so whatever of the ended transaction is still on its way to a partition comes too late for good, and can
-never open a transaction that nobody will end. An end that is asked for again is told apart from the next one by the
+never open a transaction that will not be ended. An end that is asked for again is told apart from the next one by the
 epoch it names, the old one. The last epoch but one of a producer id is also the last that a client gets (the very last
 fences it): then a new producer id takes over.
 
