@@ -12,7 +12,7 @@
 `formats/`    typed keys and values (JSON, Avro, Protobuf, strings)
 `startup/`    a local Spark that starts fast, with the right Java and Python
 
-Talks to any Kafka by address and knows nothing of our broker's inside. Importing this package loads neither
+It connects to any Kafka by address and does not depend on the broker's code. Importing this package loads neither
 Spark nor Arrow.
 """
 

@@ -1,10 +1,10 @@
-"""Connections that outlive a task: Spark uses a Python worker for many tasks, and each would connect anew.
+"""Connections that outlive a task: Spark runs many tasks in one Python worker, and each would have to connect again.
 
     with borrowed(config) as cluster:
         ...
 
-A cluster is one borrower's alone until it is given back, and nobody's after an error, since an answer may still
-be on its way to it. A forked process starts with none: a socket shared with its parent would mix their answers.
+Only one borrower uses a cluster at a time. After an error it is closed, because a response may still be on its way. A
+forked process starts without connections: a socket shared with its parent would mix up their responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moldau.errors import UNREACHABLE, KafkaError
 # Per process and configuration: a worker reads one range or writes one partition at a time, a driver a few.
 IDLE_CLUSTERS_MAX = 4
 
-# A wrong address should be told soon; a broker that answered before is waited for as long as a call may take.
+# Report a wrong address soon; wait for a broker that answered before as long as a call may take.
 _FIRST_CONTACT_MS_MAX = 10_000
 _BACKOFF_MS_MAX = 1_000
 
@@ -37,7 +37,7 @@ _idle: dict[ClientConfig, list[ClusterClient]] = {}
 
 @contextmanager
 def borrowed(config: ClientConfig) -> Iterator[ClusterClient]:
-    """A cluster whose connections, where they are still open, were used before."""
+    """A cluster, with connections that are still open from earlier use."""
     cluster = _take(config) or ClusterClient(config)
     try:
         cluster.close_lost()
@@ -49,7 +49,7 @@ def borrowed(config: ClientConfig) -> Iterator[ClusterClient]:
 
 
 def ask_patiently(config: ClientConfig, call: Callable[[ClusterClient], R], *, reached: bool = False) -> R:
-    """What `call` returns. While no broker can be reached it is called again, until that takes too long."""
+    """Return what `call` returns. Repeat it while no broker can be reached, until a time limit."""
     patience_ms = config.api_timeout_ms if reached else min(config.api_timeout_ms, _FIRST_CONTACT_MS_MAX)
     deadline = time.monotonic() + patience_ms / 1000
     backoff_ms = config.retry_backoff_ms

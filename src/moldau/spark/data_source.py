@@ -1,8 +1,7 @@
-"""The data source as Spark sees it: `format("moldau")`, to read and to write, batches and streams.
+"""The data source as Spark sees it: `format("moldau")`, for reading and writing, in batches and streams.
 
-Spark makes one of these in a Python process for each step (columns, plan, write) and pickles it to the next, so it
-holds the options and nothing else. What the steps need is imported when they come: Spark imports this module
-whenever it looks for data sources.
+Spark creates it in a Python process for each step (schema, plan, write) and pickles it for the next one, so it holds
+only the options. Each step imports what it needs: Spark imports this module whenever it looks for data sources.
 """
 
 from __future__ import annotations

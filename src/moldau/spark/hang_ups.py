@@ -1,15 +1,15 @@
-"""A JVM that closes the connection to a Python worker first, which is no failure.
+"""Silences the error of a Python worker whose connection the JVM has closed, which is not a failure.
 
-Spark does so whenever it has all it wants: `show(2)` and `limit` read the first rows of a task and close the socket
-while the task still writes, and `query.stop()` closes that of a stream reader. PySpark then fails to use the socket,
-prints a traceback, and ends the worker. The worker has to end; the traceback of a query that worked is noise.
+Spark closes the connection when it has all the rows it needs: `show(2)` and `limit` read the first rows of a task, and
+`query.stop()` stops a stream reader. PySpark then fails to write to the socket, prints a traceback and ends the worker.
+The worker has to end, but the traceback of a query that worked is noise.
 
-The error appears in PySpark's own frames, after the last line of any data source has run, so a reader cannot catch it.
-What comes from a user's code never gets there: PySpark sends it to the JVM. So these errors are left out where they are
-printed, in a worker's own process only: the daemon's module gets a `traceback` without them, and a process that Spark
-starts for one module (`python -m pyspark.sql.streaming.python_streaming_source_runner`) an `excepthook`.
+The error is raised in PySpark's own code, after the data source has returned, so a reader cannot catch it. Errors of
+user code do not get there, because PySpark sends them to the JVM. The traceback is therefore suppressed where it is
+printed, only in processes of workers: the daemon's module gets a `traceback` that omits these errors, and a process
+that Spark starts for one module (`python -m pyspark.sql.streaming.python_streaming_source_runner`) an `excepthook`.
 
-Where `fork_client` is the session's Python, such a module is run by this one, so that no error is too early:
+`fork_client` runs such a module through this one, so that the hook is in place before the first error:
 
     python -m moldau.spark.hang_ups <module>
 """

@@ -1,12 +1,12 @@
-"""The same options through Spark's own Kafka connector, which is Java: `connector=jvm`.
+"""Spark's own Kafka connector behind the same options: `connector=jvm`.
 
-Some of Spark takes no data source in Python, its real-time mode above all. A Python source cannot hand a query to a
-Java one, but whoever builds the query can name another: `apply_options` gives any of Spark's four readers and writers
-its format and options, and one option more chooses the connector. Its jars have to be there (`spark.jars.packages`
-with org.apache.spark:spark-sql-kafka-0-10_2.13, or `spark.jars`).
+Some features of Spark, such as the real-time mode, do not support data sources in Python. A Python source cannot pass a
+query on to a Java source, but `apply_options` can choose one when the query is built: it sets the format and the
+options on any of Spark's four readers and writers. The connector's jars must be available (`spark.jars.packages` with
+org.apache.spark:spark-sql-kafka-0-10_2.13, or `spark.jars`).
 
-What only ours can do is refused, never ignored. Where defaults differ, ours are written out: reads see committed
-records only. Its sink may write a record twice when a task is repeated, so it has to be asked for by
+Options that only Moldau supports are errors. Where the defaults differ, Moldau's are set explicitly: reads see only
+committed records. The connector's sink may write a record twice when a task is repeated, so it requires
 `processing.guarantee=at_least_once`.
 """
 
@@ -67,6 +67,4 @@ def _refuse_ours(texts: Mapping[str, str]) -> None:
     ours = {name.lower(): name for name in _OURS_ALONE}
     for given in texts:
         if given.lower() in ours:
-            raise ConfigError(
-                f"option {ours[given.lower()]} is unknown to connector=jvm, Spark's own: leave one of both"
-            )
+            raise ConfigError(f"option {ours[given.lower()]} is not supported by connector=jvm: remove one of the two")

@@ -1,7 +1,7 @@
-"""Options of a Spark source or sink, as Spark hands them over: text, names in any case.
+"""Options of a Spark source or sink, as Spark passes them: strings, with case-insensitive names.
 
-Read and write options are typed in `read_options` and `write_options`; here is what both share: lookup,
-conversion with an error that says what to do, and the `kafka.*` properties of the client.
+`read_options` and `write_options` define the options of each. This module has what both share: lookup, conversion with
+errors that say what to do, and the `kafka.*` properties of the client.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Options:
     def refuse_other_connector(self) -> None:
         if self.connector() != "moldau":
             raise ConfigError(
-                'option connector: a source in Python cannot hand over to another: instead of format("moldau") use '
+                'option connector: format("moldau") cannot switch to another connector: use '
                 'moldau.spark.apply_options(spark.readStream, {"connector": "jvm", …})'
             )
 

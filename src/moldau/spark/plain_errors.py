@@ -1,10 +1,9 @@
 """Errors that begin with what the user has to know.
 
-PySpark sends an error to the JVM as a traceback, and Spark puts words of its own before it: the sentence that says what
-is wrong would be the last of thirty lines. PySpark leaves the traceback out where its environment asks for that (as
-Spark's setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled` makes it), and looks there when it has an error
-to report. Our errors say what happened and what to do, so the process that has raised one asks for it; it ends with
-the report. All other errors keep their tracebacks.
+PySpark sends an error to the JVM as a traceback, and Spark adds a preamble, so the message would be the last of thirty
+lines. PySpark omits the traceback if an environment variable says so when it reports the error (the Spark setting
+`spark.sql.execution.pyspark.udf.hideTraceback.enabled` sets it). Moldau's errors say what happened and what to do, so a
+worker that raises one sets the variable; the worker ends with the report. All other errors keep their tracebacks.
 """
 
 from __future__ import annotations

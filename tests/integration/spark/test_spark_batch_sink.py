@@ -145,7 +145,7 @@ def test_a_version_of_an_app_is_written_once_to_each_topic(
 
     for version in (0, 3, 3):
         write(100, version)
-    for rows, version, words in [(90, 3, "committed 50 rows"), (100, 2, "txnVersion does not grow")]:
+    for rows, version, words in [(90, 3, "committed 50 rows"), (100, 2, "txnVersion did not grow")]:
         with pytest.raises(PySparkException, match=words):
             write(rows, version)
     for topic in topics:

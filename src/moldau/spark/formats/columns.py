@@ -1,4 +1,4 @@
-"""What a format is to the rest of the room: a way to read a column of bytes, and a way to write one.
+"""The interface of a format: a way to read a column of bytes, and a way to write one.
 
 A format is a module with two functions, `reader(options, sample, given)` and `writer(options, spark_type)`; the
 objects they return are pickled on the driver and used in the tasks. None of them raises for a bad record: it is

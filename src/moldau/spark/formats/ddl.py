@@ -144,7 +144,7 @@ class _Parser:
     def _type(self) -> t.DataType:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise ValueError(f"more than {DEPTH_MAX} types inside one another")
+            raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
         word = self._next().lower()
         kind = self._nested(word) if word in ("array", "map", "struct") else self._atom(word)
         self._depth -= 1

@@ -45,7 +45,7 @@ def reader(kind: t.DataType) -> Callable[[bytes], Any]:
         try:
             return convert(_decoder.decode(value.decode()))
         except RecursionError:
-            raise ValueError("more objects and arrays inside one another than can be read") from None
+            raise ValueError("objects and arrays are nested too deeply") from None
 
     return read
 
@@ -153,7 +153,7 @@ def _text(value: Any) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("half of a surrogate pair is no character") from None
+            raise ValueError("an unpaired surrogate is not a character") from None
     return text
 
 

@@ -19,7 +19,7 @@ def writer(options: ColumnOptions, spark_type: DataType) -> ColumnWriter:
     except pa.ArrowNotImplementedError:
         kind = spark_type.simpleString()
         raise ConfigError(
-            f"column {options.column} is {kind}, which is no text: use {options.named('format')}=json"
+            f"column {options.column} is {kind}, which is not text: use {options.named('format')}=json"
         ) from None
     return _TextWriter()
 
@@ -37,7 +37,7 @@ class _TextWriter:
         try:
             return typed.cast(pa.string()).cast(pa.binary())
         except pa.ArrowInvalid as error:
-            raise RecordFormatError(f"a row is no text: {error}") from error
+            raise RecordFormatError(f"a row is not text: {error}") from error
 
 
 def without_bad_utf8(raw: pa.Array) -> tuple[pa.Array, dict[int, str]]:

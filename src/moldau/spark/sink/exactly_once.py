@@ -1,63 +1,65 @@
-"""Exactly once: tasks write, the driver ends their transactions, a replayed batch changes nothing.
+"""Exactly once: tasks write, the driver commits their transactions, and a replayed batch changes nothing.
 
-Spark computes a micro-batch, calls the sink's commit, and only then notes in its checkpoint that the batch is done.
-Killed in between, it computes the batch again. So what a batch wrote has to appear whole, and who writes it again has
-to find out that it is there.
+Spark computes a micro-batch, calls the sink's commit, and only then records in its checkpoint that the batch is done.
+If it is killed in between, it computes the batch again. A batch must therefore become visible as a whole, and whoever
+writes it again must find out that it is there.
 
-**Who writes what.** Every task of a query has a transactional id, and a consumer group, of the same name:
-`<prefix>-<query id>-<task>`. In the group lies the task's *record*: the last batch whose rows it committed, and how
-many rows these were. It is the metadata of an offset that is committed in the transaction of the rows. The offset
-itself is 0 in a topic that stays empty, `<prefix>-sink-records`, so a tool that computes lag finds none. (One group
-per task, since brokers take an offset only for a partition that exists, and there may be more tasks than partitions.)
+**Who writes what.** Each task of a query has a transactional id and a consumer group of the same name:
+`<prefix>-<query id>-<task>`. The group holds the task's *record*: the last batch whose rows it committed, and the
+number of rows. The record is the metadata of an offset that is committed in the same transaction as the rows. The
+offset is 0, in a topic that stays empty, `<prefix>-sink-records`, so tools that compute lag find none. (There is one
+group per task, because brokers accept offsets only for partitions that exist, and there may be more tasks than
+partitions.)
 
-    task     1  InitProducerId: whoever had the id before is shut out, what they left open is aborted
-             2  OffsetFetch: the record. It says that this batch is done: write nothing. Otherwise:
-             3  rows, in a transaction; then, but for task 0, the record in the same transaction, which is left open
-    driver   4  the record of task 0 in the transaction of task 0: the batch, its rows, and the number of tasks
+    task     1  InitProducerId: fences the previous owner of the id and aborts its open transaction
+             2  OffsetFetch: reads the record. If it says that this batch is done, write nothing. Otherwise:
+             3  write rows in a transaction and, except for task 0, the record in the same transaction; leave it open
+    driver   4  write the record of task 0 in the transaction of task 0: the batch, its rows, and the number of tasks
              5  EndTxn of task 0: this decides the batch
              6  EndTxn of all others
 
-Transactions end one by one, so the driver may die having ended some. Task 0 goes first: if any rows of a batch are
-committed, those of task 0 are, and its record says how many tasks the batch had. Only the driver knows that number,
-therefore it writes this record. A task other than 0 without rows does nothing: it has nothing to lose or to double.
-There is always a task 0: to a batch without any, Spark gives one without rows.
+Transactions are committed one by one, so the driver may die after some of them. Task 0 goes first: if any rows of a
+batch are committed, those of task 0 are, and its record says how many tasks the batch had. Only the driver knows that
+number, so the driver writes this record. A task other than 0 without rows does nothing: it has nothing to lose or
+duplicate. There is always a task 0: if a batch has no tasks, Spark adds one without rows.
 
-**Where it can end**, and what becomes of the same batch when the query is started again:
+**Failures**, and what happens to the same batch when the query is restarted:
 
-    | dies                          | transactions are           | the batch, computed again                    |
+    | fails                         | transactions are           | the batch, computed again                    |
     |-------------------------------|----------------------------|----------------------------------------------|
     | a task, anywhere              | its own: open              | 1 aborts it, Spark's next attempt writes     |
-    | the driver, before 5          | open, nothing can be seen  | 1 aborts all, all write                      |
+    | the driver, before 5          | open, nothing is visible   | 1 aborts all, all write                      |
     | the driver, between 5 and 6   | some committed, some open  | committed: 2 says done; open: 1, then write  |
     | the driver, after 6           | committed                  | 2 says done everywhere, nothing is written   |
-    | the answer to 5 or 6          | open or committed          | (asked again: ended twice is ended once)     |
-    | a coordinator, anywhere       | as its log says            | (asked again until there is one)             |
-    | nobody, but it takes too long | aborted by coordinators    | 5 or 6 was refused, the query failed; then 1 |
-    | all of it, for good           | aborted when they time out | (there is none)                              |
+    | the response to 5 or 6        | open or committed          | (sent again: EndTxn is idempotent)           |
+    | a coordinator, anywhere       | as its log says            | (sent again until there is one)              |
+    | nothing, but it takes too long| aborted by coordinators    | 5 or 6 was refused, the query failed; then 1 |
+    | everything, for good          | aborted when they time out | (there is none)                              |
 
-So no transaction hangs: the next attempt of its task, the driver's abort or its time-out ends it. An attempt that lives
-on though Spark gave it up cannot write: the next one has raised the epoch in 1.
+So no transaction stays open: the next attempt of its task, the driver's abort or its timeout ends it. An attempt that
+keeps running after Spark gave it up cannot write, because the next attempt raised the epoch in step 1.
 
-**What a replay must keep.** A batch of which some transactions were committed and others were not is completed by its
-tasks, so it has to fall into the same tasks with the same rows. Spark's sources and shuffles give that; a query with
-`rand()` does not, nor does one with other settings. The number of tasks, and the rows of every task that is done,
-are compared; what does not fit is an `InDoubtError`, before any more is committed. So it is when nothing is missing:
-a checkpoint that was restored from a copy may cut its next batch differently, and those rows would be lost.
+**What a replay must keep.** A batch of which some transactions were committed is completed by the other tasks, so it
+must be divided into the same tasks with the same rows. Spark's sources and shuffles guarantee that. A query with
+`rand()` does not, nor does one with different settings. The number of tasks, and the rows of every task that is done,
+are compared; a mismatch is an `InDoubtError`, before anything more is committed. That also holds if nothing is missing:
+a checkpoint that was restored from a copy may divide its next batch differently, and those rows would be lost.
 
 **When the record is gone.** Groups lose their offsets a week after the last commit (offsets.retention.minutes), or
-when they or the topic of the records are deleted. A batch other than the first that finds no record may be in the
-topic already: an `InDoubtError` again, and `failOnDoubt=false` writes it. A record of a later batch says that the
-checkpoint is older than the topic: the same. The record of task 0 alone is asked for both. It is part of every
-batch, and what the other tasks have may be left from before somebody went on in doubt.
+when they or the topic of the records are deleted. If a batch other than the first finds no record, it may already be in
+the topic: an `InDoubtError`, and `failOnDoubt=false` writes it. The same holds if the record is of a later batch, which
+means that the checkpoint is older than the topic. Only the record of task 0 is checked for these. It is part of every
+batch, while the records of other tasks may date from before somebody continued with failOnDoubt=false.
 
-**Batch writes** with `txnAppId` and `txnVersion`, and by them `foreachBatch`, are no different: the version is the
-batch, `<prefix>-<app id>:<topic>-<task>` the transactional id. The table holds: a driver that died while it ended
-transactions leaves some of the batch, and the same version written again completes it.
+**Batch writes** with `txnAppId` and `txnVersion`, and therefore `foreachBatch`, work in the same way: the version is
+the batch, and `<prefix>-<app id>:<topic>-<task>` the transactional id. If the driver dies while it commits, some of the
+batch is visible, and writing the same version again completes it.
 
-Batch writes without these have no records: nobody could tell a second run from a new write. All transactions are seen
-to be open before the first is ended, since in a long job the first ones time out while the last ones are written. Then
-they are ended together, in a few milliseconds. A driver that dies in these leaves the rows of some tasks; those of the
-others are aborted when they time out. A write of one task is one transaction, and all or nothing always.
+Batch writes without these options have no records: nobody could tell a second run from a new write. The driver checks
+that all transactions are still open before it commits the first one, because in a long job the first ones may time out
+while the last ones are written. Then it commits them together, within a few milliseconds. If it dies during that time,
+the rows of some tasks are visible; the others are aborted when they time out. A write of one task is one transaction,
+and always all or nothing.
 """
 
 from __future__ import annotations
@@ -86,17 +88,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WRITE_WITHOUT_PROOF = (
-    "To write it anyway, at the risk of rows that are there twice, start once with failOnDoubt=false."
+_WRITE_WITHOUT_PROOF = "To write it anyway, at the risk of duplicate rows, start once with failOnDoubt=false."
+_CONTINUE_WITHOUT_PROOF = (
+    "To keep what is in the topic and continue, at the risk of missing or duplicate rows, start once with "
+    "failOnDoubt=false."
 )
-_GO_ON_WITHOUT_PROOF = (
-    "To go on, with what is in the topic and at the risk of missing or doubled rows, start once with failOnDoubt=false."
-)
-_COMPLETED = "Start the query again, or the job with the same txnVersion: it writes what is missing."
-_NOTHING_WRITTEN = "Nothing was committed: the job can be started again."
+_COMPLETED = "Restart the query, or the job with the same txnVersion, to write what is missing."
+_NOTHING_WRITTEN = "Nothing was committed: you can run the job again."
 _PARTLY_WRITTEN = (
-    "Rows of other tasks are in the topic, and the job started again would write them twice. With txnAppId and "
-    "txnVersion it would complete them."
+    "Rows of other tasks are in the topic, and running the job again would duplicate them. With txnAppId and "
+    "txnVersion it would complete the batch instead."
 )
 
 RowIterator = Iterator["pa.RecordBatch"]
@@ -112,18 +113,18 @@ class Record(NamedTuple):
 
     @classmethod
     def from_offset(cls, offset: Offset) -> Record:
-        """Records once had the number after the batch as their offset."""
+        """Earlier versions stored the number after the batch as the offset."""
         try:
             words = json.loads(offset.metadata)
             return cls(int(words.get("batch", offset.offset - 1)), int(words["rows"]), words.get("tasks"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InDoubtError(
-                f"the offset {offset} in the sink's group is no record of this sink: let nobody else commit there"
+                f"the offset {offset} in the sink's group is not a record of this sink: do not commit to this group"
             ) from error
 
     @classmethod
     def latest(cls, offsets: Mapping[str, Offset], topic: str) -> Record | None:
-        """Of a group's offsets by topic. Other topics are where records once were."""
+        """The record among a group's offsets by topic. Earlier versions used other topics."""
         if topic in offsets:
             return cls.from_offset(offsets[topic])
         return max(map(cls.from_offset, offsets.values()), key=attrgetter("batch"), default=None)
@@ -131,7 +132,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     task: int
     rows: int = 0
@@ -140,7 +141,7 @@ class TaskMessage(WriterCommitMessage):
 
     @property
     def app(self) -> str | None:
-        """Whose task it is, as far as its transaction tells."""
+        """The query or job of the task, known from its transaction."""
         return None if self.transaction is None else self.transaction.transactional_id.removesuffix(f"-{self.task}")
 
 
@@ -192,7 +193,7 @@ def write_task(
             if task and job.batch_id is not None:
                 transactions.write_record(transaction, options.records_topic, Record(job.batch_id, count).to_text())
         except BaseException:
-            with suppress(KafkaError):  # whatever became of it, the first error is the one to tell
+            with suppress(KafkaError):  # report the first error, whatever happens to the transaction
                 transactions.end([transaction], commit=False)
             raise
     return TaskMessage(task, count, transaction)
@@ -206,23 +207,23 @@ def _find_done(transactions: Transactions, job: Job, task: int, options: WriteOp
     record = Record.latest(transactions.read_records(group), options.records_topic)
     if task == 0 and record is None and job.batch_id > 0:
         _doubt(
-            f"batch {job.batch_id} may be in the topic already: group '{group}' has no record of the batches before "
-            "it. Either this sink has not written for this query or txnAppId before (to this topic, exactly_once): "
-            f"then it is safe to write. Or the record is gone: the group or the topic '{options.records_topic}' was "
+            f"batch {job.batch_id} may be in the topic already: group '{group}' has no record of earlier "
+            "batches. If this sink has never written for this query or txnAppId (to this topic, exactly_once), it is "
+            f"safe to write. Otherwise the record is gone: the group or the topic '{options.records_topic}' was "
             f"deleted, or nothing was written for offsets.retention.minutes. {_WRITE_WITHOUT_PROOF}",
             options.fail_on_doubt,
         )
     if task == 0 and record is not None and record.batch > job.batch_id:
         _doubt(
-            f"the topic holds batch {record.batch} of this query or txnAppId, and this is batch {job.batch_id}: the "
-            "checkpoint is older than the topic, or txnVersion does not grow. Use the checkpoint that wrote it, or a "
-            f"new one, or a version that was not used. {_WRITE_WITHOUT_PROOF}",
+            f"the topic has batch {record.batch} of this query or txnAppId, and this is batch {job.batch_id}: the "
+            "checkpoint is older than the topic, or txnVersion did not grow. Use the checkpoint that wrote it, a new "
+            f"checkpoint, or an unused version. {_WRITE_WITHOUT_PROOF}",
             options.fail_on_doubt,
         )
     if task == 0 and record is not None and job.is_query and record.batch < job.batch_id - 1:
         _doubt(
             f"batch {job.batch_id} may be in the topic already: the record of group '{group}' is of batch "
-            f"{record.batch}, and those of the batches between are gone. The topic '{options.records_topic}' or the "
+            f"{record.batch}, and the records in between are gone. The topic '{options.records_topic}' or the "
             "group's offsets were deleted or restored from a copy, or batches were written with another setting. "
             f"{_WRITE_WITHOUT_PROOF}",
             options.fail_on_doubt,
@@ -253,31 +254,31 @@ def commit_tasks(
 
 
 def _check_replay(done: Record | None, messages: Sequence[TaskMessage], *, fail_on_doubt: bool) -> None:
-    """Whether what tasks wrote now and what others had committed before are parts of the same whole."""
+    """Check that what tasks wrote now and what was committed before belong to the same batch."""
     settled = [message for message in messages if message.done is not None]
     if not settled:
         return
     if done is None:
         _doubt(
             f"task {settled[0].task} has committed its rows of this batch, but the record of task 0 is gone: "
-            f"let nobody delete the sink's groups. {_GO_ON_WITHOUT_PROOF}",
+            f"do not delete the sink's groups. {_CONTINUE_WITHOUT_PROOF}",
             fail_on_doubt,
         )
         return
     if done.tasks != len(messages):
         _doubt(
-            f"this batch was written by {done.tasks} tasks, and some of its rows may be missing; computed again it "
-            f"falls into {len(messages)} tasks, so they cannot be told. Start it with the settings it had "
-            f"(minPartitions, shuffle partitions, cores). {_GO_ON_WITHOUT_PROOF}",
+            f"this batch was written by {done.tasks} tasks, and some of its rows may be missing. It now has "
+            f"{len(messages)} tasks, so the missing ones are unknown. Start it with its previous settings "
+            f"(minPartitions, shuffle partitions, cores). {_CONTINUE_WITHOUT_PROOF}",
             fail_on_doubt,
         )
     differing = next((one for one in settled if one.done is not None and one.rows != one.done.rows), None)
     if differing is not None and differing.done is not None:
         _doubt(
-            f"task {differing.task} committed {differing.done.rows} rows of this batch, and computed again it has "
-            f"{differing.rows}. Either the query does not give the same rows twice (rand(), a changed query or "
-            "source), or these are other rows, by a restored checkpoint or a txnVersion that was used before. "
-            f"{_GO_ON_WITHOUT_PROOF}",
+            f"task {differing.task} committed {differing.done.rows} rows of this batch, and now it has "
+            f"{differing.rows}. Either the query is not deterministic (rand(), a changed query or source), or these "
+            "are different rows, because of a restored checkpoint or a txnVersion that was used before. "
+            f"{_CONTINUE_WITHOUT_PROOF}",
             fail_on_doubt,
         )
 
@@ -294,7 +295,7 @@ def _check_open(cluster: ClusterClient, messages: Sequence[TaskMessage], options
 
 
 def _described(cluster: ClusterClient, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]:
-    """Of those that the broker tells about; it does so since Kafka 3.0."""
+    """Those that the broker can describe; brokers support that since Kafka 3.0."""
     try:
         described = describe_transactions(cluster, transactional_ids)
     except KafkaError as error:
@@ -317,19 +318,19 @@ def _refusal(refused: Mapping[Transaction, KafkaError], options: WriteOptions, w
         error.code,
         f"{len(refused)} transactions could not be committed, among them '{transaction.transactional_id}' "
         f"({error.message}). If it took longer than kafka.transaction.timeout.ms={options.transaction_timeout_ms}, "
-        "raise it (and the broker's transaction.max.timeout.ms) or write smaller batches; if a second attempt of the "
-        f"task took its place, set spark.speculation=false. {what_now}",
+        "raise that (and the broker's transaction.max.timeout.ms) or write smaller batches. If a second attempt of the "
+        f"task replaced it, set spark.speculation=false. {what_now}",
     )
 
 
 def abort_tasks(cluster: ClusterClient, messages: Sequence[TaskMessage]) -> None:
-    """What was committed stays; that it was refused to abort it is no news."""
+    """Committed transactions stay committed: their abort is refused, which is fine."""
     opened = [message.transaction for message in messages if message.transaction is not None]
     Transactions(cluster).end(opened, commit=False)
 
 
 def abort_unfinished(cluster: ClusterClient, app: str, tasks: Sequence[int]) -> None:
-    """Tasks that were killed could not abort theirs: without this, readers would wait until it times out."""
+    """Abort the transactions of killed tasks; otherwise consumers would wait until they time out."""
     ids = [_transactional_id(app, task) for task in tasks]
     for transactional_id, found in _described(cluster, ids).items():
         if found.state == "Ongoing":

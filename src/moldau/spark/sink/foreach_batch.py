@@ -1,11 +1,11 @@
 """A topic as the sink of `foreachBatch`, exactly once.
 
-Spark gives Python sinks no update mode, and `foreachBatch` calls again for a batch that was not finished. A batch
-write under the query's id and the batch's number changes nothing when it is repeated, so the two together are a sink
-with every output mode.
+Spark supports no update mode for sinks in Python, and `foreachBatch` is called again for a batch that was not finished.
+A batch write with the query's id and the batch's number changes nothing when it is repeated, so the two together are a
+sink for every output mode.
 
-The query, the topic and the `txnAppId`, if there is one, say who writes. A query with a new checkpoint is another
-query, so its batches are written though they have the numbers of earlier ones.
+The query, the topic and the `txnAppId`, if there is one, identify the writer. A query with a new checkpoint is a new
+query, so its batches are written even if they have the same numbers as earlier ones.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Batches to their leaders: several requests on their way at once, in order, none lost, none twice.
+"""The idempotent producer of a task: several requests in flight, in order, nothing lost, nothing duplicated.
 
-A partition's batches have sequence numbers, given when they are queued, and the broker takes each number once, in
-turn (the idempotent producer). A request carries one batch per partition, and up to five requests wait for an answer on
-each connection, which is as many batches as a broker remembers. When one of them fails, everything after it in the
-same partition fails too: then all answers are collected, the leaders looked up again, and what was not
-acknowledged is sent again in the order of its numbers. What had been written after all, the broker knows by its
-number.
+The batches of a partition get sequence numbers when they are queued, and the broker accepts each number once, in order.
+A request has one batch per partition, and each connection has up to five requests in flight, which is the number of
+batches that a broker remembers. When a batch fails, everything after it in the same partition fails, too. The producer
+then collects all responses, looks up the leaders again, and sends again what was not acknowledged, in the order of the
+sequence numbers. The broker recognizes a batch that it already has by its number.
 
-The first batch of a partition travels alone, and so does one that is sent again. A broker that has not heard of a
-producer begins with whatever number it sees: had it refused the first batch (a new topic, say), it would take the
-second for it. And were a batch that is in the log refused for a moment, others behind it could make the broker
-forget it.
+The first batch of a partition is sent alone, and so is one that is sent again. A broker that does not know a producer
+accepts any first number: if it refused the first batch (for a new topic, for example), it would accept the second in
+its place. And if a batch that is in the log were refused for a moment, later batches could make the broker forget it.
 
-A sender is one thread: while it encodes, the broker works on what lies in the sockets' buffers.
+A producer is one thread: while it encodes, the broker works on what is in the socket buffers.
 """
 
 from __future__ import annotations
@@ -105,8 +103,8 @@ class Producer:
         self._sequences: dict[TopicPartition, int] = {}
         self._queues: dict[TopicPartition, deque[_Outgoing]] = {}
         self._in_flight: dict[int, deque[_Request]] = {}
-        self._alone: dict[TopicPartition, int] = {}  # how many of its next batches have to travel alone
-        self._waiting: set[TopicPartition] = set()  # who have such a batch on its way
+        self._alone: dict[TopicPartition, int] = {}  # how many of its next batches must be sent alone
+        self._waiting: set[TopicPartition] = set()  # partitions with such a batch in flight
 
     def topic(self, name: str) -> TopicMetadata:
         """As it was when first asked for: a topic that grows meanwhile would split its keys within a batch of rows."""
@@ -115,7 +113,7 @@ class Producer:
         return self._topics[name]
 
     def send(self, topic: str, batches: Sequence[Batch]) -> None:
-        """Queue and send; returns with the last requests on their way."""
+        """Queue and send; returns with the last requests in flight."""
         partitions = {TopicPartition(topic, batch.partition) for batch in batches}
         new = sorted(partitions - self._sequences.keys())
         if new:
@@ -210,7 +208,7 @@ class Producer:
         )
 
     def _collect(self, leader: int) -> list[_Failure]:
-        """The oldest answer of a leader: what it did not take."""
+        """Wait for the oldest response of a leader; return the batches that failed."""
         requests = self._in_flight.get(leader)
         if not requests:
             return []
@@ -240,17 +238,17 @@ class Producer:
         return failures
 
     def _lost(self, leader: int, error: KafkaError) -> list[_Failure]:
-        """Whether the broker has what was on its way there, nobody knows."""
+        """Drop the connection. Whether the broker has what was in flight is unknown."""
         if error.code not in _RETRIED:
             raise error
         requests = self._in_flight.pop(leader, deque())
         failures = [_Failure(batch, error) for request in requests for batch in request.batches.values()]
-        # Answers to other brokers are still to come, so only this connection goes.
+        # Responses of other brokers are still to come, so only this connection is closed.
         self._cluster.forget(leader)
         return failures
 
     def _settle(self, failures: list[_Failure]) -> None:
-        """Put what was not taken back to the head of its queue, in order; raise what will not be taken later either."""
+        """Put failed batches back at the head of their queues, in order; raise if a retry cannot help."""
         if not failures:
             return
         failures = failures + self._collect_all()
@@ -260,7 +258,7 @@ class Producer:
             by_partition.setdefault(failure.batch.partition, []).append(failure)
         moved = set()
         for partition, failed in by_partition.items():
-            # Sequences wrap around; those on their way at once lie close together.
+            # Sequences wrap around; those in flight are close together.
             start = failed[0].batch.sequence
             failed.sort(key=lambda failure: (failure.batch.sequence - start + (1 << 30)) & _SEQUENCES)
             again = [failure.batch for failure in failed]
@@ -325,7 +323,7 @@ class Producer:
             except KafkaError as error:
                 if error.code not in _RETRIED:
                     raise
-                continue  # until the deadline, with the leaders we knew
+                continue  # keep the known leaders until the deadline
             self._topics[name] = now._replace(partitions=now.partitions[: len(self._topics[name].partitions)])
 
     def _find(self, name: str) -> TopicMetadata:
@@ -344,7 +342,7 @@ class Producer:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise KafkaError(
-                code, f"topic '{name}' does not exist: create it first, as with kafka-topics --create --topic {name}"
+                code, f"topic '{name}' does not exist: create it first: kafka-topics --create --topic {name}"
             )
         if code or found is None:
             raise KafkaError(code, f"topic '{name}': {to_error(code).message}")

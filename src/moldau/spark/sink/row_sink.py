@@ -1,6 +1,6 @@
-"""Rows of a task to their topics: gathered, encoded, sent.
+"""The rows of a task: gathered, encoded and sent to their topics.
 
-Arrow batches are gathered until every partition can have a record batch of a good size.
+Arrow batches are gathered until each partition has enough rows for a record batch of a good size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the columns of a sink are: those of Spark's Kafka sink, and a `timestamp` to be kept.
+"""The columns of a sink: those of Spark's Kafka sink, and `timestamp`.
 
-Checked on the driver, where a mistake costs nothing. What becomes of the rows is in `row_sink`.
+They are checked on the driver, before any task starts. `row_sink` writes the rows.
 """
 
 from __future__ import annotations

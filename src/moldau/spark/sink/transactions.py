@@ -1,8 +1,8 @@
-"""The requests of a transaction, each asked again until its coordinator has an answer.
+"""The requests of a transaction, each repeated until its coordinator responds.
 
-A transaction is held by whoever knows its transactional id, producer id and epoch: a task begins it, the driver ends
-it. Versions are those of classic transactions, which every Kafka since 2.5 takes: partitions are enlisted before they
-are written to, and an end may be asked for twice. When and why is in `exactly_once`.
+Whoever knows the transactional id, producer id and epoch can use a transaction: a task begins it, the driver ends it.
+The versions are those of classic transactions, which every Kafka since 2.5 supports: partitions are added before they
+are written to, and EndTxn may be sent twice. `exactly_once` explains when and why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RECORD_OFFSET = 0
 
 _END_TXN_PLAIN_VERSION = 1
 _END_TXN_END = struct.Struct(">qh?")
-_END_TXN_WINDOW = 256  # so many small requests and answers fit into the buffers of a socket
+_END_TXN_WINDOW = 256  # that many small requests and responses fit into socket buffers
 
 _ADVICE = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms is more than the broker's "
@@ -56,7 +56,7 @@ _ADVICE = {
 
 
 class Transaction(NamedTuple):
-    """What it takes to write in it and to end it."""
+    """What is needed to write in it and to end it."""
 
     transactional_id: str
     producer_id: int
@@ -78,7 +78,7 @@ class Transactions:
         self._coordinators: dict[tuple[CoordinatorType, str], Node] = {}
 
     def begin(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        """Shut out whoever used the id before; what they left open is aborted when this returns."""
+        """Fence the previous user of the id. Its open transaction is aborted when this returns."""
         answer = self._ask(
             (CoordinatorType.TRANSACTION, transactional_id),
             ApiKey.INIT_PRODUCER_ID,
@@ -190,7 +190,7 @@ class Transactions:
         }
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> dict[Transaction, KafkaError]:
-        """End them all; returns those that were refused, with the reason. Hundreds have no more time than one."""
+        """End them all within the time limit of one; return those that were refused, with the reason."""
         refused: dict[Transaction, KafkaError] = {}
         deadline = self._deadline()
         left = self._end_at_once(transactions, commit=commit)
@@ -209,7 +209,7 @@ class Transactions:
         return refused
 
     def _end_at_once(self, transactions: Sequence[Transaction], *, commit: bool) -> list[Transaction]:
-        """Many requests on their way to each coordinator; returns what is not ended yet, for whatever reason."""
+        """With many requests in flight to each coordinator; return the transactions that have not ended yet."""
         try:
             brokers = self._find(CoordinatorType.TRANSACTION, [one.transactional_id for one in transactions])
         except KafkaError:

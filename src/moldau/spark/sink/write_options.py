@@ -1,8 +1,8 @@
-"""What a sink may be asked, under the names of Spark's Kafka sink and of Kafka's producer.
+"""The options of a sink, under the names of Spark's Kafka sink and of Kafka's producer.
 
-Ours alone: `processing.guarantee` (Kafka Streams' name; exactly_once where nothing is said), `txnAppId` and
-`txnVersion` (Delta's names) for batches written once inside `foreachBatch`, `transactionalIdPrefix`, `failOnDoubt`,
-and those of typed topics (`moldau.spark.formats`). Properties that only matter to a Java producer change nothing.
+Moldau adds `processing.guarantee` (Kafka Streams' name; exactly_once by default), `txnAppId` and `txnVersion` (Delta's
+names) for batch writes that may be repeated, `transactionalIdPrefix`, `failOnDoubt`, and the options of typed topics
+(`moldau.spark.formats`). Properties that only matter to a Java producer have no effect.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def _level(options: Options, codec: Codec) -> int | None:
 def _transaction_of_batch(options: Options, exactly_once: bool) -> tuple[str | None, int | None]:
     app_id, version = options.get("txnAppId"), options.number("txnVersion", least=0)
     if (app_id is None) != (version is None):
-        raise ConfigError("options txnAppId and txnVersion come together: an id of the job, and its batch's number")
+        raise ConfigError(
+            "options txnAppId and txnVersion must be set together: the id of the job, and the number of its batch"
+        )
     if app_id is not None and not exactly_once:
         raise ConfigError("options txnAppId and txnVersion need processing.guarantee=exactly_once")
     return app_id, version

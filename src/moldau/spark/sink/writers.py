@@ -1,8 +1,8 @@
 """What Spark calls to write: `write` in every task, then `commit` or `abort` on the driver.
 
-Spark pickles a batch writer on the driver and sends it to the tasks and to the commit; a stream writer is made
-anew for the commit of each micro-batch, so all it knows there comes in the tasks' messages. How rows become
-transactions, and why, is in `exactly_once`.
+Spark pickles a batch writer on the driver and sends it to the tasks and to the commit. A stream writer is created again
+for the commit of each micro-batch, so it knows only what the messages of the tasks contain. `exactly_once` explains
+how rows become transactions.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._sink = _Sink(options, schema)
         if self._sink.options.app_id is not None:
-            raise ConfigError("options txnAppId and txnVersion are for batch writes: a stream has its query and batch")
+            raise ConfigError(
+                "options txnAppId and txnVersion are for batch writes; a stream uses the id of its query and batch"
+            )
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -1,14 +1,14 @@
-"""What happened to the logs that a stream has read from: are its positions still positions in the same records?
+"""Detects that a log is no longer the one that a stream has read from.
 
-An offset alone does not tell. A topic that was deleted and created again has the same name and, once it is as long,
-the same offsets; so has a log that an unclean leader election cut short and that has grown since. So a checkpoint
-keeps, with the positions, each topic's id and the leader epoch that each end was told in (`offsets`). Another id is
-another topic. Another epoch is a question to the new leader, as Kafka's consumers ask it (KIP-320): where does what was
-written up to the old epoch end? If before the position, records that were read are not in the log any more, and others
-took their offsets.
+An offset alone cannot show that. A topic that was deleted and recreated has the same name and, once it is as long, the
+same offsets; so does a log that an unclean leader election truncated and that has grown since. A checkpoint therefore
+stores, with the positions, the id of each topic and the leader epoch of each end (`offsets`). A different id means a
+different topic. If the epoch is different, the new leader is asked, as by Kafka's consumers (KIP-320), where the old
+epoch ends. If that is before the position, records that were read are no longer in the log, and others have their
+offsets.
 
-Checkpoints of Spark's own source have neither, and old brokers know neither: there, a log that ends before the position
-is all that can be noticed.
+Checkpoints of Spark's own source contain neither, and old brokers know neither. There, only a log that ends before the
+position can be detected.
 """
 
 from __future__ import annotations

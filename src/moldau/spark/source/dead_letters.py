@@ -1,16 +1,16 @@
-"""Records that cannot be read as their format says: where they go, and that somebody hears of them.
+"""What happens to records that cannot be decoded in their format.
 
-`errors.tolerance=all`, the default, keeps the query running, `none` fails the task; both are Kafka Connect's words.
+`errors.tolerance=all`, the default, keeps the query running; `none` fails the task. Both are Kafka Connect's names.
 A tolerated record
 
-- stays a row, its unreadable key or value null and its raw bytes and the reason in the column `_corrupt_record`
-  (Spark's option `columnNameOfCorruptRecord`), a struct that is null where all is well; or
-- with `errors.deadletterqueue.topic.name` leaves the DataFrame for that topic, as it was (key, value, timestamp,
-  headers) with the headers of Kafka Connect that say where it came from and what is wrong with it.
+- stays a row with a null key or value, and with its raw bytes and the reason in the column `_corrupt_record` (Spark's
+  option `columnNameOfCorruptRecord`), a struct that is null for good records; or
+- with `errors.deadletterqueue.topic.name`, is written to that topic instead, unchanged (key, value, timestamp, headers)
+  and with Kafka Connect's headers that say where it came from and what is wrong with it.
 
-The topic has its dead letters before Spark has the rows beside them: a task that fails and runs again, or a query
-that reads the topic twice, writes them again. So they are there at least once; topic, partition and offset in
-their headers tell duplicates apart. Each task with bad records says in one log line how many.
+Dead letters are written before Spark gets the other rows of the batch. A task that fails and runs again, or a query
+that reads the topic twice, writes them again: they are delivered at least once. The topic, partition and offset in
+their headers identify duplicates. Each task with bad records logs their number.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ErrorPolicy(NamedTuple):
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
-        """What of a bad record is told on."""
+        """The columns of a bad record that are reported."""
         return (*_PLACE, "key", "value", "timestamp", "headers") if self.letters else _PLACE
 
 
@@ -74,7 +74,7 @@ class BadRows:
         self._first = ""
 
     def handle(self, batch: pa.RecordBatch, reasons: Reasons) -> pa.Array | None:
-        """Tells on the bad rows, and which rows stay where not all do."""
+        """Report the bad rows. Returns which rows stay, or None if all do."""
         if not reasons:
             return None
         first = min(reasons)
@@ -82,7 +82,7 @@ class BadRows:
             self._first = f"{_place(batch, first)}: {_sentence(reasons[first])}"
         if not self._policy.tolerated:
             raise RecordFormatError(
-                f"record {self._first}; errors.tolerance=all keeps the query running and such records apart"
+                f"record {self._first}; errors.tolerance=all keeps the query running and sets such records apart"
             )
         self._count += len(reasons)
         if self._policy.letters is None:
@@ -102,7 +102,9 @@ class BadRows:
         if self._count:
             letters, column = self._policy.letters, self._policy.corrupt_column
             where = f"topic {letters.topic}" if letters else f"column {column}"
-            logger.warning("%d records could not be read, now in %s; the first: %s", self._count, where, self._first)
+            logger.warning(
+                "%d records could not be decoded and are in %s; the first: %s", self._count, where, self._first
+            )
 
 
 def _write_options(options: Options, topic: str) -> WriteOptions:

@@ -1,10 +1,10 @@
-"""Ranges of a partition as Arrow batches: raw Fetch from a Spark task, the next one in flight while decoding.
+"""Reads a range of a partition as Arrow batches, with raw Fetch requests from a Spark task.
 
-`read_range` takes an answer, learns from its batches where the next one starts, has that fetched by a thread, and
-decodes meanwhile; so two answers are held, never more. `_Source` asks the partition's leader and gives back records,
-or None when there are none left below the end of the range: offsets may be missing there, of records that were
-compacted or that mark a transaction's end, and that is no loss. What was there when the range was planned and is
-gone now (retention, deleted records or topics, a log cut short) is: an error, or a warning where the plan says so.
+`read_range` takes a response, learns from its batches where the next one starts, lets a thread fetch that, and decodes
+meanwhile; so at most two responses are in memory. `_Source` asks the partition's leader and returns records, or None if
+there are none left before the end of the range: offsets may be missing there because of compaction or transaction
+markers, which is no loss. Records that existed when the range was planned and are gone now (retention, deleted records
+or topics, a truncated log) are a loss: an error, or a warning if the plan says so.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Source:
         self._closed = Event()
 
     def close(self) -> None:
-        """Nobody waits for what is being fetched: not to ask again."""
+        """Do not retry: nobody waits for the current fetch."""
         self._closed.set()
 
     def learn(self, table: Int64s) -> None:
@@ -157,7 +157,7 @@ class _Source:
         connection = self._leader_connection()
         version = connection.version_of(ApiKey.FETCH)
         if version is None:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} serves no Fetch that is known here")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} supports no known version of Fetch")
         if self._topic_id == ZERO_UUID:  # the broker is older than topic ids
             version = min(version, _TOPIC_ID_VERSION_MIN - 1)
         frame = connection.send_raw(ApiKey.FETCH, version, lambda schema: self._request(schema, position), self._buffer)
@@ -239,7 +239,7 @@ class _Source:
         return self._offset_at(EARLIEST_LOCAL) <= position
 
     def _after(self, error: KafkaError, position: int, waited_ms: float) -> int:
-        """Where to go on after an error, which is raised if that makes no sense."""
+        """The offset to continue from after an error, which is raised if a retry cannot help."""
         timeout_ms = self._plan.client.api_timeout_ms
         if error.code in _GONE and waited_ms > min(_GONE_AFTER_MS, timeout_ms):
             return self._lost(position, self._wanted.end, f"the topic is gone ({error.message})")
@@ -282,7 +282,7 @@ class _Source:
     def _lost(self, first: int, end: int, why: str) -> int:
         message = f"{self._name}: offsets {first} to {end - 1} are lost: {why}"
         if self._plan.fail_on_data_loss:
-            raise DataLossError(f"{message}. To go on without them, set option failOnDataLoss to false")
+            raise DataLossError(f"{message}. To continue without them, set the option failOnDataLoss=false")
         logger.warning("%s", message)
         return end
 

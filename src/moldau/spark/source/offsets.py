@@ -1,19 +1,19 @@
 """Positions in topics: as JSON in options and checkpoints, and how far one trigger may go.
 
 The JSON is that of Spark's Kafka source, `{"topic": {"0": 123}}`: the next offset to read of each partition. Spark
-writes only the end of a micro-batch to its offset log and takes the end of the one before as the start. So whatever
-else a batch depends on has to be in that JSON as well, and Spark's source has to be able to read it: either source can
-continue from the other's checkpoint. To that source every key is a topic, and a topic without partitions is nothing.
-So we write down what we need in keys that no topic can have, each with an empty object:
+writes only the end of a micro-batch to its offset log and uses the end of the previous one as the start. Whatever else
+a batch depends on must therefore be in that JSON as well, and Spark's source must be able to read it, because either
+source can continue from a checkpoint of the other. To Spark's source every key is a topic, and a topic without
+partitions has no effect. So additional data is in keys that no topic can have, each with an empty object:
 
     {"orders": {"0": 123},
-     "(starts of orders) 0:100": {},             where partitions start that joined in this batch
-     "(id of orders) q1Sh-9_8TzGnp0JdLzjp6g": {},  a topic deleted and created again has another one
-     "(leader epochs of orders) 0:3": {}}        a log cut below 123 since has another history behind epoch 3
+     "(starts of orders) 0:100": {},             where partitions start that are new in this batch
+     "(id of orders) q1Sh-9_8TzGnp0JdLzjp6g": {},  a topic that was deleted and recreated has a different id
+     "(leader epochs of orders) 0:3": {}}        a log truncated below 123 since then has a different epoch 3
 
-A partition that joins has no end of a batch before: asked for again when a batch is replayed, `latest` or a moved log
-start would be another offset, and the batch another batch. A query starts with no partitions, `{}`: there, all of them
-join. How ids and epochs are used is in `data_loss`.
+A new partition has no previous end. If its start were looked up again for a replayed batch, `latest` or a moved log
+start could be a different offset, and the batch a different batch. A query starts without partitions, `{}`: all of them
+are new then. `data_loss` explains how ids and epochs are used.
 """
 
 from __future__ import annotations

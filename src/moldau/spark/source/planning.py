@@ -1,7 +1,7 @@
-"""From options to ranges: which partitions there are, at which offsets to start and end, how to cut that into tasks.
+"""From options to ranges: which partitions exist, where to start and end, and how to divide that into tasks.
 
-`TopicOffsets` asks the cluster; it lives on the driver as long as a query and outlives the brokers' restarts.
-`split` is arithmetic alone: equal ranges give equal tasks, so that a replayed batch is the batch it was.
+`TopicOffsets` asks the cluster. It lives on the driver as long as the query, also through restarts of brokers.
+`split` only computes: equal ranges give equal tasks, so that a replayed batch is the same batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TopicOffsets:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._reached = False
-        self._missing: set[str | TopicPartition] = set()  # topics and partitions that were waited for in vain
+        self._missing: set[str | TopicPartition] = set()  # topics and partitions that did not appear in time
         # As of the last look at the ends; brokers that are older than these have none.
         self.topic_ids: dict[str, UUID] = {}
         self.leader_epochs: dict[TopicPartition, int] = {}
@@ -194,7 +194,7 @@ def _answered(answers: Mapping[TopicPartition, R | KafkaError], what: str) -> di
         if not isinstance(answer, KafkaError):
             found[TopicPartition(topic, index)] = answer
         elif answer.code not in _GONE:
-            raise KafkaError(answer.code, f"{what} of {topic}-{index} cannot be had: {answer.message}")
+            raise KafkaError(answer.code, f"{what} of {topic}-{index} could not be determined: {answer.message}")
     return found
 
 

@@ -1,7 +1,7 @@
 """The columns of a DataFrame and how a task reads them.
 
-Raw columns are those of Spark's Kafka source. Spark does not tell a Python source which columns a query uses, but a
-schema given by the user is a choice of them: `.schema("value binary, timestamp timestamp")` reads these two.
+Raw columns are those of Spark's Kafka source. Spark does not tell a Python source which columns a query uses, but the
+user can choose them with a schema: `.schema("value binary, timestamp timestamp")` reads only these two.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _check(schema: StructType, known: dict[str, StructField]) -> None:
                 f" use {expected} in the schema and cast it in the query"
             )
         if not field.nullable or field.dataType != nullable(field.dataType):
-            raise ConfigError(f"column {field.name} may hold nulls: leave NOT NULL out of the schema")
+            raise ConfigError(f"column {field.name} may contain nulls: remove NOT NULL from the schema")
 
 
 def _sampler(read: ReadOptions) -> Callable[[str, int], Sequence[bytes | None]]:

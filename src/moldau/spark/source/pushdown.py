@@ -1,9 +1,9 @@
-"""Filters of a batch query that say which partitions and offsets need not be read at all.
+"""Filters of a batch query that exclude partitions and offsets from being read.
 
-`topic`, `partition` and `offset` are known without reading: those filters are applied here, and Spark need not do it
-again. Of `timestamp`, only a lower bound can be: the broker finds the first record at or after a time, and all
-before it are older. After it, older records may still come, as producers' clocks and retries have it; so an upper
-bound says nothing about offsets, and Spark still has to apply the lower one, too.
+`topic`, `partition` and `offset` are known without reading, so these filters are applied here, and Spark need not apply
+them again. For `timestamp`, only a lower bound can be used: the broker finds the first record at or after a time, and
+all records before it are older. Older records may follow it, because of clocks and retries of producers. So an upper
+bound says nothing about offsets, and Spark still has to apply the lower bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far a streaming query is: `print(moldau.spark.progress(query))`.
+"""The progress of a streaming query: `print(moldau.spark.progress(query))`.
 
-Spark's own progress has it all, as JSON in JSON: for each source the offsets a batch started and ended at and the
-latest there were. Here they are numbers, per partition. Works for this source and for Spark's Kafka connector.
+Spark's own progress contains the same as JSON within JSON: for each source the start and end offsets of a batch and the
+latest offsets. Here they are numbers per partition. Works for this source and for Spark's Kafka connector.
 """
 
 from __future__ import annotations

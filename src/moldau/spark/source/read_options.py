@@ -1,9 +1,9 @@
-"""What a source may be asked, under the names and with the defaults of Spark's Kafka source.
+"""The options of a source, with the names and defaults of Spark's Kafka source.
 
-Ours alone: `commitGroupId`, `pushDownPredicate` (the word of Spark's JDBC source), and those of typed topics
-(`moldau.spark.formats`). Two defaults differ, on purpose: `kafka.isolation.level` is read_committed, and
-`kafka.max.partition.fetch.bytes` is what reads fastest. Options that only matter to a Java consumer are taken and
-change nothing, so that existing code changes one word.
+Moldau adds `commitGroupId`, `pushDownPredicate` (the name in Spark's JDBC source), and the options of typed topics
+(`moldau.spark.formats`). Two defaults differ: `kafka.isolation.level` is read_committed, and
+`kafka.max.partition.fetch.bytes` is the value that reads fastest. Options that only matter to a Java consumer are
+accepted and have no effect, so that existing code need not change.
 """
 
 from __future__ import annotations

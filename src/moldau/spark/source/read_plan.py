@@ -1,5 +1,8 @@
-"""What a task is told to read. Made on the driver, which need not load what reads it (`moldau.spark.source.fetching`):
-compiled kernels take a second, and each step of Spark's planning is a Python process of its own."""
+"""What a task has to read.
+
+It is made on the driver, which need not load the code that reads (`fetching`): its compiled kernels take a second, and
+each step of Spark's planning is a Python process of its own.
+"""
 
 from __future__ import annotations
 

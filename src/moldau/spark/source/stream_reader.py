@@ -1,13 +1,13 @@
 """`spark.readStream`: where each micro-batch ends, and its tasks. Lives on the driver as long as the query.
 
-Spark asks for the `latestOffset` from where the last batch ended, writes it to its offset log, then asks for the
-`partitions` of that batch, again after a restart if it was not finished. So all that a batch depends on is in the
-two offsets (`offsets`), and `initialOffset` resolves nothing: `startingOffsets` are looked up once in
-a query's life, for the end of its first batch.
+Spark asks for the `latestOffset` from the end of the last batch, writes it to its offset log, and asks for the
+`partitions` of that batch, again after a restart if the batch was not finished. So all that a batch depends on is in
+the two offsets (`offsets`), and `initialOffset` looks up nothing: `startingOffsets` are looked up once in the life of a
+query, for the end of its first batch.
 
-Lost records (`data_loss`) fail the query, or with failOnDataLoss=false are a warning: what is there now is read, a
-topic created again from its start, a log that was cut from there. Records that retention took are found by the task
-that misses them.
+Lost records (`data_loss`) fail the query. With failOnDataLoss=false they are a warning, and the query continues: with
+the start of a topic that was recreated, or where a log was truncated. Records that were deleted by retention are
+noticed by the task that reads them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from moldau.wire.uuids import ZERO_UUID
 
 # A group that shows a query's positions must not hold the query up.
 _COMMIT_TIMEOUT_MS = 5_000
-_GO_ON = "Records may have been lost. To go on with what is there, set option failOnDataLoss to false"
+_LOST_RECORDS = "Records may have been lost. To continue with the remaining ones, set the option failOnDataLoss=false"
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = {**begin.positions, **until.joined}
         if not start and not until.positions.keys() <= begins.keys():
             raise ConfigError(
-                "the first batch in this checkpoint is another source's, which alone knows where it starts:"
+                "the first batch in this checkpoint was planned by another source, and its start is unknown:"
                 " finish it there, or use another checkpoint"
             )
         ends = until.positions if end == self._planned else self._still_there(until)
@@ -183,8 +183,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if losses:
             what = "; ".join(loss.what for loss in losses.values())
             if self._options.fail_on_data_loss:
-                raise DataLossError(f"{what}. {_GO_ON}")
-            logger.warning("%s. Going on with what is there (failOnDataLoss=false)", what)
+                raise DataLossError(f"{what}. {_LOST_RECORDS}")
+            logger.warning("%s. Continuing with the remaining records (failOnDataLoss=false)", what)
         return losses
 
     def _should_wait(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> bool:

@@ -90,5 +90,5 @@ def _given_type(schema: StructType | None, column: str) -> DataType | None:
         return None
     given = schema[column].dataType
     if given != nullable(given):
-        raise ConfigError(f"column {column}: nobody can promise NOT NULL inside what comes from a topic: leave it out")
+        raise ConfigError(f"column {column}: values of a topic may contain nulls: remove NOT NULL from its type")
     return given

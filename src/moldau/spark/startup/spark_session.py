@@ -134,7 +134,7 @@ def _java_options(settings: Mapping[str, str], short_job: bool) -> list[str]:
     if not settings["spark.master"].startswith("local"):
         return []
     options = [*(_QUICK_COMPILER if short_job else _LATE_OPTIMIZER)]
-    # Two collectors asked for is an error to Java, so a user's own replaces ours.
+    # Java fails if two collectors are chosen, so a user's own replaces ours.
     if short_job and not re.search(r"-XX:\+Use\w+GC\b", settings.get("spark.driver.extraJavaOptions", "")):
         options.append("-XX:+UseSerialGC")
     return options
@@ -149,7 +149,7 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(_cores(master)),
         # A fifth less CPU for each row that passes between the JVM and Python than with TCP.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Its bar would be drawn over what the user prints.
+        # The progress bar would be drawn over the user's output.
         "spark.ui.showConsoleProgress": "false",
         # Spark's default is a folder in the current one. Tables end with the session, as its catalog does.
         "spark.sql.warehouse.dir": _temporary_folder("warehouse"),
@@ -190,14 +190,16 @@ def _running_session() -> SparkSession | None:
 
 
 def _apply(spark: SparkSession, asked: Mapping[str, str]) -> None:
-    """What a session that runs can still take; a word about the rest."""
+    """Set what a running session can still change; log a warning for the rest."""
     for name, value in asked.items():
         if spark.conf.get(name, None) == value:
             continue
         if spark.conf.isModifiable(name):
             spark.conf.set(name, value)
         else:
-            logger.warning("a Spark session runs already: %s=%s needs a new one (spark.stop() first)", name, value)
+            logger.warning(
+                "a Spark session is already running: %s=%s needs a new one (call spark.stop() first)", name, value
+            )
 
 
 def _temporary_folder(name: str) -> str:
