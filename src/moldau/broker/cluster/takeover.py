@@ -49,9 +49,13 @@ class ElectionWon(NamedTuple):
     silent_since_ms: int
 
     def is_majority_in(self, image: MetadataImage) -> bool:
-        """Asked again with what the store holds: the votes were counted with what this broker knew."""
-        active = {id_ for id_, broker in image.brokers.items() if broker.is_active}
+        """Checked again with what the store holds: the votes were counted with what this broker knew."""
+        active = _active(image)
         return 2 * len(self.voters & active) > len(active)
+
+
+def _active(image: MetadataImage) -> set[int]:
+    return {id_ for id_, broker in image.brokers.items() if broker.is_active}
 
 
 class Takeover:
@@ -115,19 +119,20 @@ class Takeover:
 
     async def _request_votes(self, epoch: int) -> None:
         node_id, controller_id = self._me.node_id, self._controller.leader_id
-        active = {id_ for id_, broker in self._metadata.newest.brokers.items() if broker.is_active}
-        others = [id_ for id_ in active if id_ not in (node_id, controller_id)]
+        image = self._metadata.newest
+        others = [id_ for id_ in _active(image) if id_ not in (node_id, controller_id)]
         granted = await asyncio.gather(*(self._request_vote(id_, epoch) for id_ in others))
         self._checked_s = self._now_s()
         voters = frozenset(id_ for id_, grants in zip(others, granted, strict=True) if grants) | {node_id}
-        if 2 * len(voters & active) <= len(active) or not self.grants_vote(epoch):
+        won = ElectionWon(epoch, voters, self._monotonic_ms() - int(self._silent_s * 1000))
+        if not won.is_majority_in(image) or not self.grants_vote(epoch):
             return
         if self.won is None or self.won.epoch != epoch:
             logger.warning(
                 "most brokers lost contact with the controller: this broker takes over",
                 extra={"controller": controller_id, "epoch": epoch, "voters": sorted(voters)},
             )
-        self.won = ElectionWon(epoch, voters, self._monotonic_ms() - int(self._silent_s * 1000))
+        self.won = won
         await self._take_over(epoch)
 
     async def _request_vote(self, broker_id: int, epoch: int) -> bool:
