@@ -25,7 +25,7 @@ from moldau.wire.apis import ApiKey
 from moldau.wire.constants import LATEST
 from moldau.wire.topic_partition import TopicPartition
 from tests.integration.conftest import make_topic
-from tests.integration.test_apache import pytestmark  # noqa: F401 - skips where there are no jars
+from tests.integration.records.test_apache import pytestmark  # noqa: F401 - skips where there are no jars
 
 Properties = Mapping[str, str]
 

@@ -33,12 +33,12 @@ from moldau.wire.compression import Codec
 from moldau.wire.constants import IsolationLevel
 from moldau.wire.fetch import FetchResponse, parse_fetch_response
 from moldau.wire.topic_partition import TopicPartition
-from tests.integration import test_apache as apache
 from tests.integration.clients import CODECS
 from tests.integration.conftest import NewTopic, cluster_at, make_topic
 from tests.integration.raw import RawClient, batch_of
 from tests.integration.raw_txn import RawProducer, last_stable_offset
-from tests.integration.test_compaction import COMPACTED, EAGER
+from tests.integration.records import test_apache as apache
+from tests.integration.records.test_compaction import COMPACTED, EAGER
 from tests.integration.waiting import eventually
 
 FLUSH_S = 30

@@ -10,8 +10,8 @@ from moldau.client.transactions import list_transactions
 from moldau.errors import ErrorCode, KafkaError
 from moldau.spark.sink.exactly_once import TaskMessage, abort_unfinished
 from tests.integration.conftest import cluster_at, make_topic
+from tests.integration.records.test_apache import java, pytestmark  # noqa: F401 - skips where there are no jars
 from tests.integration.spark.sinks import Sink, values
-from tests.integration.test_apache import java, pytestmark  # noqa: F401 - skips where there are no jars
 from tests.integration.waiting import eventually
 
 TASKS = 300

@@ -12,9 +12,9 @@ from moldau.client.groups import committed_offsets
 from moldau.errors import DataLossError
 from moldau.wire.topic_partition import TopicPartition
 from tests.integration.conftest import cluster_at, make_topic
+from tests.integration.records.test_apache import pytestmark  # noqa: F401 - skips where there are no jars
 from tests.integration.spark.test_spark_stream import ALL, numbers, ranges, reader_of, through_json
 from tests.integration.spark.topics import FLUSH_S, numbered, produce, source
-from tests.integration.test_apache import pytestmark  # noqa: F401 - skips where there are no jars
 from tests.integration.waiting import eventually
 
 AT_MS = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""The files of the shared store; elections between processes are tried in tests/integration/test_metadata_stores.py."""
+"""The files of the shared store; elections between processes: tests/integration/cluster/test_metadata_stores.py."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from moldau.client.admin import delete_topics
 from moldau.wire.batch import encode_batch
 from moldau.wire.compression import Codec
 from soak.broker_process import BrokerProcess
-from tests.integration import test_apache as apache
 from tests.integration.clients import CLIENTS, CODECS, present
 from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.raw import RawClient
+from tests.integration.records import test_apache as apache
 from tests.integration.waiting import eventually
 
 EAGER = {"log.cleaner.backoff.ms": 50, "log.segment.delete.delay.ms": 100}

@@ -11,8 +11,8 @@ from bench.apache import ApacheKafka
 from moldau import Broker
 from soak.broker_process import BrokerProcess
 from tests.integration.conftest import NewTopic, make_topic
-from tests.integration.test_apache import java, pytestmark  # noqa: F401 - skips where there are no jars
-from tests.integration.test_offsets import AIOKAFKA, COMMITTERS, CONFLUENT, fill, new_group
+from tests.integration.coordination.test_offsets import AIOKAFKA, COMMITTERS, CONFLUENT, fill, new_group
+from tests.integration.records.test_apache import java, pytestmark  # noqa: F401 - skips where there are no jars
 
 TOOLS = "org.apache.kafka.tools"
 

@@ -26,7 +26,7 @@ from soak.broker_process import BrokerProcess
 from tests.integration.clients import present
 from tests.integration.conftest import make_topic
 from tests.integration.raw import RawClient
-from tests.integration.test_apache import _missing, java
+from tests.integration.records.test_apache import _missing, java
 from tests.integration.waiting import eventually
 
 QUICK = {

@@ -18,9 +18,9 @@ from moldau.local_cluster import BrokerProcess
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import request_schema
 from tests.integration.conftest import make_topic
+from tests.integration.coordination.test_share_groups import new_group, queue_left, take, values_of, write
 from tests.integration.raw import RawClient
 from tests.integration.raw_txn import RawProducer, committed_values, last_stable_offset, persist
-from tests.integration.test_share_groups import new_group, queue_left, take, values_of, write
 from tests.integration.waiting import eventually
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2

@@ -11,7 +11,7 @@ from soak.broker_process import BrokerProcess
 from tests.integration.conftest import make_topic
 from tests.integration.raw import RawClient
 from tests.integration.raw_txn import RawProducer, committed_values, last_stable_offset
-from tests.integration.test_apache import dump, java, pytestmark  # noqa: F401 - skips where there are no jars
+from tests.integration.records.test_apache import dump, java, pytestmark  # noqa: F401 - skips where there are no jars
 
 COMMAND = "org.apache.kafka.tools.TransactionsCommand"
 

@@ -11,16 +11,16 @@ import moldau
 from bench.apache import JARS
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import request_schema
+from tests.integration.cluster.test_cluster_coordinators import GROUP, QUICK, coordinator_of
 from tests.integration.conftest import make_topic
 from tests.integration.raw import RawClient
 from tests.integration.raw_txn import committed_values
-from tests.integration.test_apache import java
-from tests.integration.test_cluster_coordinators import GROUP, QUICK, coordinator_of
+from tests.integration.records.test_apache import java
 from tests.integration.waiting import eventually
 
 pytestmark = pytest.mark.apache
 
-BACK_TO_BACK = Path(__file__).parent / "java" / "BackToBack.java"
+BACK_TO_BACK = Path(__file__).parents[1] / "java" / "BackToBack.java"
 PARTITIONS, ROUNDS, TRANSACTIONS = 3, 5, 10
 
 

@@ -12,7 +12,7 @@ from moldau.client.admin import Resource, alter_configs
 from moldau.wire.constants import ResourceType
 from tests.integration.clients import CLIENTS, Message
 from tests.integration.conftest import cluster_at, make_topic
-from tests.integration.test_apache import dump, files, java, pytestmark  # noqa: F401 - skips where there are no jars
+from tests.integration.records.test_apache import dump, files, java, pytestmark  # noqa: F401 - skips where there are no jars
 
 TOOLS = "org.apache.kafka.tools.consumer"
 
