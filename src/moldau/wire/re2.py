@@ -261,7 +261,7 @@ class _Parser:
             return lambda: self._single(_State(anchor=anchor))
         if char == "\\" and (self._take("b") or self._take("B")):
             return self._word_boundary
-        if char == "." or (char == "\\" and self._take("C")):
+        if char == ".":
             return self._reads(_EVERYTHING)
         return self._reads(self._cased(self._escape() if char == "\\" else frozenset(char)))
 

@@ -98,6 +98,7 @@ def test_re2_syntax_is_understood(pattern: str, names: set[str]) -> None:
         r"\p",
         r"\bfoo",
         r"\8",
+        r"\C",
         r"\x{110000}",
         "((((a{9}){9}){9}){9}){9}",
         "(" * 200 + ")" * 200,
