@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
@@ -12,7 +11,8 @@ KEYS_MAX = 1_000
 
 
 class LogLimit:
-    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, interval_s: float = INTERVAL_S, *, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds."""
         self._interval_s = interval_s
         self._clock = clock
         self._logged_s: OrderedDict[Hashable, float] = OrderedDict()

@@ -61,16 +61,16 @@ class Member:
     news: Callable[[], list[ControllerTerm | None]] = list
 
     @property
-    def leadership(self) -> ControllerTerm | None:
+    def term(self) -> ControllerTerm | None:
         return self.told[-1]
 
     @property
     def leads(self) -> bool:
-        return self.leadership is not None and self.leadership.node_id == self.node_id
+        return self.term is not None and self.term.node_id == self.node_id
 
     def load(self) -> MetadataImage:
-        assert self.leadership is not None
-        self.epoch = self.leadership.epoch
+        assert self.term is not None
+        self.epoch = self.term.epoch
         self.image = self.store.load(self.epoch)
         return self.image
 
@@ -145,9 +145,9 @@ def _say(**news: object) -> None:
 
 
 class _Told(list[ControllerTerm | None]):
-    def append(self, leadership: ControllerTerm | None) -> None:
-        super().append(leadership)
-        _say(told=leadership)
+    def append(self, term: ControllerTerm | None) -> None:
+        super().append(term)
+        _say(told=term)
 
 
 class _SayingMember(Member):

@@ -19,6 +19,6 @@ def test_each_key_is_due_once_in_the_interval_and_at_once_after_a_reset() -> Non
 
 
 def test_keys_from_outside_do_not_fill_the_memory() -> None:
-    limit = LogLimit()
+    limit = LogLimit(clock=lambda: 0.0)
     assert all(limit.allows(number) for number in range(10 * KEYS_MAX))
     assert len(limit._logged_s) == KEYS_MAX

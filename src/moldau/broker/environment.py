@@ -1,7 +1,7 @@
-"""Everything that reaches a broker from outside, apart from its event loop, which brings the network and the timers.
+"""What a broker gets from outside, apart from its event loop, which provides the network and the timers.
 
-A process takes the real things. A test can hand in others: `moldau.testing.simulation` runs whole clusters on a virtual
-clock, from one seed.
+The defaults are the real ones. `moldau.testing.simulation` passes others, and so runs whole clusters on a virtual clock
+from one seed.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from moldau.wire.uuids import random_uuid
 @dataclass(frozen=True)
 class Environment:
     wall_clock: Clock = wall_clock_ms
-    """For what is written down and told: somebody may set it, back or forth."""
+    """For timestamps in records and responses. It can be set back or forward, so deadlines never use it."""
     monotonic: Clock = monotonic_ms
-    """For deadlines, and whatever lasts."""
+    """For deadlines and durations."""
     timer: Callable[[], float] = perf_counter
-    """Seconds, to measure how long the event loop was held up."""
+    """In seconds; measures how long the event loop was blocked."""
     new_uuid: Callable[[], UUID] = random_uuid
-    """Ids of topics, members, directories and incarnations."""
+    """For the ids of clusters, topics, members, log directories and incarnations."""
     boot_id: Callable[[], str] = kernel_boot_id
-    """Differs after each start of the machine; empty where that is not known."""
+    """Changes with each boot of the machine; empty where the system has none."""
     disk: Disk = OS_DISK
     """Of the log directories."""
     make_threads: Callable[[asyncio.AbstractEventLoop, Sequence[Path]], Threads] = Threads
-    """Called with the log directories, for what may block."""
+    """Called with the log directories; the threads run what may block."""
     start_thread: StartThread = start_daemon_thread
-    """For the threads that close log directories: each may hang on its disk."""
+    """Starts the threads that close log directories, each of which may hang on its disk."""
     make_store: Callable[[BrokerConfig], MetadataStore] = make_store
-    """Of a cluster; a broker on its own keeps its metadata in a file."""
+    """The metadata store of a cluster; a standalone broker keeps its metadata in a file."""
 
     def new_session_id(self) -> int:
-        """Of a fetch session: 31 bits, not 0."""
+        """An id for a fetch session: 31 bits, not 0."""
         return self.new_uuid().int >> 97 or 1
 
 

@@ -1,6 +1,6 @@
-"""The composition root: builds the parts of a broker in order, each whole, and opens and closes them.
+"""The composition root: builds the parts of a broker in order, and opens and closes them.
 
-No part knows this module: each is given the parts it needs. The request handlers see it through narrow protocols.
+No part imports this module: each receives the parts it needs. Request handlers see it through the protocols of `needs`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 2.0
 DISKS_CLOSE_TIMEOUT_S = 20.0
-"""In which at least one log has to come to its end: else its disk hangs, and the next start checks what is there."""
+"""If no log is closed within this time, a disk hangs: its logs are left open, and the next start recovers them."""
 DISKS_SETTLE_TIMEOUT_S = 5.0
-"""For what is under way when the broker stops, such as the folders of a new topic: nobody may write behind its back."""
+"""For work in other threads when the broker stops, such as creating a topic: nothing may write after the logs close."""
 STORE_CLOSE_TIMEOUT_S = 10.0
 
 
@@ -75,7 +75,7 @@ class BrokerNode:
         self.monotonic_ms = environment.monotonic
         self.node_id = config.node_id
         self.is_serving = asyncio.Event()
-        """From the moment that clients may come; before, a broker only talks to its cluster."""
+        """Set when clients are served; before that a broker only talks to its cluster."""
         self.is_open = False
         """Whether the logs are loaded, and recovered where that was needed."""
         self.is_closing = False
@@ -123,6 +123,7 @@ class BrokerNode:
             single_replica=not config.is_clustered,
             disk=environment.disk,
             start_thread=environment.start_thread,
+            new_uuid=environment.new_uuid,
         )
         self.group_commit = GroupCommit(loop, self.threads.disk)
 
@@ -151,7 +152,7 @@ class BrokerNode:
         self.membership: ClusterMembership | Standalone = (
             self._new_membership(self.environment.make_store(config))
             if config.is_clustered
-            else Standalone(self.local, self.metadata, self.controller, self.logs)
+            else Standalone(self.local, self.metadata, self.controller, self.logs, self.environment.new_uuid)
         )
         self.lease = self.membership.lease
 
@@ -269,7 +270,7 @@ class BrokerNode:
     def disconnected(self, connection: ClientConnection) -> None:
         self.share_partitions.disconnected(connection)
         self.follower_sessions.disconnected(connection)
-        # If it was a broker that followed this controller, somebody has to check on it.
+        # If it was a broker that follows this controller, check whether it is dead.
         broker_id = self.controller.feed.broker_of(connection)
         if broker_id is not None:
             self.membership.on_broker_disconnected(broker_id)
@@ -277,7 +278,7 @@ class BrokerNode:
     # -- open and close
 
     async def start(self, listen: Callable[[], Awaitable[None]]) -> None:
-        """Returns when clients may come; `listen` opens the ports as soon as others may connect."""
+        """Returns when clients are served; `listen` opens the ports as soon as other brokers may connect."""
         if isinstance(self.membership, Standalone):
             await self.threads.files(self.open)
             self.begin()
@@ -289,7 +290,7 @@ class BrokerNode:
             self.is_serving.set()
 
     async def _join(self, membership: ClusterMembership, listen: Callable[[], Awaitable[None]]) -> None:
-        """Others have to reach this broker before clients may: it can be the controller already."""
+        """Other brokers have to reach this one before clients do, because it may already be the controller."""
         logs = self.logs
         adoption.refuse_folders_of_a_single_broker(logs.disk, logs.directories, METADATA_FILE)
         await self.threads.files(logs.lock)
@@ -305,13 +306,13 @@ class BrokerNode:
         await membership.unfence()
 
     def open(self) -> None:
-        """For a broker on its own: its metadata and its logs. Blocks."""
+        """Opens the metadata and the logs of a standalone broker. Blocks."""
         assert isinstance(self.membership, Standalone)
         self.membership.open()
         self.open_logs()
 
     def open_logs(self) -> None:
-        """Loads (and after a crash recovers) the logs, and makes them what the image says. Blocks."""
+        """Loads the logs (after a crash, recovers them) and brings them in line with the image. Blocks."""
         self.follower.apply_config()
         self.logs.open(self.metadata.topic_config, progress=_log_progress(self.loop.time))
         if isinstance(self.membership, Standalone):
@@ -320,20 +321,20 @@ class BrokerNode:
         self.is_open = True
 
     def follow_metadata(self) -> None:
-        """The logs are open: from now on every newer image comes into force. On the loop."""
+        """Applies every newer image from now on; the logs must be open. On the loop."""
         if self._following is None:
             self._following = self.spawn(self.follower.run())
 
     def begin(self) -> None:
-        """Leads, follows and coordinates what the image says. On the loop."""
+        """Starts to lead, follow and coordinate as the image says. On the loop."""
         self.follow_metadata()
         self.lost_brokers.begin(self.metadata.image)
         self.replication.follow(list(self.hosted))
         self.coordinators.follow()
-        self.spawn(self.metadata.set_applied(self.metadata.image.version))  # nobody was told of the first image yet
+        self.spawn(self.metadata.set_applied(self.metadata.image.version))  # some may wait for the first image
 
     async def close(self) -> None:
-        """Everything to the disk, the clean-shutdown mark last. A disk that hangs is left behind after a while."""
+        """Writes everything to disk, the clean shutdown marker last. A disk that hangs is given up after a while."""
         self.share_partitions.stop()
         self.coordinators.stop()
         self.replication.stop()
@@ -350,7 +351,7 @@ class BrokerNode:
 
 
 def _log_progress(now_s: Callable[[], float]) -> Callable[[int, int], None]:
-    """Says every two seconds how far the loading of logs is; nothing when it is quick."""
+    """Logs the progress of loading every two seconds."""
     last_s = now_s()
 
     def progress(done: int, total: int) -> None:

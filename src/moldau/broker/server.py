@@ -1,6 +1,6 @@
-"""A broker on an event loop: its listeners, its housekeeping, its metrics endpoint, and the order of its stop.
+"""A broker on an event loop: listeners, housekeeping, the metrics endpoint, and an orderly stop.
 
-What it serves is built by `node`.
+The parts of the broker are built in `node`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from moldau.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
-"""How long a stopping broker lets its clients' last answers take."""
+"""How long a stopping broker waits for its last responses to be sent."""
 LISTEN_BACKLOG = 1024
-"""Used unless `socket.listen.backlog.size` is set: Kafka's default of 50 is little for many clients at once."""
+"""Used unless `socket.listen.backlog.size` is set: Kafka's default of 50 is low for many clients at once."""
 
 
 class Server:
@@ -41,8 +41,8 @@ class Server:
         self._metrics: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Ready when it returns: logs loaded, ports bound, `bound` filled in."""
-        serving_metrics = asyncio.ensure_future(self._serve_metrics())  # from the first moment: a start can take long
+        """Returns when the broker is ready: logs are loaded, ports are bound and `bound` is complete."""
+        serving_metrics = asyncio.ensure_future(self._serve_metrics())  # first, because recovery can take long
         try:
             await self.node.start(self._listen_all)
             await serving_metrics
@@ -76,7 +76,7 @@ class Server:
         self.node.connections.sweep(self._loop.time())
 
     def give_up(self) -> None:
-        """A start that waits for the other brokers is cancelled."""
+        """Cancels a start that waits for other brokers."""
         self.node.membership.give_up()
 
     async def _listen_all(self) -> None:
@@ -91,7 +91,7 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self.node.hosted.wake_all()
-        self.node.groups.stop()  # a member may wait for the others for minutes
+        self.node.groups.stop()  # a JoinGroup may wait minutes for other members
         await self.node.connections.drain(STOP_TIMEOUT_S)
         await self.node.close()
         if self._metrics is not None:
@@ -160,7 +160,7 @@ class Server:
             )
 
     def _socket_options(self) -> list[tuple[int, int]]:
-        """Buffer sizes somebody asked for; Kafka's defaults of 100 KB would only keep the kernel from better ones."""
+        """Buffer sizes that were set explicitly. Kafka's defaults of 100 KB would turn off the kernel's auto-tuning."""
         wanted = [
             (socket.SO_SNDBUF, "socket.send.buffer.bytes", self.config.socket_send_buffer_bytes),
             (socket.SO_RCVBUF, "socket.receive.buffer.bytes", self.config.socket_receive_buffer_bytes),
@@ -172,16 +172,16 @@ class Server:
         return self.config.socket_listen_backlog_size if explicit else LISTEN_BACKLOG
 
     def _advertised(self, listener: Listener, port: int) -> tuple[str, int]:
-        """What clients of this listener are told; port 0 is any free one, so the real one is known only now."""
+        """The address that clients of this listener get. With port 0 it is known only after binding."""
         told = next((one for one in self.config.advertised_listeners if one.name == listener.name), listener)
         return told.host or socket.getfqdn(), told.port or port
 
 
 def _outward_address() -> str:
-    """The address from which this machine would call others: probably the one that they can call."""
+    """The address that this machine uses for outgoing connections: others can probably reach it there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address of nobody; nothing is sent
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation; nothing is sent
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

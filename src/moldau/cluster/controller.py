@@ -36,14 +36,20 @@ PRODUCER_ID_BLOCK = 1_000
 class Controller:
     """`config` is called each time: parts of it are dynamic."""
 
-    def __init__(self, config: Callable[[], BrokerConfig], image: MetadataImage, now_ms: int) -> None:
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        image: MetadataImage,
+        now_ms: int,
+        applied_versions: dict[int, int] | None = None,
+    ) -> None:
+        """`applied_versions`: the image version that each broker has applied; shared with the metadata feed."""
         self._config = config
         self._last_seen_ms = {id_: now_ms for id_, broker in image.brokers.items() if not broker.fenced}
         self._rebalance_at_ms = now_ms + self._rebalance_interval_ms
         self._checked_version = -1
         self._shutdown_versions: dict[int, int] = {}
-        self.followed: dict[int, int] = {}
-        """The version of the image that each broker is known to work with."""
+        self._applied_versions = applied_versions if applied_versions is not None else {}
 
     # -- brokers
 
@@ -83,8 +89,8 @@ class Controller:
     def heartbeat(self, image: MetadataImage, beat: Heartbeat, now_ms: int) -> tuple[list[Record], HeartbeatReply]:
         broker = registered(image, beat.broker_id, beat.broker_epoch)
         self._last_seen_ms[broker.broker_id] = now_ms
-        self.followed[broker.broker_id] = max(
-            beat.current_metadata_offset, self.followed.get(broker.broker_id, beat.current_metadata_offset)
+        self._applied_versions[broker.broker_id] = max(
+            beat.current_metadata_offset, self._applied_versions.get(broker.broker_id, beat.current_metadata_offset)
         )
         is_caught_up = beat.current_metadata_offset >= broker.broker_epoch
         records: list[Record] = []
@@ -217,7 +223,7 @@ class Controller:
     def _forget(self, broker_id: int) -> None:
         self._last_seen_ms.pop(broker_id, None)
         self._shutdown_versions.pop(broker_id, None)
-        self.followed.pop(broker_id, None)
+        self._applied_versions.pop(broker_id, None)
 
     def _may_shut_down(self, image: MetadataImage, broker: BrokerRecord, *, at_once: bool) -> bool:
         if broker.fenced or at_once:
@@ -228,7 +234,7 @@ class Controller:
         # Every active broker has to know the new leaders, so that clients that are sent away learn where to go.
         handed_over = self._shutdown_versions.get(broker.broker_id, 0)
         active = active_brokers(image, self._config().node_id)
-        return all(self.followed.get(one, handed_over) >= handed_over for one in active)
+        return all(self._applied_versions.get(one, handed_over) >= handed_over for one in active)
 
     def _shutting_down(self, image: MetadataImage, broker: BrokerRecord) -> list[Record]:
         records = [replace(broker, in_controlled_shutdown=True), *self._removed_from_isrs(image, broker.broker_id)]

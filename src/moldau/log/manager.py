@@ -9,12 +9,12 @@ import logging
 import os
 import re
 import resource
-import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from moldau.clocks import Clock, monotonic_ms
 from moldau.config.storage_keys import DAY_MS
@@ -33,7 +33,7 @@ from moldau.log.recovery import create_log, load_log
 from moldau.log.segments.segment import Segment
 from moldau.wire.constants import METADATA_TOPIC
 from moldau.wire.topic_partition import TopicPartition
-from moldau.wire.uuids import ZERO_UUID
+from moldau.wire.uuids import ZERO_UUID, random_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,10 @@ class LogManager:
         single_replica: bool = True,
         disk: Disk = OS_DISK,
         start_thread: StartThread = start_daemon_thread,
+        new_uuid: Callable[[], UUID] = random_uuid,
     ) -> None:
         self.disk = disk
+        self._new_uuid = new_uuid
         self._start_thread = start_thread
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.directories = [Path(os.path.abspath(directory)) for directory in dirs]
@@ -120,7 +122,9 @@ class LogManager:
         """Writes `meta.properties`: this node and that cluster (None: the one that is there, or a new one)."""
         wanted = cluster_id or self.cluster_id or None
         try:
-            self.cluster_id, self.directory_ids = check_in(self.disk, self.directories, self._node_id, wanted)
+            self.cluster_id, self.directory_ids = check_in(
+                self.disk, self.directories, self._node_id, wanted, new_uuid=self._new_uuid
+            )
         except ConfigError:
             self._unlock()
             raise
@@ -242,7 +246,7 @@ class LogManager:
         self,
         topic: str,
         partition: int,
-        topic_id: uuid.UUID,
+        topic_id: UUID,
         config: TopicConfig | None = None,
         *,
         is_new: bool = True,
@@ -304,7 +308,7 @@ class LogManager:
 
     def _rename(self, log: PartitionLog, ending: str) -> Path:
         log.close_files()
-        suffix = f"-{log.partition}.{uuid.uuid4().hex}{ending}"
+        suffix = f"-{log.partition}.{self._new_uuid().hex}{ending}"
         renamed = log.directory.with_name(log.topic[: _NAME_MAX - len(suffix)] + suffix)
         try:
             self.disk.rename(log.directory, renamed)

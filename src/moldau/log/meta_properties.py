@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from moldau.config.properties import format_properties, parse_properties
 from moldau.disk import OS_DISK, Disk, read_file, replace_file
 from moldau.errors import ConfigError
-from moldau.wire.uuids import random_uuid, uuid_to_text
+from moldau.wire.uuids import uuid_to_text
 
 META_PROPERTIES = "meta.properties"
 
 
 def check_in(
-    disk: Disk, directories: Sequence[Path], node_id: int, cluster_id: str | None = None
+    disk: Disk,
+    directories: Sequence[Path],
+    node_id: int,
+    cluster_id: str | None = None,
+    *,
+    new_uuid: Callable[[], UUID],
 ) -> tuple[str, dict[Path, str]]:
     """Checks that all directories belong to this node, marks new ones; returns cluster and directory ids.
 
@@ -31,14 +37,14 @@ def check_in(
             raise ConfigError(f"{path} belongs to cluster {known}, expected {cluster_id}: use another directory")
         cluster_id = cluster_id or known
     if cluster_id is None:
-        cluster_id = uuid_to_text(random_uuid())
+        cluster_id = uuid_to_text(new_uuid())
     directory_ids = {}
     for directory, properties in found.items():
         complete = {
             "version": "1",
             "cluster.id": cluster_id,
             "node.id": str(node_id),
-            "directory.id": properties.get("directory.id") or uuid_to_text(random_uuid()),
+            "directory.id": properties.get("directory.id") or uuid_to_text(new_uuid()),
         }
         directory_ids[directory] = complete["directory.id"]
         if properties != complete:

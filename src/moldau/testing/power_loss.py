@@ -220,7 +220,7 @@ def _main(data_dir: str, shadow: str, *arguments: str) -> None:
     disk = PowerLossDisk(Path(data_dir), Path(shadow))
     boot_id = Path(shadow) / "boot_id"
     boot_id.write_text(shadow)
-    incarnation._BOOT_ID = boot_id
+    incarnation.BOOT_ID_FILE = boot_id
     sys.argv = ["moldau", *arguments]
     with disk.installed():
         runpy.run_module("moldau", run_name="__main__")

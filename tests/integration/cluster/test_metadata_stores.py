@@ -85,7 +85,7 @@ def leader_of(members: list[Member]) -> Member:
     """Waits until all agree on a controller."""
 
     def agreed() -> bool:
-        told = {member.leadership for member in members}
+        told = {member.term for member in members}
         return len(told) == 1 and None not in told and any(member.leads for member in members)
 
     eventually(agreed, "all agree on a controller")
@@ -96,11 +96,11 @@ class TestElection:
     def test_one_of_many_candidates_leads_and_all_know_it(self, place: str, join: Join) -> None:
         members = [join(place, node_id) for node_id in range(5)]
         leader = leader_of(members)
-        assert leader.leadership == ControllerTerm(1, leader.node_id, "localhost", 9000 + leader.node_id)
+        assert leader.term == ControllerTerm(1, leader.node_id, "localhost", 9000 + leader.node_id)
 
     def test_a_newcomer_is_told_the_present_controller_first(self, place: str, join: Join) -> None:
         leader = leader_of([join(place, 1)])
-        assert join(place, 2).told[0] == leader.leadership
+        assert join(place, 2).told[0] == leader.term
 
     def test_each_epoch_has_one_controller_and_epochs_grow(self, place: str, join: Join) -> None:
         members = [join(place, node_id) for node_id in range(4)]
@@ -130,7 +130,7 @@ class TestElection:
     def test_who_resigned_leads_no_more_until_it_stands_again(self, place: str, join: Join) -> None:
         leader = leader_of([join(place, 1)])
         leader.store.resign()
-        eventually(lambda: leader.leadership is None, "nobody leads")
+        eventually(lambda: leader.term is None, "nobody leads")
         leader.store.campaign_again()
         eventually(lambda: leader.leads, "it leads again")
         epochs = [told.epoch for told in leader.told if told is not None]
@@ -153,8 +153,8 @@ class TestElection:
         process.kill()
         again = join(place, 1, session_timeout_ms=LONG_SESSION_MS)
         eventually(lambda: again.leads, "it leads again", AT_ONCE_S)
-        assert again.leadership is not None
-        assert again.leadership.epoch == 2
+        assert again.term is not None
+        assert again.term.epoch == 2
 
     def test_a_dead_controller_can_be_replaced_before_its_time_out(self, place: str, join: Join, spawn: Spawn) -> None:
         process = spawn(place, 1, session_timeout_ms=LONG_SESSION_MS)
@@ -168,7 +168,7 @@ class TestElection:
         other.append("by-2")
         process.send_signal(signal.SIGCONT)
         assert "deposed" in process.ask("append", "by-1")
-        eventually(lambda: process.told[-1] == other.leadership, "the deposed one is told")
+        eventually(lambda: process.told[-1] == other.term, "the deposed one is told")
         other.store.take_over(1)  # it is not the controller any more
         other.append("by-2-again")
 
@@ -214,7 +214,7 @@ class TestFencing:
         process.send_signal(signal.SIGCONT)
         eventually(lambda: process.answers[1:], "the deposed one is refused")
         assert process.answers[1].keys() & {"deposed", "error"}
-        eventually(lambda: process.told[-1] == other.leadership, "the deposed one is told")
+        eventually(lambda: process.told[-1] == other.term, "the deposed one is told")
         other.append("successor-2")
         other.store.resign()
         eventually(lambda: process.leads, "the first one leads again")
@@ -384,7 +384,7 @@ class TestZooKeeper:
             eventually(lambda: client.exists("/expiry/brokers/ids/1"), "the broker is announced")
             session = client.get("/expiry/brokers/ids/1")[1].ephemeralOwner
             expire(zookeeper, member)
-            eventually(lambda: member.leadership and member.leadership.epoch == 2, "a new epoch")
+            eventually(lambda: member.term and member.term.epoch == 2, "a new epoch")
             with pytest.raises(FencedControllerError):
                 member.append("late")
             eventually(lambda: client.exists("/expiry/brokers/ids/1"), "the broker is announced again")
@@ -402,7 +402,7 @@ class TestZooKeeper:
         with kazoo(zookeeper) as client:
             client.set("/spoilt/controller_epoch", b"many")
             client.delete("/spoilt/controller")
-            eventually(lambda: member.leadership is None, "nobody leads")
+            eventually(lambda: member.term is None, "nobody leads")
             with pytest.raises(StorageError):
                 member.append("late")
             client.set("/spoilt/controller_epoch", b"1")
@@ -443,11 +443,11 @@ class TestZooKeeper:
             server.kill()
             with pytest.raises(StorageError, match="does not respond"):
                 leader.append("in-doubt")
-            eventually(lambda: all(member.leadership is None for member in members), "nobody knows")
+            eventually(lambda: all(member.term is None for member in members), "nobody knows")
             server.start()
             leader = leader_of(members)
-            assert leader.leadership is not None
-            assert leader.leadership.epoch == 2
+            assert leader.term is not None
+            assert leader.term.epoch == 2
             assert {"before"} <= keys_of(leader.load()) <= {"before", "in-doubt"}
             leader.append("after")
             for member in members:
@@ -459,7 +459,7 @@ class TestZooKeeper:
         with ZooKeeper(tmp_path) as own:
             leader = leader_of([join(f"zookeeper:{own.connect}", 1, session_timeout_ms=4_000)])
             own.servers[0].pause()
-            eventually(lambda: leader.leadership is None, "it doubts itself")
+            eventually(lambda: leader.term is None, "it doubts itself")
             leader.store.close()
 
     def test_a_broker_starts_while_other_servers_do_not_answer(
@@ -481,10 +481,10 @@ class TestZooKeeper:
             member = join(f"zookeeper:{own.connect}/c", 1, session_timeout_ms=10_000)
             leader = leader_of([member])
             leader.load()
-            before = leader.leadership
+            before = leader.term
             own.servers[0].pause()  # the one that it is connected to
             leader.append("after")
-            assert leader.leadership == before, "in the same session"
+            assert leader.term == before, "in the same session"
             leader.store.close()
 
     def test_one_of_three_servers_can_die(self, tmp_path: Path, join: Join) -> None:

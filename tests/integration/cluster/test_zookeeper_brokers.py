@@ -63,7 +63,7 @@ async def test_a_zookeeper_that_goes_away_and_comes_back_costs_two_lines(
         try:
             caplog.clear()
             ensemble.servers[0].kill()
-            await until(lambda: server.node.controller.leadership is None, "it has no controller")
+            await until(lambda: server.node.controller.term is None, "it has no controller")
             ensemble.servers[0].start()
             await until(lambda: "this broker is the controller" in caplog.messages, "it is the controller again")
             said = [record.getMessage() for record in caplog.records if record.name.startswith(("kazoo", "moldau"))]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from moldau.broker.cluster.incarnation import EPOCH_FILE
 from moldau.cluster.controller import PRODUCER_ID_BLOCK
@@ -18,7 +19,7 @@ from moldau.wire.batch import decode_records
 from moldau.wire.constants import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from moldau.wire.state_records import StateRecords
 from moldau.wire.topic_partition import TopicPartition
-from moldau.wire.uuids import ZERO_UUID, random_uuid
+from moldau.wire.uuids import ZERO_UUID
 
 _COMPACTED = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC})
 _KEEP_ALL = ("retention.ms", "retention.bytes")
@@ -64,7 +65,7 @@ def check(logs: LogManager, metadata_file: str) -> None:
         )
 
 
-def records_of(logs: Mapping[TopicPartition, PartitionLog], node_id: int) -> list[Record]:
+def records_of(logs: Mapping[TopicPartition, PartitionLog], node_id: int, new_uuid: Callable[[], UUID]) -> list[Record]:
     """What the metadata would hold, had these logs been created here."""
     records: list[Record] = []
     newest_producer_id = -1
@@ -75,21 +76,21 @@ def records_of(logs: Mapping[TopicPartition, PartitionLog], node_id: int) -> lis
         if name == TRANSACTIONS_TOPIC:
             newest_producer_id = max(newest_producer_id, _newest_transactional_producer(log))
     for name, partitions in by_topic.items():
-        records += _topic_records(name, partitions, node_id)
+        topic_id = next((log.topic_id for log in partitions if log.topic_id != ZERO_UUID), None) or new_uuid()
+        records += _topic_records(name, topic_id, partitions, node_id)
     if records:
         # An id given twice would make a new producer's first batch look like a stray of an old one's.
         records.append(ProducerIdsRecord((newest_producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK))
     return records
 
 
-def _topic_records(name: str, partitions: list[PartitionLog], node_id: int) -> list[Record]:
+def _topic_records(name: str, topic_id: UUID, partitions: list[PartitionLog], node_id: int) -> list[Record]:
     found = [log.partition for log in partitions]
     if found != list(range(len(partitions))):
         raise StorageError(
             f"cannot adopt topic {name}: of its partitions only {found} are in log.dirs. "
             "A broker of a larger cluster holds a part of the data; only the folders of a single broker can move in."
         )
-    topic_id = next((log.topic_id for log in partitions if log.topic_id != ZERO_UUID), None) or random_uuid()
     # A leader epoch that the log has not seen: what we append is told from what the former leader wrote.
     return [
         TopicRecord(name, topic_id),

@@ -63,7 +63,7 @@ class BrokerLifecycle:
         self._wants_shutdown = False
         self._may_shut_down = asyncio.Event()
         self._heartbeat_now = asyncio.Event()
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(clock=now_s)
 
     # -- registration
 

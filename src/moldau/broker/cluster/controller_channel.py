@@ -23,7 +23,7 @@ class ElectedController(Protocol):
     """Who is the controller, as far as this broker knows (`ControllerShell`)."""
 
     @property
-    def leadership(self) -> ControllerTerm | None: ...
+    def term(self) -> ControllerTerm | None: ...
 
     @property
     def is_active(self) -> bool:
@@ -44,10 +44,10 @@ class ControllerChannel:
         self, key: int, build: Build, *, purpose: str = CONTROLLER, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> Any:
         """The controller's answer; KafkaError when none is known or it does not answer."""
-        leadership = self._controller.leadership
-        if leadership is None:
+        term = self._controller.term
+        if term is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "no controller is known at the moment")
-        return await self._peers.at((leadership.host, leadership.port), purpose).ask(key, build, timeout_s=timeout_s)
+        return await self._peers.at((term.host, term.port), purpose).ask(key, build, timeout_s=timeout_s)
 
     async def forward(self, context: RequestContext, body: bytes) -> Buffers | None:
         """A client's request as it came, so that clients need not know the controller.
@@ -56,11 +56,11 @@ class ControllerChannel:
         """
         deadline_s = self._loop.time() + FORWARD_TIMEOUT_S
         while self._loop.time() < deadline_s:
-            leadership = self._controller.leadership
+            term = self._controller.term
             if self._controller.is_active:
                 return None
-            if leadership is not None and leadership.node_id != self._node_id:
-                peer = self._peers.at((leadership.host, leadership.port), FORWARDING)
+            if term is not None and term.node_id != self._node_id:
+                peer = self._peers.at((term.host, term.port), FORWARDING)
                 try:
                     frame = await peer.ask_raw(context.key, context.version, [body])
                 except KafkaError:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -101,7 +101,7 @@ class ControllerShell:
         self._new_cluster_id = new_cluster_id
         self._loop = loop
         self._monotonic_ms = monotonic_ms
-        self.leadership: ControllerTerm | None = None
+        self.term: ControllerTerm | None = None
         """The newest that is known here; None while an election goes on."""
         self.machine: Controller | None = None
         """There while this broker is the controller."""
@@ -115,7 +115,7 @@ class ControllerShell:
         self._writing: asyncio.Task[None] | None = None
         self._ticked_ms = 0
         self._has_resigned = False
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(clock=loop.time)
         self._began_s = 0.0
         self._contacts: dict[int, _Contact] = {}
 
@@ -125,17 +125,17 @@ class ControllerShell:
 
     @property
     def epoch(self) -> int:
-        return self.leadership.epoch if self.leadership is not None else -1
+        return self.term.epoch if self.term is not None else -1
 
     @property
     def leader_id(self) -> int:
         """The controller's id; -1 while none is known."""
-        return self.leadership.node_id if self.leadership is not None else -1
+        return self.term.node_id if self.term is not None else -1
 
     @property
-    def followed(self) -> dict[int, int]:
+    def applied_versions(self) -> Mapping[int, int]:
         """The version that each broker has applied, as far as this controller knows."""
-        return self.feed.followed
+        return self.feed.applied_versions
 
     # -- who hears it
 
@@ -171,9 +171,9 @@ class ControllerShell:
         self._store = store
         store.open()
         store.campaign(Candidate(self._me.node_id, "", 0), elected.append)
-        leadership = elected[-1]
-        assert leadership is not None
-        self._take_over(leadership, store.load(leadership.epoch))
+        term = elected[-1]
+        assert term is not None
+        self._take_over(term, store.load(term.epoch))
         return self.image
 
     def adopt(self, records: Sequence[Record]) -> MetadataImage:
@@ -185,25 +185,25 @@ class ControllerShell:
         self.feed.begin(self.epoch, image)
         return image
 
-    async def elected(self, store: MetadataStore, leadership: ControllerTerm) -> None:
+    async def elected(self, store: MetadataStore, term: ControllerTerm) -> None:
         """This broker is the controller of a new epoch."""
         self._store = store
         self._began_s = self._loop.time()  # the others may know by now, however long it takes to load
         try:
-            image = await self._store_thread(store.load, leadership.epoch)
-            if self.leadership != leadership:
+            image = await self._store_thread(store.load, term.epoch)
+            if self.term != term:
                 return
-            self._take_over(leadership, image)
+            self._take_over(term, image)
             await self.run(self._first_records)  # the first step: whatever is planned later goes by it
         except FencedControllerError:
             return  # another one was quicker, and the store tells of it
         except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
             logger.error("elected as controller, but cannot load the metadata; resigning", extra={"why": str(error)})
-            if self.leadership == leadership:
+            if self.term == term:
                 self.deposed()
                 await self._resign(store)
             return
-        logger.info("this broker is the controller", extra={"epoch": leadership.epoch, "version": image.version})
+        logger.info("this broker is the controller", extra={"epoch": term.epoch, "version": image.version})
         self._metadata.follow(self.image)
         self._spawn(self._tick_forever(self.machine))
 
@@ -216,14 +216,19 @@ class ControllerShell:
             return ()
         return [ClusterRecord(self._new_cluster_id())]
 
-    def _take_over(self, leadership: ControllerTerm, image: MetadataImage) -> None:
-        self.leadership = leadership
+    def _take_over(self, term: ControllerTerm, image: MetadataImage) -> None:
+        self.term = term
         self.image = image
         self._ticked_ms = self._monotonic_ms()
         self._contacts.clear()
-        self.machine = Controller(lambda: self._me.config, image, self._ticked_ms)
-        self.feed.begin(leadership.epoch, image)
-        self.machine.followed = self.feed.followed
+        self.feed.begin(term.epoch, image)
+        self.machine = Controller(lambda: self._me.config, image, self._ticked_ms, self.feed.applied_versions)
+
+    def follow(self, term: ControllerTerm | None) -> None:
+        """The store has elected a controller, or none at the moment."""
+        if term is None or not self._me.is_elected(term) or self.is_active:
+            self.deposed()
+        self.term = term
 
     def deposed(self) -> None:
         """Another broker is the controller, or may be: whoever waits here has to ask there."""

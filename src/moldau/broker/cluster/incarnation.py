@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 EPOCH_FILE = "moldau-broker-epoch.json"
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Incarnation(NamedTuple):
@@ -73,6 +73,6 @@ def _previous_epoch(disk: Disk, directory: Path, was_clean: bool, present_boot_i
 
 def kernel_boot_id() -> str:
     try:
-        return _BOOT_ID.read_text().strip()
+        return BOOT_ID_FILE.read_text().strip()
     except OSError:
         return ""  # no such file on this system: every crash counts as the machine's

@@ -40,9 +40,9 @@ class LocalBroker:
     def candidate(self) -> Candidate:
         return Candidate(self.node_id, *self.inter_broker_address)
 
-    def is_elected(self, leadership: ControllerTerm) -> bool:
+    def is_elected(self, term: ControllerTerm) -> bool:
         """Whether this broker is that controller. The same id at another address is a broker that took this id."""
-        return leadership[1:] == self.candidate
+        return term[1:] == self.candidate
 
     @property
     def endpoints(self) -> tuple[tuple[str, str, int, str], ...]:

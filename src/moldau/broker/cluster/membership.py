@@ -148,40 +148,38 @@ class ClusterMembership:
 
     # -- elections
 
-    def _tell_of_controller(self, leadership: ControllerTerm | None) -> None:
+    def _tell_of_controller(self, term: ControllerTerm | None) -> None:
         """From a thread of the store."""
         with suppress(RuntimeError):  # the loop is closed: this broker stops
-            self._loop.call_soon_threadsafe(self._on_new_controller, leadership)
+            self._loop.call_soon_threadsafe(self._on_new_controller, term)
 
-    def _on_new_controller(self, leadership: ControllerTerm | None) -> None:
+    def _on_new_controller(self, term: ControllerTerm | None) -> None:
         controller = self._controller
-        known = controller.leadership
-        if leadership is not None and known is not None and leadership.epoch <= known.epoch:
+        known = controller.term
+        if term is not None and known is not None and term.epoch <= known.epoch:
             return
-        if leadership is None or not self._me.is_elected(leadership) or controller.is_active:
-            controller.deposed()
-        controller.leadership = leadership
+        controller.follow(term)
         self._takeover.on_contact(controller.epoch)
         if known is not None:
             # One that is only suspended would keep whoever asks it, heartbeats above all, from asking its successor.
             for purpose in (CONTROLLER, FORWARDING):
                 self._peers.at((known.host, known.port), purpose).hang_up()
         self._fetcher.on_new_controller()
-        if leadership is None:
+        if term is None:
             return
-        if self._me.is_elected(leadership):
-            self._spawn(self._elected(leadership, self._predecessor))
-        self._predecessor = leadership
+        if self._me.is_elected(term):
+            self._spawn(self._elected(term, self._predecessor))
+        self._predecessor = term
 
-    async def _elected(self, leadership: ControllerTerm, predecessor: ControllerTerm | None) -> None:
+    async def _elected(self, term: ControllerTerm, predecessor: ControllerTerm | None) -> None:
         controller = self._controller
-        await controller.elected(self._store, leadership)
-        if controller.is_active and controller.epoch == leadership.epoch:
+        await controller.elected(self._store, term)
+        if controller.is_active and controller.epoch == term.epoch:
             self._fetcher.has_image.set()
             self._lifecycle.send_heartbeat()
             work = [self._fence_dead_brokers()]
             if predecessor is not None and predecessor.node_id != self._me.node_id:
-                work.append(self._watch_predecessor(predecessor, leadership.epoch))
+                work.append(self._watch_predecessor(predecessor, term.epoch))
             # At the same time: a machine that vanished refuses nothing, and each check of it takes seconds.
             await asyncio.gather(*work)
 

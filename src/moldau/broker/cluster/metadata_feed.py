@@ -52,7 +52,7 @@ class MetadataFeed:
         self._clock = clock
         self._image = MetadataImage()
         """The controller's, with all records that were published."""
-        self.followed: dict[int, int] = {}
+        self.applied_versions: dict[int, int] = {}
         """The version that each broker has applied, as far as it told this controller."""
         self._epoch = -1
         self._start = 0
@@ -73,7 +73,7 @@ class MetadataFeed:
         self._epoch = -1
         self._batches.clear()
         self._kept_bytes = 0
-        self.followed.clear()
+        self.applied_versions.clear()
         self._progress.set()
         self._connections.clear()
         self._answer_waiting()
@@ -126,12 +126,12 @@ class MetadataFeed:
         return broker_id in self._connections.values()
 
     def on_applied(self, broker_id: int, version: int) -> None:
-        self.followed[broker_id] = version
+        self.applied_versions[broker_id] = version
         self._progress.set()
 
     async def everywhere(self, version: int) -> None:
         """Returns when every live broker has applied `version`."""
-        while any(self.followed.get(one, -1) < version for one in self._metadata.live_brokers):
+        while any(self.applied_versions.get(one, -1) < version for one in self._metadata.live_brokers):
             self._progress.clear()
             await self._progress.wait()
 

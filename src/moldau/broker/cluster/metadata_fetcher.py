@@ -55,7 +55,7 @@ class MetadataFetcher:
         self._take_over = take_over
         self._loop = loop
         self._is_changed = asyncio.Event()
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(clock=loop.time)
 
     def on_new_controller(self) -> None:
         """Whoever is followed now, it is another one, or nobody."""
@@ -63,13 +63,13 @@ class MetadataFetcher:
 
     async def run(self) -> None:
         while True:
-            leadership = self._controller.leadership
+            term = self._controller.term
             self._is_changed.clear()
-            if leadership is None or self._me.is_elected(leadership):
+            if term is None or self._me.is_elected(term):
                 await self._is_changed.wait()
                 continue
-            peer = self._peers.at((leadership.host, leadership.port), "metadata")
-            following = asyncio.ensure_future(self._follow(peer, leadership))
+            peer = self._peers.at((term.host, term.port), "metadata")
+            following = asyncio.ensure_future(self._follow(peer, term))
             changing = asyncio.ensure_future(self._is_changed.wait())
             try:
                 await asyncio.wait({following, changing}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,25 +81,23 @@ class MetadataFetcher:
                     await following
                 peer.close()
 
-    async def _follow(self, peer: Peer, leadership: ControllerTerm) -> None:
+    async def _follow(self, peer: Peer, term: ControllerTerm) -> None:
         """One fetch after the other, until it fails."""
         try:
             while True:
-                await self._fetch(peer, leadership)
+                await self._fetch(peer, term)
         except Exception as error:  # whatever it was: a broker that follows nobody is lost
-            if self._log_limit.allows((leadership, str(error))):
-                logger.info(
-                    "lost contact with the controller", extra={"controller": leadership.node_id, "why": str(error)}
-                )
-            if await refuses(self._loop, (leadership.host, leadership.port)):
-                await self._take_over(leadership.epoch)
+            if self._log_limit.allows((term, str(error))):
+                logger.info("lost contact with the controller", extra={"controller": term.node_id, "why": str(error)})
+            if await refuses(self._loop, (term.host, term.port)):
+                await self._take_over(term.epoch)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_changed.wait(), RETRY_S)
 
-    async def _fetch(self, peer: Peer, leadership: ControllerTerm) -> None:
+    async def _fetch(self, peer: Peer, term: ControllerTerm) -> None:
         me, metadata = self._me, self._metadata
         image = metadata.newest
-        asked = FetchPartition(0, current_leader_epoch=leadership.epoch, fetch_offset=image.version)
+        asked = FetchPartition(0, current_leader_epoch=term.epoch, fetch_offset=image.version)
         request = FetchRequest(
             replica_id=me.node_id if me.broker_epoch >= 0 else -1,
             replica_epoch=me.broker_epoch,
@@ -112,7 +110,7 @@ class MetadataFetcher:
         ((_, _, (result,)),) = parse_fetch_response(_FETCH_VERSION, frame).topics
         if result.error_code:
             raise KafkaError(ErrorCode(result.error_code), "the controller refused a fetch of metadata")
-        self._takeover.on_contact(leadership.epoch)
+        self._takeover.on_contact(term.epoch)
         newer = apply_result(image, result)
         if newer is not image:
             if self.has_image.is_set():

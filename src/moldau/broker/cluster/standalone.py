@@ -1,9 +1,11 @@
-"""The place of a broker without a cluster: it is its own controller, over a file beside its logs."""
+"""Membership of a broker without a cluster: it is its own controller, and its metadata is a file beside its logs."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 from moldau.broker.cluster import adoption
 from moldau.broker.cluster.controller_shell import ControllerShell
@@ -18,19 +20,27 @@ from moldau.metadata.stores.local_store import LocalStore
 logger = logging.getLogger(__name__)
 
 METADATA_FILE = "moldau-metadata.jsonl"
-"""In the first of `log.dirs`, beside the partitions it describes; of a cluster, in the folder its brokers share."""
+"""In the first of `log.dirs`, beside the partitions it describes; in a cluster, in the folder its brokers share."""
 
 
 class Standalone:
-    def __init__(self, me: LocalBroker, metadata: MetadataCache, controller: ControllerShell, logs: LogManager) -> None:
+    def __init__(
+        self,
+        me: LocalBroker,
+        metadata: MetadataCache,
+        controller: ControllerShell,
+        logs: LogManager,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
         self.lease = NoLease()
         self._me = me
         self._metadata = metadata
         self._controller = controller
         self._logs = logs
+        self._new_uuid = new_uuid
 
     def open(self) -> None:
-        """Locks the log directories and brings the first image into force. Blocks."""
+        """Locks the log directories and applies the first image. Blocks."""
         logs = self._logs
         adoption.refuse_folders_of_a_cluster(logs.disk, logs.directories)
         logs.lock()
@@ -50,11 +60,11 @@ class Standalone:
             "for each until you set it",
             extra={"partitions": len(logs.logs)},
         )
-        records = adoption.records_of(logs.logs, self._me.node_id)
+        records = adoption.records_of(logs.logs, self._me.node_id, self._new_uuid)
         self._metadata.begin_with(self._controller.adopt(records))
 
     async def register(self) -> None:
-        """A broker on its own is in its metadata, too, so that all who look there see one kind."""
+        """Registers this broker in its own metadata, so that readers of the image need no special case."""
         me = self._me
 
         def plan(image: MetadataImage) -> list[Record]:
@@ -75,10 +85,10 @@ class Standalone:
         """There is no other broker."""
 
     def give_up(self) -> None:
-        """Its start waits for nobody."""
+        """Its start does not wait for other brokers."""
 
     async def leave(self) -> None:
-        """Nobody has to know."""
+        """There is no other broker to hand over to."""
 
     def close(self) -> None:
         self._controller.close()

@@ -94,11 +94,11 @@ class Takeover:
 
     def grants_vote(self, epoch: int) -> bool:
         """Whether this broker, too, has lost contact with the controller of `epoch`."""
-        leadership = self._controller.leadership
+        term = self._controller.term
         return (
-            leadership is not None
-            and leadership.epoch == epoch
-            and leadership.node_id != self._me.node_id
+            term is not None
+            and term.epoch == epoch
+            and term.node_id != self._me.node_id
             and self._now_s() - max(self._contact_s, self._resumed_s) > self._silent_s
         )
 

@@ -64,7 +64,7 @@ class ZooKeeperElection:
         self._announcement: tuple[str, bytes] | None = None
         self._announced_session = 0
         self._closing = False
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(clock=time.monotonic)
         self._watcher = threading.Thread(target=self._run, name="moldau-election", daemon=True)
 
     def open(self) -> None:
@@ -79,8 +79,8 @@ class ZooKeeperElection:
         self._is_candidate = True
         self._last_contact_s = time.monotonic()
         node = self._client.get(CONTROLLER)
-        leadership = _parse_controller(node) if node is not None else None
-        self._reported = leadership if leadership is not None and not self._is_lost(leadership) else None
+        term = _parse_controller(node) if node is not None else None
+        self._reported = term if term is not None and not self._is_lost(term) else None
         on_change(self._reported)
         self._wake.set()
         self._watcher.start()
@@ -160,33 +160,33 @@ class ZooKeeperElection:
             if self._is_candidate:
                 self._begin_epoch(None)
             return
-        leadership = _parse_controller(node)
+        term = _parse_controller(node)
         is_ours = node.owner == self._client.session_id
-        if is_ours and self._is_candidate and leadership.epoch > self._abandoned_epoch:
-            self._lead(leadership)
-        elif self._is_candidate and (is_ours or self._is_lost(leadership)):
+        if is_ours and self._is_candidate and term.epoch > self._abandoned_epoch:
+            self._lead(term)
+        elif self._is_candidate and (is_ours or self._is_lost(term)):
             self._follow(None)
-            self._begin_epoch(leadership)
+            self._begin_epoch(term)
         elif is_ours:
             self._follow(None)
-            self._withdraw(leadership.epoch)
+            self._withdraw(term.epoch)
         else:
-            self._follow(leadership)
+            self._follow(term)
 
-    def _is_lost(self, leadership: ControllerTerm) -> bool:
+    def _is_lost(self, term: ControllerTerm) -> bool:
         # At this address, in another session: an earlier process of this broker.
-        return leadership.epoch == self._taken_over_epoch or leadership[1:] == self._candidate
+        return term.epoch == self._taken_over_epoch or term[1:] == self._candidate
 
     def _begin_epoch(self, predecessor: ControllerTerm | None) -> None:
         epoch, version = self._newest_epoch()
         if predecessor is not None and predecessor.epoch != epoch:
             self._wake.set()  # it has a successor by now
             return
-        leadership = ControllerTerm(epoch + 1, *self._candidate)
-        operations: list[Operation] = [SetData(EPOCH, b"%d" % leadership.epoch, version)]
+        term = ControllerTerm(epoch + 1, *self._candidate)
+        operations: list[Operation] = [SetData(EPOCH, b"%d" % term.epoch, version)]
         if predecessor is not None:
             operations.append(Delete(CONTROLLER))
-        operations.append(Create(CONTROLLER, _controller_json(leadership), is_ephemeral=True))
+        operations.append(Create(CONTROLLER, _controller_json(term), is_ephemeral=True))
         self._client.commit(operations)
         self._wake.set()
 
@@ -203,25 +203,25 @@ class ZooKeeperElection:
             raise StorageError(f"{EPOCH} in ZooKeeper is not a number: {node.data[:20]!r}")
         return int(node.data), node.version
 
-    def _lead(self, leadership: ControllerTerm) -> None:
-        if self._fence is None or self._fence[0] != leadership.epoch:
+    def _lead(self, term: ControllerTerm) -> None:
+        if self._fence is None or self._fence[0] != term.epoch:
             epoch, version = self._newest_epoch()
-            if epoch != leadership.epoch:
+            if epoch != term.epoch:
                 self._wake.set()
                 return
             self._fence = (epoch, version)
-        self._report(leadership)
+        self._report(term)
 
-    def _follow(self, leadership: ControllerTerm | None) -> None:
+    def _follow(self, term: ControllerTerm | None) -> None:
         fence, self._fence = self._fence, None
         if fence is not None:
             self._abandoned_epoch = max(self._abandoned_epoch, fence[0])
-        self._report(leadership)
+        self._report(term)
 
-    def _report(self, leadership: ControllerTerm | None) -> None:
-        if leadership != self._reported:
-            self._reported = leadership
-            self._on_change(leadership)
+    def _report(self, term: ControllerTerm | None) -> None:
+        if term != self._reported:
+            self._reported = term
+            self._on_change(term)
 
     def _on_disconnected(self) -> None:
         silent_s = time.monotonic() - self._last_contact_s
@@ -252,8 +252,8 @@ def _now_ms() -> str:
     return str(time.time_ns() // 1_000_000)
 
 
-def _controller_json(leadership: ControllerTerm) -> bytes:
-    epoch, node_id, host, port = leadership
+def _controller_json(term: ControllerTerm) -> bytes:
+    epoch, node_id, host, port = term
     entry = {"version": 1, "brokerid": node_id, "timestamp": _now_ms(), "host": host, "port": port, "epoch": epoch}
     return json.dumps(entry).encode()
 

@@ -117,8 +117,8 @@ async def test_who_cannot_load_lets_another_be_elected_whatever_the_reason(
     monkeypatch.setattr(shell, "RESIGNED_S", 0.0)
     controller = offline_broker.node.controller
     controller.deposed()
-    controller.leadership = ControllerTerm(7, 1, "", 0)
-    await controller.elected(Unreadable(tmp_path / "store"), controller.leadership)
+    controller.term = ControllerTerm(7, 1, "", 0)
+    await controller.elected(Unreadable(tmp_path / "store"), controller.term)
     while len(calls) < 2:
         await asyncio.sleep(0)
     assert calls == ["resign", "campaign_again"]

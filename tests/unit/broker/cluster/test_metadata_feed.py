@@ -86,12 +86,12 @@ async def test_what_a_broker_asks_for_tells_what_it_has(offline_broker: OfflineB
     await controller.run(lambda _: ([registration], None))
     version = controller.image.version
     await fetch(offline_broker, version, replica_epoch=version)
-    assert controller.followed[2] == version
+    assert controller.applied_versions[2] == version
 
 
 async def test_what_is_not_of_a_brokers_present_life_tells_nothing(offline_broker: OfflineBroker) -> None:
     await fetch(offline_broker, offline_broker.node.metadata.image.version, replica_epoch=77)
-    assert 2 not in offline_broker.node.controller.followed
+    assert 2 not in offline_broker.node.controller.applied_versions
 
 
 @pytest.mark.parametrize(("client_id", "partitions"), [("tester", [FetchPartition(0)]), ("broker-2", [])])

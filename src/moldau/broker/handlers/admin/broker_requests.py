@@ -162,14 +162,14 @@ def handle_vote(broker: Broker, context: RequestContext, request: Any) -> Any:
         refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     elif request.cluster_id not in (None, broker.logs.cluster_id):
         refusal = ErrorCode.INCONSISTENT_CLUSTER_ID
-    leadership = broker.controller.leadership
+    term = broker.controller.term
 
     def answer(asked: Any) -> Any:
         is_granted = getattr(asked, "pre_vote", False) and broker.membership.grants_vote(asked.replica_epoch)
         return schema.PartitionData(
             partition_index=asked.partition_index,
             error_code=error(ErrorCode.NONE),
-            leader_id=leadership.node_id if leadership is not None else -1,
+            leader_id=term.node_id if term is not None else -1,
             leader_epoch=broker.controller.epoch,
             vote_granted=is_granted,
         )
@@ -343,7 +343,7 @@ def _quorum(broker: Broker, schema: Schema, topic: str, index: int) -> Any:
             current_voters=(),
             observers=(),
         )
-    image, followed = broker.controller.image, broker.controller.followed
+    image, applied = broker.controller.image, broker.controller.applied_versions
     replica = partial(schema.ReplicaState, replica_directory_id=None)
     voters = sorted({broker.local.node_id, *(one.broker_id for one in image.brokers.values() if not one.fenced)})
     return schema.PartitionData(
@@ -353,9 +353,9 @@ def _quorum(broker: Broker, schema: Schema, topic: str, index: int) -> Any:
         leader_id=broker.local.node_id,
         leader_epoch=broker.controller.epoch,
         high_watermark=image.version,
-        current_voters=tuple(replica(replica_id=one, log_end_offset=followed.get(one, -1)) for one in voters),
+        current_voters=tuple(replica(replica_id=one, log_end_offset=applied.get(one, -1)) for one in voters),
         observers=tuple(
-            replica(replica_id=one, log_end_offset=followed.get(one, -1))
+            replica(replica_id=one, log_end_offset=applied.get(one, -1))
             for one in sorted(image.brokers)
             if one not in voters
         ),
