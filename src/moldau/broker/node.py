@@ -29,8 +29,8 @@ from moldau.broker.cluster.packed_metadata import PackedMetadata
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.cluster.standalone import METADATA_FILE, Standalone
 from moldau.broker.cluster.takeover import Takeover
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinators import Coordinators
-from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.share_partitions import SharePartitions
 from moldau.broker.environment import REAL, Environment
@@ -244,7 +244,7 @@ class BrokerNode:
         self.cleaner = Cleaner(local, self.logs, self.threads, metrics=self.metrics, loop=loop, clock=self.clock)
 
     def _build_coordination(self) -> None:
-        self.host = Host(
+        self.coordinator_context = CoordinatorContext(
             loop=self.loop,
             wall_clock=self.clock,
             monotonic=self.monotonic_ms,
@@ -261,11 +261,11 @@ class BrokerNode:
             change_metadata=self.controller.change,
         )
         self.producer_ids = ProducerIds(self.local, self.spawn, self.controller_channel.ask, self.controller.change)
-        self.coordinators = Coordinators(self.host, self.producer_ids)
+        self.coordinators = Coordinators(self.coordinator_context, self.producer_ids)
         self.groups = self.coordinators.groups
         self.transactions = self.coordinators.transactions
         self.share_state = self.coordinators.share_state
-        self.share_partitions = SharePartitions(self.host, self.share_state)
+        self.share_partitions = SharePartitions(self.coordinator_context, self.share_state)
 
     def disconnected(self, connection: ClientConnection) -> None:
         self.share_partitions.disconnected(connection)

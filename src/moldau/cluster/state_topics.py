@@ -10,7 +10,7 @@ from __future__ import annotations
 from moldau.cluster.partition_changes import TargetState, changed, rules_by_topic
 from moldau.config.broker import BrokerConfig
 from moldau.metadata.image import MetadataImage, TopicImage
-from moldau.metadata.placement import Host, extend, hosts_of
+from moldau.metadata.placement import UsableBroker, extend, usable_brokers
 from moldau.metadata.records import PartitionRecord
 from moldau.wire.constants import INTERNAL_TOPICS
 
@@ -18,11 +18,13 @@ from moldau.wire.constants import INTERNAL_TOPICS
 def grow(image: MetadataImage, config: BrokerConfig) -> list[PartitionRecord]:
     """Adds replicas on the brokers that are active now, as far as there are enough."""
     topics = [image.topics[name] for name in sorted(INTERNAL_TOPICS) if name in image.topics]
-    hosts = hosts_of(image, config.node_id)
-    return [record for topic in topics for record in _grow(image, config, topic, hosts)]
+    brokers = usable_brokers(image, config.node_id)
+    return [record for topic in topics for record in _grow(image, config, topic, brokers)]
 
 
-def _grow(image: MetadataImage, config: BrokerConfig, topic: TopicImage, hosts: list[Host]) -> list[PartitionRecord]:
+def _grow(
+    image: MetadataImage, config: BrokerConfig, topic: TopicImage, brokers: list[UsableBroker]
+) -> list[PartitionRecord]:
     rules = rules_by_topic(image, config)(topic.name)
     placed = {one.index: one.replicas for one in topic.partitions}
     records = []
@@ -30,7 +32,7 @@ def _grow(image: MetadataImage, config: BrokerConfig, topic: TopicImage, hosts: 
         if not partition.target_factor or partition.adding or partition.removing:
             continue
         others = [replicas for index, replicas in placed.items() if index != partition.index]
-        replicas = extend(hosts, partition.replicas, partition.target_factor, others)
+        replicas = extend(brokers, partition.replicas, partition.target_factor, others)
         adding = tuple(one for one in replicas if one not in partition.replicas)
         if not adding:
             continue

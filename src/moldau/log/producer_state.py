@@ -40,11 +40,10 @@ _NEGATIVE = 0x80  # the first byte of a number below zero, or larger
 
 
 class AppendOrigin(IntEnum):
-    """Who appends decides how much is checked: a leader has already checked what it replicates."""
+    """Who appends as the leader: batches of a coordinator are checked less than those of a client."""
 
     CLIENT = 0
     COORDINATOR = 1
-    REPLICATION = 2
 
 
 class BatchMetadata(NamedTuple):

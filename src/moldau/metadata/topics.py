@@ -14,7 +14,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.config.topic import validate_topic_overrides
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage, TopicImage, unified_name
-from moldau.metadata.placement import Host, hosts_of, next_of_topic, place
+from moldau.metadata.placement import UsableBroker, next_of_topic, place, usable_brokers
 from moldau.metadata.records import (
     ConfigRecord,
     PartitionRecord,
@@ -74,7 +74,7 @@ def plan_create_topic(
     _check_collision(image, name)
     overrides = dict(configs or {})
     validate_topic_overrides(overrides, broker_config)
-    hosts = hosts_of(image, broker_config.node_id)
+    brokers = usable_brokers(image, broker_config.node_id)
     target_factor = 0
     if assignments:
         if replication_factor != -1:
@@ -83,17 +83,17 @@ def plan_create_topic(
             )
         if num_partitions != -1:
             raise _invalid_request("A manual partition assignment was specified, but numPartitions was not set to -1.")
-        placed = _check_assignments(assignments, hosts)
+        placed = _check_assignments(assignments, brokers)
     else:
         count, factor = _size(num_partitions, replication_factor, broker_config)
-        if is_internal(name) and factor > len(hosts):
-            target_factor, factor = factor, len(hosts)
+        if is_internal(name) and factor > len(brokers):
+            target_factor, factor = factor, len(brokers)
         # Each topic begins where the ones before it ended, so that leaders spread evenly without a random number.
-        placed = place(hosts, image.partition_count, count, factor)
+        placed = place(brokers, image.partition_count, count, factor)
     check_partition_count(len(placed))
     records: list[Record] = [TopicRecord(name, topic_id)]
     records.extend(ConfigRecord("topic", name, key, value) for key, value in overrides.items())
-    records.extend(_partition_records(topic_id, 0, placed, hosts, target_factor))
+    records.extend(_partition_records(topic_id, 0, placed, brokers, target_factor))
     return records
 
 
@@ -118,7 +118,7 @@ def plan_create_partitions(
     additional = count - current
     check_partition_count(additional)
     replication_factor = len(topic.partitions[0].replicas)
-    hosts = hosts_of(image, broker_config.node_id)
+    brokers = usable_brokers(image, broker_config.node_id)
     if assignments is not None:
         if len(assignments) != additional:
             raise _invalid_assignment(
@@ -126,12 +126,12 @@ def plan_create_partitions(
                 "assignment(s) were specified."
             )
         for replicas in assignments:
-            check_replicas(replicas, [host.broker_id for host in hosts], replication_factor)
+            check_replicas(replicas, [broker.broker_id for broker in brokers], replication_factor)
         placed = [tuple(replicas) for replicas in assignments]
     else:
-        first = next_of_topic(hosts, topic.partitions[0].replicas[0], current)
-        placed = place(hosts, first, additional, replication_factor)
-    return list(_partition_records(topic.topic_id, current, placed, hosts))
+        first = next_of_topic(brokers, topic.partitions[0].replicas[0], current)
+        placed = place(brokers, first, additional, replication_factor)
+    return list(_partition_records(topic.topic_id, current, placed, brokers))
 
 
 def plan_delete_topic(image: MetadataImage, topic: str | uuid.UUID | bytes) -> list[Record]:
@@ -181,14 +181,14 @@ def _size(num_partitions: int, replication_factor: int, broker_config: BrokerCon
     return count, broker_config.default_replication_factor if replication_factor == -1 else replication_factor
 
 
-def _check_assignments(assignments: Sequence[Assignment], hosts: Sequence[Host]) -> list[tuple[int, ...]]:
-    brokers = [host.broker_id for host in hosts]
+def _check_assignments(assignments: Sequence[Assignment], brokers: Sequence[UsableBroker]) -> list[tuple[int, ...]]:
+    broker_ids = [broker.broker_id for broker in brokers]
     by_index: dict[int, tuple[int, ...]] = {}
     replication_factor = None
     for index, replicas in assignments:
         if index in by_index:
             raise _invalid_assignment(f"Found multiple manual partition assignments for partition {index}")
-        check_replicas(replicas, brokers, replication_factor)
+        check_replicas(replicas, broker_ids, replication_factor)
         replication_factor = len(replicas)
         by_index[index] = tuple(replicas)
     if set(by_index) != set(range(len(by_index))):
@@ -217,9 +217,13 @@ def check_replicas(replicas: Sequence[int], brokers: Collection[int], replicatio
 
 
 def _partition_records(
-    topic_id: uuid.UUID, first: int, placed: Sequence[tuple[int, ...]], hosts: Sequence[Host], target_factor: int = 0
+    topic_id: uuid.UUID,
+    first: int,
+    placed: Sequence[tuple[int, ...]],
+    brokers: Sequence[UsableBroker],
+    target_factor: int = 0,
 ) -> list[PartitionRecord]:
-    active = {host.broker_id for host in hosts if host.is_active}
+    active = {broker.broker_id for broker in brokers if broker.is_active}
     records = []
     for index, replicas in enumerate(placed, first):
         isr = tuple(broker_id for broker_id in replicas if broker_id in active)

@@ -101,7 +101,7 @@ class Machine:
             is_transactional=producer > 0,
         )
         self.sequence[producer] = sequence + count
-        self._append(log, records, AppendOrigin.REPLICATION)
+        self._append(log, records, AppendOrigin.COORDINATOR)
 
     def end_transaction(self, log: PartitionLog) -> None:
         if self.open_transactions:

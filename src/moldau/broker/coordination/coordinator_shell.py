@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from moldau.broker.coordination.host import Host
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.state_topic import StateTopic
 from moldau.broker.replicas.partition import Partition
 from moldau.broker.turns import Work
@@ -93,7 +93,7 @@ class Reply:
 class CoordinatorShell(Generic[S]):
     def __init__(
         self,
-        host: Host,
+        context: CoordinatorContext,
         state_topic: StateTopic,
         records: StateRecords,
         make_shard: Callable[[int], S],
@@ -102,7 +102,7 @@ class CoordinatorShell(Generic[S]):
         load_bytes: Callable[[], int] = lambda: LOAD_BYTES_MAX,
     ) -> None:
         self.topic = state_topic.name
-        self._host = host
+        self._context = context
         self._records = records
         self._make_shard = make_shard
         self._state_topic = state_topic
@@ -171,7 +171,7 @@ class CoordinatorShell(Generic[S]):
             return reply.value
         if partition not in self._shards:  # a reply of this step led to another one, which failed
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic}-{partition} is loaded again")
-        reply.future = self._host.loop.create_future()
+        reply.future = self._context.loop.create_future()
         waiting = self._waiting.setdefault(partition, {})
         waiting[reply] = None
         reply.future.add_done_callback(lambda _: waiting.pop(reply, None))
@@ -184,7 +184,7 @@ class CoordinatorShell(Generic[S]):
         safe = self._when_safe(self._hosted(partition))
         if safe is None:
             return None
-        settled = self._host.loop.create_future()
+        settled = self._context.loop.create_future()
         reply = Reply()
         reply.future = settled
         safe.add_done_callback(partial(self._reply_all, partition, self._shards[partition], [(reply, None)]))
@@ -195,7 +195,7 @@ class CoordinatorShell(Generic[S]):
         shard = self._shard(partition)
         leader = self._leader(partition)
         try:
-            effects = step(shard, self._host.monotonic())
+            effects = step(shard, self._context.monotonic())
         except (KafkaError, NothingChanged):
             raise
         except Exception as error:
@@ -218,7 +218,7 @@ class CoordinatorShell(Generic[S]):
 
     def _hosted(self, partition: int) -> Partition:
         try:
-            return self._host.find_partition(self.topic, None, partition)
+            return self._context.find_partition(self.topic, None, partition)
         except KafkaError as error:
             raise StepNotStartedError(error.message) from error
 
@@ -240,7 +240,7 @@ class CoordinatorShell(Generic[S]):
             exc_info=error,
             extra={"partition": f"{self.topic}-{partition}"},
         )
-        self._host.metrics.unexpected_errors += 1
+        self._context.metrics.unexpected_errors += 1
         self._reload(
             partition,
             shard,
@@ -251,7 +251,7 @@ class CoordinatorShell(Generic[S]):
     def _perform(self, partition: int, shard: S, leader: Partition, effects: Effects) -> None:
         if effects.records:
             batch = effects.batch or self.encode(effects.records, effects.producer)
-            leader.append(memoryview(bytearray(batch)), self._host.wall_clock(), AppendOrigin.COORDINATOR)
+            leader.append(memoryview(bytearray(batch)), self._context.wall_clock(), AppendOrigin.COORDINATOR)
         if effects.replies:
             # A reply without records may depend on those of an earlier step, so it waits for the same commit and flush.
             safe = self._when_safe(leader)
@@ -266,7 +266,7 @@ class CoordinatorShell(Generic[S]):
             self._arm()
 
     def _when_safe(self, leader: Partition) -> asyncio.Future[Any] | None:
-        return self._host.group_commit.safe(leader, leader.log.config.flush_messages)
+        return self._context.group_commit.safe(leader, leader.log.config.flush_messages)
 
     def _reply_all(
         self, partition: int, shard: S, replies: Sequence[tuple[Any, Any]], safe: asyncio.Future[Any]
@@ -286,7 +286,7 @@ class CoordinatorShell(Generic[S]):
 
     def encode(self, records: Sequence[tuple[Any, Any | None]], producer: tuple[int, int] | None) -> bytes:
         """The batch that a step's records are appended as. Any thread may call it."""
-        now_ms = self._host.wall_clock()
+        now_ms = self._context.wall_clock()
         producer_id, producer_epoch = producer or (-1, -1)
         return encode_batch(
             [(encode_key(key), None if value is None else encode_value(value), now_ms, ()) for key, value in records],
@@ -311,13 +311,13 @@ class CoordinatorShell(Generic[S]):
             if self._timer[0] <= at_ms:
                 return
             self._timer[1].cancel()
-        delay_s = max(0, at_ms - self._host.monotonic()) / 1000
-        self._timer = (at_ms, self._host.loop.call_later(delay_s, self._wake_due))
+        delay_s = max(0, at_ms - self._context.monotonic()) / 1000
+        self._timer = (at_ms, self._context.loop.call_later(delay_s, self._wake_due))
 
     def _wake_due(self) -> None:
         self._timer = None
-        now_ms = self._host.monotonic()
-        while self._wakes and self._wakes[0][0] <= now_ms and self._host.monotonic() - now_ms < WAKES_MAX_MS:
+        now_ms = self._context.monotonic()
+        while self._wakes and self._wakes[0][0] <= now_ms and self._context.monotonic() - now_ms < WAKES_MAX_MS:
             _, _, partition, key = heapq.heappop(self._wakes)
             try:
                 self.run(partition, partial(_wake, key))
@@ -333,10 +333,10 @@ class CoordinatorShell(Generic[S]):
 
     def follow(self) -> None:
         """Loads the shards of partitions that this broker leads now, and drops those it does not lead any more."""
-        topic = self._host.metadata.image.topics.get(self.topic)
+        topic = self._context.metadata.image.topics.get(self.topic)
         led: dict[int, int] = {}
         if topic is not None and not self._is_stopped:
-            led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._host.local.node_id}
+            led = {one.index: one.leader_epoch for one in topic.partitions if one.leader == self._context.local.node_id}
         # If the leader epoch has changed since it was loaded, another broker may have led in between.
         for partition in [one for one, epoch in self._epochs.items() if led.get(one) != epoch]:
             self._unload(
@@ -362,7 +362,7 @@ class CoordinatorShell(Generic[S]):
         return written.log_end_offset == written.log_start_offset
 
     def _load_soon(self, partition: int, delay_s: float = 0.0) -> None:
-        self._loading[partition] = self._host.spawn(self._load(partition, delay_s))
+        self._loading[partition] = self._context.spawn(self._load(partition, delay_s))
 
     async def _load(self, partition: int, delay_s: float) -> None:
         """Until it succeeds; `_unload` cancels it."""
@@ -371,7 +371,7 @@ class CoordinatorShell(Generic[S]):
             shard = self._make_shard(partition)
             delay_s = min(max(2 * delay_s, RELOAD_DELAY_S), RELOAD_DELAY_MAX_S)
             try:
-                await self._host.turns.finish(self._replay(partition, shard))
+                await self._context.turns.finish(self._replay(partition, shard))
             except KafkaError as error:
                 logger.error(
                     "cannot load coordinator state, will retry",
@@ -398,7 +398,7 @@ class CoordinatorShell(Generic[S]):
             self._reload(partition, shard, error)  # without its timers it would stand still
 
     def _replay(self, partition: int, shard: S) -> Work[None]:
-        leader = self._host.find_partition(self.topic, None, partition)
+        leader = self._context.find_partition(self.topic, None, partition)
         leader.check_leads()
         written = leader.log
         offset = written.log_start_offset

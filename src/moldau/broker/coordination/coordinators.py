@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Shard, StepNotStartedError
-from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings
 from moldau.broker.coordination.transaction_coordinator import TransactionCoordinator
@@ -24,27 +24,27 @@ from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC
 
 
 class Coordinators:
-    def __init__(self, host: Host, producer_ids: ProducerIds) -> None:
-        self._metadata = host.metadata
+    def __init__(self, context: CoordinatorContext, producer_ids: ProducerIds) -> None:
+        self._metadata = context.metadata
         self._topics: tuple[Mapping[bytes, str], int] = ({}, 0)
         """Their names and how many partitions they have together, as the shards know them."""
         self._outdated_groups: set[int] = set()
         self._outdated_states: set[int] = set()
-        local, topics = host.local, ImageTopics(host.metadata)
+        local, topics = context.local, ImageTopics(context.metadata)
         self.groups: CoordinatorShell[GroupShard] = CoordinatorShell(
-            host,
-            StateTopic(host, GROUPS_TOPIC, _groups_topic),
+            context,
+            StateTopic(context, GROUPS_TOPIC, _groups_topic),
             GROUP_RECORDS,
-            lambda _: GroupShard(lambda: local.config, topics, self._overrides, wall_clock=host.wall_clock),
+            lambda _: GroupShard(lambda: local.config, topics, self._overrides, wall_clock=context.wall_clock),
             codec=lambda: Codec(local.config.offsets_topic_compression_codec),
             load_bytes=lambda: local.config.offsets_load_buffer_size,
         )
-        self.transactions = TransactionCoordinator(host, producer_ids, self.groups)
+        self.transactions = TransactionCoordinator(context, producer_ids, self.groups)
         self.share_state: CoordinatorShell[ShareStateShard] = CoordinatorShell(
-            host,
-            StateTopic(host, SHARE_STATE_TOPIC, _share_state_topic),
+            context,
+            StateTopic(context, SHARE_STATE_TOPIC, _share_state_topic),
             STATE_RECORDS,
-            lambda _: ShareStateShard(lambda: local.config, topics, wall_clock=host.wall_clock),
+            lambda _: ShareStateShard(lambda: local.config, topics, wall_clock=context.wall_clock),
         )
 
     def _overrides(self, group_id: str) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 
 from moldau.broker.background import Spawn
 from moldau.broker.cluster.local_broker import LocalBroker
-from moldau.broker.coordination.host import AskController, ChangeMetadata
+from moldau.broker.coordination.context import AskController, ChangeMetadata
 from moldau.cluster.controller import PRODUCER_ID_BLOCK
 from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.image import MetadataImage

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell
-from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.share_sessions import ShareSession, ShareSessions
 from moldau.broker.coordination.share_state_client import ShareStateClient
 from moldau.broker.replicas.partition import Partition
@@ -75,16 +75,16 @@ class LiveSharePartition:
 
 
 class SharePartitions:
-    def __init__(self, host: Host, share_state: CoordinatorShell[ShareStateShard]) -> None:
-        self._host = host
+    def __init__(self, context: CoordinatorContext, share_state: CoordinatorShell[ShareStateShard]) -> None:
+        self._context = context
         self._share_state = share_state
         self._live: dict[ShareKey, LiveSharePartition] = {}
         self._loading: dict[ShareKey, asyncio.Task[None]] = {}
-        self.states = ShareStateClient(share_state, host.peers, host.spawn)
+        self.states = ShareStateClient(share_state, context.peers, context.spawn)
         self.sessions = ShareSessions()
 
     def group_config(self, group_id: str) -> GroupConfig:
-        return GroupConfig.resolve(self._host.metadata.image.group_config(group_id), self._host.local.config)
+        return GroupConfig.resolve(self._context.metadata.image.group_config(group_id), self._context.local.config)
 
     # -- life
 
@@ -111,7 +111,7 @@ class SharePartitions:
         return live
 
     def _partition(self, key: ShareKey) -> Partition:
-        partition = self._host.find_partition(None, key.topic_id.bytes, key.partition)
+        partition = self._context.find_partition(None, key.topic_id.bytes, key.partition)
         partition.check_leads()
         return partition
 
@@ -125,7 +125,7 @@ class SharePartitions:
             if not isinstance(state, asyncio.Future):
                 self._start(key, partition, epoch, state, config)
                 return None
-            loading = self._loading[key] = self._host.spawn(self._load_later(key, partition, epoch, state, config))
+            loading = self._loading[key] = self._context.spawn(self._load_later(key, partition, epoch, state, config))
             loading.add_done_callback(partial(self._loaded, key))
         return loading
 
@@ -162,7 +162,7 @@ class SharePartitions:
             return partition.log.log_start_offset
         duration_ms = config.reset_duration_ms
         if duration_ms is not None:
-            found = offset_for_timestamp(partition.log, self._host.wall_clock() - duration_ms)
+            found = offset_for_timestamp(partition.log, self._context.wall_clock() - duration_ms)
             if found is not None:
                 return found[1]
         return partition.log.high_watermark
@@ -180,7 +180,8 @@ class SharePartitions:
             [
                 key
                 for key, live in self._live.items()
-                if self._host.metadata.image.topic_by_id(key.topic_id) is None or not _is_current(live, live.partition)
+                if self._context.metadata.image.topic_by_id(key.topic_id) is None
+                or not _is_current(live, live.partition)
             ]
         )
 
@@ -195,7 +196,7 @@ class SharePartitions:
         if live is None:
             self._partition(key)
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "no records of this partition are acquired")
-        return self._write(live, live.machine.acknowledge(member, acks, self._host.monotonic()))
+        return self._write(live, live.machine.acknowledge(member, acks, self._context.monotonic()))
 
     def release(self, session: ShareSession) -> None:
         """The member is gone: whatever it holds is free."""
@@ -255,13 +256,13 @@ class SharePartitions:
                 return  # it comes earlier, finds nothing, and is set again
             live.stop_timer()
         if at_ms is not None:
-            delay_s = max(0, at_ms - self._host.monotonic()) / 1000
-            live.timer = (at_ms, self._host.loop.call_later(delay_s, self._on_locks_expired, live))
+            delay_s = max(0, at_ms - self._context.monotonic()) / 1000
+            live.timer = (at_ms, self._context.loop.call_later(delay_s, self._on_locks_expired, live))
 
     def _on_locks_expired(self, live: LiveSharePartition) -> None:
         live.timer = None
         try:
-            self._write(live, live.machine.expire(self._host.monotonic()))
+            self._write(live, live.machine.expire(self._context.monotonic()))
         except KafkaError as error:
             logger.warning(
                 "cannot release records whose locks expired", extra={"group": live.key.group_id, "why": error.message}
@@ -275,13 +276,13 @@ class SharePartitions:
         """Writes snapshots of all state in each partition of the state topic, and deletes the records before them."""
         for index, shard in self._share_state.shards():
             try:
-                partition = self._host.find_partition(self._share_state.topic, None, index)
+                partition = self._context.find_partition(self._share_state.topic, None, index)
                 behind = partition.log.log_end_offset - partition.log.log_start_offset
                 if behind < max(PRUNE_RECORDS_MIN, 2 * len(shard.states)):
                     continue
                 end_offset = partition.log.log_end_offset
                 self._share_state.run(index, lambda each, _: each.snapshot_all())
-                safe = self._host.group_commit.safe(partition, 0)
+                safe = self._context.group_commit.safe(partition, 0)
                 if safe is not None:
                     await safe
                 partition.delete_records(end_offset)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from moldau.broker.cluster.peers import FORWARDING
-from moldau.broker.coordination.host import Host
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
@@ -35,19 +35,21 @@ class StateTopicSettings(NamedTuple):
 
 
 class StateTopic:
-    def __init__(self, host: Host, name: str, settings: Callable[[BrokerConfig], StateTopicSettings]) -> None:
+    def __init__(
+        self, context: CoordinatorContext, name: str, settings: Callable[[BrokerConfig], StateTopicSettings]
+    ) -> None:
         self.name = name
-        self._host = host
+        self._context = context
         self._settings = settings
         self._creating = asyncio.Lock()
-        self._refusals = LogLimit(clock=host.loop.time)
+        self._refusals = LogLimit(clock=context.loop.time)
 
     @property
     def exists(self) -> bool:
-        return self.name in self._host.metadata.image.topics
+        return self.name in self._context.metadata.image.topics
 
     def partition_for(self, key: str) -> int:
-        topic = self._host.metadata.image.topics.get(self.name)
+        topic = self._context.metadata.image.topics.get(self.name)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name} does not exist yet")
         return java_hash(key) % len(topic.partitions)
@@ -55,15 +57,15 @@ class StateTopic:
     def leader_for(self, key: str) -> int:
         """The broker that has the shard of `key`, or will have loaded it soon."""
         index = self.partition_for(key)
-        leader = self._host.metadata.image.topics[self.name].partitions[index].leader
-        if leader not in self._host.metadata.live_brokers:
+        leader = self._context.metadata.image.topics[self.name].partitions[index].leader
+        if leader not in self._context.metadata.live_brokers:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name}-{index} has no leader")
         return leader
 
     async def create(self) -> None:
         """Returns when it is there; KafkaError while it cannot be made."""
-        if not self._host.local.config.is_clustered:
-            await self._host.change_metadata(self._plan)
+        if not self._context.local.config.is_clustered:
+            await self._context.change_metadata(self._plan)
         elif not self.exists:
             async with self._creating:  # requests that come meanwhile wait for this one
                 if not self.exists:
@@ -72,20 +74,20 @@ class StateTopic:
     def _plan(self, image: MetadataImage) -> Sequence[Record]:
         if self.name in image.topics:
             return ()
-        settings = self._settings(self._host.local.config)
+        settings = self._settings(self._context.local.config)
         return plan_create_topic(
             image,
             self.name,
-            topic_id=self._host.new_uuid(),
+            topic_id=self._context.new_uuid(),
             num_partitions=settings.partitions,
             replication_factor=1,
             configs=settings.configs,
-            broker_config=self._host.local.config,
+            broker_config=self._context.local.config,
         )
 
     async def _create_by_controller(self) -> None:
         try:
-            answer = await self._host.ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
+            answer = await self._context.ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
         except KafkaError as error:
             raise self._unavailable(error.message) from error
         created = answer.topics[0]
@@ -93,9 +95,9 @@ class StateTopic:
             if self._refusals.allows(created.error_message):
                 logger.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
             raise self._unavailable(created.error_message)
-        deadline_s = self._host.loop.time() + KNOWN_TIMEOUT_S
+        deadline_s = self._context.loop.time() + KNOWN_TIMEOUT_S
         while not self.exists:
-            if self._host.loop.time() > deadline_s:
+            if self._context.loop.time() > deadline_s:
                 raise self._unavailable("it was created, but is not in the metadata of this broker yet")
             await asyncio.sleep(KNOWN_POLL_S)
 
@@ -103,7 +105,7 @@ class StateTopic:
         return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot create {self.name}: {why}")
 
     def _request(self, schema: Schema) -> Any:
-        settings = self._settings(self._host.local.config)
+        settings = self._settings(self._context.local.config)
         configs = tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in settings.configs.items())
         topic = schema.CreatableTopic(
             name=self.name,

@@ -16,8 +16,8 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Reply
-from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.remote_transactions import RemoteTransactions, VerificationGuard, is_open
 from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings
@@ -61,18 +61,18 @@ def _topic_settings(config: BrokerConfig) -> StateTopicSettings:
 
 
 class TransactionCoordinator(CoordinatorShell[TransactionShard]):
-    def __init__(self, host: Host, producer_ids: ProducerIds, groups: Groups) -> None:
-        state_topic = StateTopic(host, TRANSACTIONS_TOPIC, _topic_settings)
-        super().__init__(host, state_topic, StateRecords(KINDS), self._new_shard)
+    def __init__(self, context: CoordinatorContext, producer_ids: ProducerIds, groups: Groups) -> None:
+        state_topic = StateTopic(context, TRANSACTIONS_TOPIC, _topic_settings)
+        super().__init__(context, state_topic, StateRecords(KINDS), self._new_shard)
         self._producer_ids = producer_ids
-        self.remote = RemoteTransactions(host.peers, host.spawn, self.leader_for)
-        self.markers = LocalMarkers(host.wall_clock, self.remote, groups)
-        self._remote_markers = RemoteMarkers(host.peers, host.spawn)
+        self.remote = RemoteTransactions(context.peers, context.spawn, self.leader_for)
+        self.markers = LocalMarkers(context.wall_clock, self.remote, groups)
+        self._remote_markers = RemoteMarkers(context.peers, context.spawn)
 
     def _new_shard(self, partition: int) -> TransactionShard:
-        host = self._host
-        writer = MarkerWriter(host, partition, self, self.markers, self._remote_markers)
-        return TransactionShard(lambda: host.local.config, writer, wall_clock=host.wall_clock)
+        context = self._context
+        writer = MarkerWriter(context, partition, self, self.markers, self._remote_markers)
+        return TransactionShard(lambda: context.local.config, writer, wall_clock=context.wall_clock)
 
     async def ask_with_id(
         self, request: InitProducerId | EndTxn, step: Callable[[TransactionShard, Reply, Any, int], Effects]
@@ -88,11 +88,11 @@ class TransactionCoordinator(CoordinatorShell[TransactionShard]):
 
     @property
     def is_clustered(self) -> bool:
-        return self._host.local.config.is_clustered
+        return self._context.local.config.is_clustered
 
     @property
     def is_verification_enabled(self) -> bool:
-        return self._host.local.config.transaction_partition_verification_enable
+        return self._context.local.config.transaction_partition_verification_enable
 
     def verification(
         self, transactional_id: str, producer: Identity, partitions: Iterable[Partition], admission: Admission

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol
 from moldau.broker.background import Spawn
 from moldau.broker.cluster.outbox import Outbox
 from moldau.broker.cluster.peers import Peers
+from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell, StepNotStartedError
-from moldau.broker.coordination.host import Host
 from moldau.broker.coordination.remote_transactions import RemoteTransactions
 from moldau.broker.replicas.partition import Partition
 from moldau.clocks import Clock
@@ -160,13 +160,13 @@ class MarkerWriter:
 
     def __init__(
         self,
-        host: Host,
+        context: CoordinatorContext,
         partition: int,
         transactions: CoordinatorShell[TransactionShard],
         local_markers: LocalMarkers,
         remote_markers: RemoteMarkers,
     ) -> None:
-        self._host = host
+        self._context = context
         self._partition = partition
         self._transactions = transactions
         self._local_markers = local_markers
@@ -174,14 +174,14 @@ class MarkerWriter:
 
     def arrive(self, markers: Markers) -> None:
         by_leader = self._by_leader(markers.partitions)
-        here = by_leader.pop(self._host.local.node_id, [])
+        here = by_leader.pop(self._context.local.node_id, [])
         gone = by_leader.pop(None, [])
         if by_leader or len(here) > INLINE_MAX:
-            self._host.spawn(self._write_everywhere(markers, gone, here, by_leader))
+            self._context.spawn(self._write_everywhere(markers, gone, here, by_leader))
             return
         written = self._write(markers, here)
         if any(written.values()):
-            self._host.spawn(self._report_when_safe(markers, gone, written))
+            self._context.spawn(self._report_when_safe(markers, gone, written))
         else:
             self._report(markers, {*gone, *written})
 
@@ -192,7 +192,7 @@ class MarkerWriter:
         """None for those whose topic is gone, and their open transactions with it."""
         by_leader: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
         for where in partitions:
-            topic = self._host.metadata.image.topics.get(where[0])
+            topic = self._context.metadata.image.topics.get(where[0])
             partition = None if topic is None else topic.partition(where[1])
             by_leader[None if partition is None else partition.leader].append(where)
         return by_leader
@@ -210,15 +210,15 @@ class MarkerWriter:
         here: Sequence[TopicPartition],
         elsewhere: Mapping[int | None, Sequence[TopicPartition]],
     ) -> None:
-        epoch = self._host.find_partition(self._transactions.topic, None, self._partition).leader_epoch
+        epoch = self._context.find_partition(self._transactions.topic, None, self._partition).leader_epoch
         asking = [
             self._remote_markers.write(leader, markers, partitions, epoch)
             for leader, partitions in elsewhere.items()
-            if leader in self._host.metadata.live_brokers
+            if leader in self._context.metadata.live_brokers
         ]
         remote = asyncio.gather(*asking)
         written: _Written = {}
-        async for where in self._host.turns.each(here):
+        async for where in self._context.turns.each(here):
             if not self._is_current:
                 break
             written |= self._write(markers, [where])
@@ -242,7 +242,7 @@ class MarkerWriter:
                 self._partition, lambda shard, now_ms: shard.markers_written(markers, written, now_ms)
             )
         except StepNotStartedError:
-            self._host.loop.call_later(REPORT_RETRY_S, self._report, markers, written)
+            self._context.loop.call_later(REPORT_RETRY_S, self._report, markers, written)
         except KafkaError as error:
             # The shard goes away; where it comes back, it asks for the markers again.
             logger.warning("cannot record that a transaction is complete, will retry", extra={"why": error.message})
@@ -250,20 +250,20 @@ class MarkerWriter:
     def _write(self, markers: Markers, partitions: Sequence[TopicPartition]) -> _Written:
         """Those of this broker's partitions that have their marker now."""
         written: _Written = {}
-        decisions = self._host.find_partition(self._transactions.topic, None, self._partition)
+        decisions = self._context.find_partition(self._transactions.topic, None, self._partition)
         for where in partitions:
             try:
-                partition = self._host.find_partition(where[0], None, where[1])
+                partition = self._context.find_partition(where[0], None, where[1])
                 self._write_one(markers, partition, decisions.leader_epoch)
             except KafkaError as error:
                 logger.error(_RETRY_MESSAGE, *where, error.message)
             else:
                 flush_messages = min(partition.log.config.flush_messages, decisions.log.config.flush_messages)
-                written[where] = self._host.group_commit.safe(partition, flush_messages)
+                written[where] = self._context.group_commit.safe(partition, flush_messages)
         return written
 
     def _write_one(self, markers: Markers, partition: Partition, coordinator_epoch: int) -> None:
-        if not self._host.local.config.is_clustered:
+        if not self._context.local.config.is_clustered:
             # No other broker can have decided otherwise: a higher epoch is from outside, and must not leave the
             # transaction open.
             known_epoch = partition.log.producers.coordinator_epoch_of(markers.producer.producer_id)

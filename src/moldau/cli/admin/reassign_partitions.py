@@ -155,13 +155,13 @@ def _proposed(
     current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None]
 ) -> dict[TopicPartition, Sequence[int]]:
     """As the controller would place the topics if they were new, beginning anywhere."""
-    from moldau.metadata.placement import Host, place
+    from moldau.metadata.placement import UsableBroker, place
 
-    hosts = [Host(broker, rack) for broker, rack in sorted(racks.items())]
+    brokers = [UsableBroker(broker, rack) for broker, rack in sorted(racks.items())]
     proposed: dict[TopicPartition, Sequence[int]] = {}
     for topic in sorted({topic for topic, _ in current}):
         old = [ids for (name, _), ids in sorted(current.items()) if name == topic]
-        placed = place(hosts, random.randrange(len(hosts) or 1), len(old), len(old[0]))
+        placed = place(brokers, random.randrange(len(brokers) or 1), len(old), len(old[0]))
         proposed.update({TopicPartition(topic, index): ids for index, ids in enumerate(placed)})
     return proposed
 

@@ -83,10 +83,13 @@ class Counters:
 
 
 def counters(broker: OfflineBroker, configs: dict[str, str] | None = None) -> CoordinatorShell[Counters]:
-    host, settings = broker.node.host, StateTopicSettings(4, {"cleanup.policy": "compact", **(configs or {})})
+    context, settings = (
+        broker.node.coordinator_context,
+        StateTopicSettings(4, {"cleanup.policy": "compact", **(configs or {})}),
+    )
     return CoordinatorShell(
-        host,
-        StateTopic(host, "__counters", lambda _: settings),
+        context,
+        StateTopic(context, "__counters", lambda _: settings),
         StateRecords({CountKey: CountValue}),
         lambda _: Counters(),
     )

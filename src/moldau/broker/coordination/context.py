@@ -1,4 +1,4 @@
-"""The parts of a broker that its coordinators work with."""
+"""The parts of a broker that its coordinators and share partitions use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ChangeMetadata(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class CoordinatorContext:
     loop: asyncio.AbstractEventLoop
     wall_clock: Clock
     """For what is written into records."""
@@ -47,4 +47,4 @@ class Host:
     group_commit: GroupCommit
     ask_controller: AskController
     change_metadata: ChangeMetadata
-    """Only on a broker of its own, which is its own controller."""
+    """For a standalone broker, which is its own controller."""
