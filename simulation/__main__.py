@@ -22,7 +22,12 @@ LINES_SHOWN = 80
 def _run(task: tuple[str, int, str | None]) -> Outcome:
     name, seed, bug = task
     with planted(bug) if bug is not None else nullcontext():
-        outcome = run(name, seed)
+        return run(name, seed)
+
+
+def _run_briefly(task: tuple[str, int, str | None]) -> Outcome:
+    """Without the timeline of a run in which nothing is wrong."""
+    outcome = _run(task)
     return outcome if outcome.problem is not None else outcome._replace(timeline=[])
 
 
@@ -38,23 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--planted", choices=PLANTED, help="with this bug in the brokers; ends when it is found")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args(argv)
-    names = [arguments.scenario] if arguments.scenario else list(SCENARIOS)
     bug = arguments.planted
+    scenario = arguments.scenario or (PLANTED[bug][1] if bug is not None else None)
+    names = list(SCENARIOS) if scenario is None else [scenario]
     if arguments.seed is not None:
-        if not arguments.scenario:
-            names = [names[arguments.seed % len(names)]]
-        outcome = (
-            _run((names[0], arguments.seed, bug)) if not arguments.trace else _traced(names[0], arguments.seed, bug)
-        )
+        outcome = _run((names[arguments.seed % len(names)], arguments.seed, bug))
         return 1 if _print(outcome, bug, whole=arguments.trace) else 0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     tasks = [(names[seed % len(names)], seed, bug) for seed in seeds]
     return _run_all(tasks, arguments.workers)
-
-
-def _traced(name: str, seed: int, bug: str | None) -> Outcome:
-    with planted(bug) if bug is not None else nullcontext():
-        return run(name, seed)
 
 
 def _run_all(tasks: Sequence[tuple[str, int, str | None]], workers: int) -> int:
@@ -87,7 +84,7 @@ def _outcomes(tasks: Sequence[tuple[str, int, str | None]], workers: int) -> Ite
         yield from map(_run, tasks)
         return
     with Pool(workers) as pool:
-        yield from pool.imap_unordered(_run, tasks)
+        yield from pool.imap_unordered(_run_briefly, tasks)
 
 
 def _print(outcome: Outcome, bug: str | None, *, whole: bool) -> bool:

@@ -3,6 +3,7 @@
 A record is *committed* once any replica's high watermark passed it; the ledger keeps those, batch by batch, for ever.
 
     one value       no replica's high watermark ever covers anything else than the ledger
+    kept            a replica never loses a committed record that it had, but with its machine or its disk
     nothing lost    whoever is elected has the whole ledger; what was acknowledged is in the ledger, at that offset
     replicated      an acknowledged record is in the logs of as many replicas as `min.insync.replicas` says
     one leader      of one leader epoch, one process of one broker leads
@@ -22,6 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.errors import MoldauError
+from moldau.log.manager import STRAY_SUFFIX
 from moldau.log.partition_log import PartitionLog
 from moldau.metadata.image import MetadataImage, PartitionImage
 from moldau.metadata.records import PartitionRecord, ProducerIdsRecord, Record
@@ -66,6 +68,8 @@ class Checker:
         """Partitions with a leader that nobody could vouch for: allowed only where elections may be unclean."""
         self._acknowledged: dict[TopicPartition, dict[int, bytes]] = {}
         self._agreed: dict[tuple[TopicPartition, PartitionLog], int] = {}
+        self._had: dict[tuple[int, TopicPartition], int] = {}
+        """Up to where the replica of a broker was seen to agree with the ledger."""
         self._last: dict[tuple[TopicPartition, str], int] = {}
         self._leaders: dict[tuple[TopicPartition, int], PartitionLog] = {}
         self._given_ids: set[int] = set()
@@ -112,6 +116,9 @@ class Checker:
                 }
 
     def _check_change(self, place: TopicPartition, known: PartitionImage, record: PartitionRecord) -> None:
+        for broker_id in known.replicas:
+            if broker_id not in record.replicas:
+                self._had.pop((broker_id, place), None)
         if record.partition_epoch != known.partition_epoch + 1:
             self.fail(f"{place}: partition epoch {known.partition_epoch} to {record.partition_epoch}")
         moved = record.leader != known.leader
@@ -183,6 +190,7 @@ class Checker:
     def machine_died(self, broker_id: int) -> None:
         self.lossy.add(broker_id)
         self._died_us[broker_id] = self._world.now_us
+        self._had = {key: offset for key, offset in self._had.items() if key[0] != broker_id}
 
     def durable_on(self, broker: SimulatedBroker) -> dict[TopicPartition, int]:
         """What it has of the committed records of topics that wait for the disk: the offset behind each."""
@@ -231,6 +239,9 @@ class Checker:
         watermark = log.high_watermark
         key = (place, log)
         agreed = min(self._agreed.get(key, 0), log.log_end_offset)
+        had = self._had.get((broker.node_id, place), 0)
+        if log.log_end_offset < had and place not in self.excused:
+            self.fail(f"{place}: broker {broker.node_id} had {had} committed offsets, and has {log.log_end_offset}")
         if agreed >= watermark or place in self.excused:
             self._agreed[key] = agreed
             return
@@ -248,6 +259,7 @@ class Checker:
                 ledger.append(batch)
             agreed = batch.next_offset
         self._agreed[key] = agreed
+        self._had[broker.node_id, place] = max(had, agreed)
 
     def _commit(self, place: TopicPartition, batch: Batch, last: Batch | None) -> None:
         if last is not None and (last.next_offset != batch.base_offset or last.leader_epoch > batch.leader_epoch):
@@ -317,6 +329,15 @@ class Checker:
                 if values.get(offset) != value:
                     self.fail(f"{place}: {value!r} was acknowledged at {offset}, {values.get(offset)!r} is there")
         self.history.check_at_end()
+        if "reassign" not in self._run.scenario.faults:
+            self._check_nothing_is_set_aside()
+
+    def _check_nothing_is_set_aside(self) -> None:
+        """No partition goes away in these scenarios, so none is unknown to a broker that has it."""
+        for broker in self._run.cluster.brokers.values():
+            for path in broker.disk.contents():
+                if STRAY_SUFFIX in path and broker.node_id not in self._died_us:
+                    self.fail(f"{broker.host.name} does not know a partition that it has: {path}")
 
     def unrest(self) -> str:
         """What has not come to rest; nothing, if all is well."""

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S = 1.5
 BACKOFF_S = 0.06
+DAY_MS = 86_400_000
 GROUP, TRANSACTION = 0, 1
 """Types of coordinators."""
 
@@ -44,6 +45,7 @@ class Client:
         self.is_done = False
         self.finished_us = 0
         self.connections: dict[Address, Peer] = {}
+        self._asked = run.world.between_us(0, 100)
         self._addresses: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
@@ -91,7 +93,10 @@ class Client:
         return peer
 
     async def ask_any(self, key: int, build: Callable[[Schema], Any]) -> Any:
-        return await self.ask(self.world.random.choice(self.run.cluster.bootstrap), key, build)
+        """One broker after the other: any of them may be silent, or know only what was."""
+        addresses = self.run.cluster.bootstrap
+        self._asked += 1
+        return await self.ask(addresses[self._asked % len(addresses)], key, build)
 
     async def refresh(self) -> None:
         """Asks somebody for the metadata, and forgets coordinators."""
@@ -163,6 +168,26 @@ class Admin(Client):
             await self.persist(attempt)
         except KafkaError as error:
             self.note("is refused: {}", error.code.name)
+
+
+class Churn(Client):
+    """Changes a configuration again and again: each change is a new image for every broker."""
+
+    def __init__(self, run: Run, name: str, topic: str, count: int) -> None:
+        super().__init__(run, name)
+        self._topic = topic
+        self._count = count
+
+    async def work(self) -> None:
+        for number in range(self._count):
+            build = setting(self._topic, "retention.ms", str(DAY_MS + number))
+
+            async def attempt(build: Callable[[Schema], Any] = build) -> None:
+                for code in codes_in(await self.ask_any(ApiKey.INCREMENTAL_ALTER_CONFIGS, build)):
+                    check(code)
+
+            await self.persist(attempt)
+            await asyncio.sleep(self.world.between_us(0, 15_000) / 1e6)
 
 
 def codes_in(answer: Any) -> list[int]:

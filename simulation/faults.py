@@ -31,7 +31,7 @@ class Faults:
         self._note("everything is healed")
         self._cluster.network.heal()
         self._cluster.store.refusals = 0.0
-        self._cluster.store.is_away = False
+        self._cluster.store.is_away = self._cluster.store.flaps = False
         for broker in self._cluster.brokers.values():
             self._mend_disk(broker)
             broker.host.resume()
@@ -70,7 +70,7 @@ class Faults:
     def _next(self) -> None:
         if not self._is_over:
             getattr(self, "_" + self._world.random.choice(self._menu))()
-            self._world.after(self._ms(150, 1_200), self._next)
+            self._world.after(self._ms(*self._run.scenario.interval_ms), self._next)
 
     def _ms(self, least: int, most: int) -> int:
         return self._world.between_us(least * MS, most * MS)
@@ -110,6 +110,22 @@ class Faults:
             broker.kill()
             self._undo(1, self._world.random.choice((50, 3_500)), self._start, broker)
 
+    def _restart(self) -> None:
+        """At once."""
+        self._restart_one(self._somebody())
+
+    def _restart_follower(self) -> None:
+        """A broker that is not the controller."""
+        broker = self._somebody()
+        if broker is not self._controller():
+            self._restart_one(broker)
+
+    def _restart_one(self, broker: SimulatedBroker) -> None:
+        if broker.host.loop is not None:
+            self._note("{} is killed", broker.host.name)
+            broker.kill()
+            self._undo(1, 60, self._start, broker)
+
     def _lose_power(self) -> None:
         self._lose_power_of(self._somebody(), even_if_lost=False)
 
@@ -130,7 +146,7 @@ class Faults:
         checker.machine_died(broker.node_id)
         broker.lose_power()
         checker.check_survived(broker, durable)
-        self._undo(1, self._world.random.choice((200, 4_000)), self._start, broker)
+        self._undo(1, self._world.random.choice((20, 200, 4_000)), self._start, broker)
 
     def _shut_down(self) -> None:
         broker = self._somebody()
@@ -237,13 +253,10 @@ class Faults:
 
     def _store_flaps(self) -> None:
         """One controller after the other, each for a moment."""
-        self._note("the store elects one controller after the other")
-        self._flap(self._world.now_us + self._ms(300, 1_500))
-
-    def _flap(self, until_us: int) -> None:
-        if self._world.now_us < until_us and not self._is_over:
-            self._cluster.store.end_leadership()
-            self._world.after(self._ms(2, 60), self._flap, until_us)
+        if not self._cluster.store.flaps:
+            self._note("the store elects one controller after the other")
+            self._cluster.store.flaps = True
+            self._undo(300, 1_500, setattr, self._cluster.store, "flaps", False)
 
     # -- disks
 
@@ -269,6 +282,10 @@ class Faults:
 
     def _mend_disk(self, broker: SimulatedBroker) -> None:
         """A failed directory is offline until the next start of the broker."""
+        if not broker.disk.can_write and broker.host.loop is not None:
+            self._note("{} gets another disk controller, and is started again", broker.host.name)
+            broker.kill()
+            self._world.after(self._ms(50, 500), self._start, broker)
         broker.disk.heal()
         broker.host.disk_is_hanging = False
 

@@ -133,23 +133,24 @@ def syncs_skipped(put: Put) -> None:
     put(Segment, "flush", lambda *_, **__: None)
 
 
-PLANTED: dict[str, Callable[[Put], None]] = {
-    bug.__name__: bug
-    for bug in (
-        first_image_untold,
-        deposed_start,
-        followers_unwatched,
-        commits_before_replication,
-        epochs_unknown,
-        truncation_skipped,
-        unclean_elections,
-        lost_power_unnoticed,
-        leads_unregistered,
-        duplicates_taken,
-        decisions_forgotten,
-        syncs_skipped,
+PLANTED: dict[str, tuple[Callable[[Put], None], str]] = {
+    bug.__name__: (bug, scenario)
+    for bug, scenario in (
+        (first_image_untold, "starts"),
+        (deposed_start, "storms"),
+        (followers_unwatched, "lasting"),
+        (commits_before_replication, "crashes"),
+        (epochs_unknown, "network"),
+        (truncation_skipped, "network"),
+        (unclean_elections, "crashes"),
+        (lost_power_unnoticed, "crashes"),
+        (leads_unregistered, "controllers"),
+        (duplicates_taken, "network"),
+        (decisions_forgotten, "coordinators"),
+        (syncs_skipped, "power"),
     )
 }
+"""Each with a scenario that is quick to find it."""
 
 
 @contextmanager
@@ -161,7 +162,7 @@ def planted(name: str) -> Iterator[None]:
         setattr(owner, attribute, replacement)
 
     try:
-        PLANTED[name](put)
+        PLANTED[name][0](put)
         yield
     finally:
         for owner, attribute, original in reversed(originals):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.wire.topic_partition import TopicPartition
-from simulation.client import Client
+from simulation.client import Churn, Client
 from simulation.producers import Consumer, Producer
 from simulation.transactors import Committer, Transactor
 
@@ -47,6 +47,14 @@ def _everybody(run: Run) -> list[Client]:
     ]
 
 
+def _one_producer(run: Run) -> list[Client]:
+    return [Producer(run, "producer-0", TopicPartition(DATA, 0), 25)]
+
+
+def _changers(run: Run) -> list[Client]:
+    return [*_one_producer(run), Churn(run, "churn", DATA, 200)]
+
+
 def _careless(run: Run) -> list[Client]:
     return [Producer(run, "producer-0", TopicPartition(DATA, 0), 40, idempotent=False)]
 
@@ -60,6 +68,8 @@ class Scenario:
     topics: Topics = field(default_factory=lambda: {DATA: (2, 3, SAFE)})
     properties: Mapping[str, str] = field(default_factory=lambda: SAFE)
     faults_ms: int = 4_000
+    interval_ms: tuple[int, int] = (150, 1_200)
+    """Between two faults."""
     lasting: Sequence[str] = ()
     """One of them stays when the others are over: the cluster has to do without."""
     is_synced: bool = False
@@ -82,6 +92,7 @@ SCENARIOS = {
         Scenario(
             "lasting",
             ("isolate", "cut", "slow", "pause", "kill"),
+            faults_ms=1_500,
             lasting=("cut_for_good", "cut_for_good", "pause_for_good", "isolate_for_good"),
         ),
         Scenario("controllers", (*_CONTROLLER, *_STORE, "store_flaps", "kill", "kill", "lose_power")),
@@ -105,6 +116,8 @@ SCENARIOS = {
             ("kill", "elect", "isolate", "pause", "lose_power", "cut", "slow", "slow", "kill_controller"),
             clients=_transactors,
         ),
+        Scenario("starts", ("restart_follower",), clients=_changers, interval_ms=(50, 500)),
+        Scenario("storms", ("restart", "restart", "restart", "store_flaps"), _one_producer, interval_ms=(10, 150)),
         Scenario("shutdowns", ("shut_down", "shut_down", "shut_down", "kill", "pause_controller", "elect")),
         Scenario(
             "mixed",
@@ -114,6 +127,7 @@ SCENARIOS = {
             ),
             clients=_everybody,
         ),
+        Scenario("disks", ("disk_full", "disk_full", "disk_fails", "disk_hangs", "kill", "lose_power", "pause")),
         Scenario(
             "unclean",
             ("lose_any_power", "kill", "isolate", "lose_any_power", "pause"),

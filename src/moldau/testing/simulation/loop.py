@@ -39,6 +39,9 @@ TURN_US = (20, 120)
 LONG_TURN_US = (1_000, 15_000)
 LONG_TURN_SHARE = 0.01
 """Of the turns: a garbage collection, a large request, another process on the same core."""
+START_PACES = (1, 1, 1, 5, 20)
+START_US = 500_000
+"""A process that has just started may be so many times slower, for so long: it loads code, on a busy machine."""
 CUT_TURN_SHARE = 0.05
 """Of the turns, end before all ready callbacks ran: a process can be killed or paused between any two of them."""
 NOTES_MAX = 5_000
@@ -150,6 +153,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """When the next turn is planned."""
         self._free_us = world.now_us
         """When the last turn is over."""
+        self._started_us = world.now_us
+        self._start_pace = world.random.choice(START_PACES)
         self._deferred: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self._task_factory: Any = None
@@ -190,7 +195,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(None)
             world.current = None
         length_us = LONG_TURN_US if world.random.random() < LONG_TURN_SHARE else TURN_US
-        self._free_us = now_us + world.between_us(*length_us)
+        pace = self._start_pace if now_us < self._started_us + START_US else 1
+        self._free_us = now_us + pace * world.between_us(*length_us)
         self._plan_next()
 
     def _plan_next(self) -> None:

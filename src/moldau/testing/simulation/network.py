@@ -38,7 +38,6 @@ FIRST_EPHEMERAL_PORT = 32_768
 WRITE_HIGH_WATER_BYTES = 64 * 1024
 
 Address = tuple[str, int]
-Buffer = bytes | bytearray | memoryview
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 _END, _RESET = "end", "reset"
@@ -57,8 +56,6 @@ class Network:
         self._unknown: dict[Host, list[SimulatedTransport]] = {}
         """Other ends of connections that a machine had before it vanished."""
         self._next_port = FIRST_EPHEMERAL_PORT
-        self.on_write: Callable[[SimulatedTransport, Buffer], bool] | None = None
-        """Sees what each process writes; what it answers False to does not go out."""
 
     def add(self, host: Host) -> int:
         assert host.name not in self.hosts, f"two hosts of the name {host.name}"
@@ -430,11 +427,8 @@ class SimulatedTransport(asyncio.Transport):
 
     # -- writing
 
-    def write(self, data: Buffer) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing or self.loop.is_dead or not data:
-            return
-        on_write = self._network.on_write
-        if on_write is not None and not on_write(self, data):
             return
         self._unsent += data
         self._send()
@@ -442,7 +436,7 @@ class SimulatedTransport(asyncio.Transport):
             self._writing_is_paused = True
             self._protocol.pause_writing()  # type: ignore[union-attr]
 
-    def writelines(self, parts: Iterable[Buffer]) -> None:
+    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(parts))
 
     def _send(self) -> None:

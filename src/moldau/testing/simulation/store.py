@@ -21,6 +21,8 @@ TICK_US = 50 * MS
 TELL_US = (MS, 30 * MS)
 """How long the news of an election takes."""
 
+FLAP_US = (0, 12 * MS)
+
 Watcher = Callable[[int, Sequence[Record], MetadataImage, MetadataImage], None]
 """Called with each append: the epoch, the records, the images before and after."""
 
@@ -35,6 +37,8 @@ class SimulatedStore:
         """It answers nobody."""
         self.refusals = 0.0
         """The share of appends that fail; half of them are kept all the same."""
+        self.flaps = False
+        """Controllers lose their place, each soon after it has loaded the metadata."""
         self.image = MetadataImage()
         self.leadership: ControllerTerm | None = None
         self.watchers: list[Watcher] = []
@@ -70,7 +74,8 @@ class SimulatedStore:
         if self.leadership is None:
             ready = [one for one in self._sessions if one.stands and self.reaches(one.loop)]
             if ready:
-                self.begin(self.world.random.choice(ready))
+                # While it flaps, often the newest: a broker that has just begun to start.
+                self.begin(ready[-1] if self.flaps and self.world.chance(0.5) else self.world.random.choice(ready))
             else:
                 self._tell_all()
 
@@ -83,6 +88,13 @@ class SimulatedStore:
 
     def leads(self, session: StoreSession, epoch: int) -> bool:
         return self._owner is session and self._epoch == epoch
+
+    def depose_soon(self, session: StoreSession, epoch: int) -> None:
+        def depose() -> None:
+            if self.leads(session, epoch):
+                self.end_leadership()
+
+        self.world.after(self.world.between_us(*FLAP_US), depose)
 
     def reaches(self, loop: SimulatedLoop) -> bool:
         """Whether that process and the store hear each other."""
@@ -191,6 +203,8 @@ class StoreSession:
     def load(self, epoch: int) -> MetadataImage:
         self._ask()
         self._check(epoch)
+        if self._store.flaps:
+            self._store.depose_soon(self, epoch)
         return self._store.image
 
     def append(self, epoch: int, records: Sequence[Record], image: MetadataImage) -> None:
