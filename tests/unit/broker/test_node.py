@@ -162,3 +162,9 @@ async def test_whoever_waits_for_the_first_image_hears_of_it(tmp_path: Path) -> 
     node.begin()
     await asyncio.wait_for(waiting, 10)
     await node.close()
+
+
+async def test_a_log_directory_that_is_a_file_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a directory")
+    with pytest.raises(ConfigError, match="/data cannot be used"):
+        open_node(tmp_path / "data")

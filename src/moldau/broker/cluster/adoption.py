@@ -34,11 +34,17 @@ def refuse_folders_of_a_cluster(disk: Disk, directories: Sequence[Path]) -> None
                 f"{directory} belongs to a broker of a cluster: start it with moldau.metadata.dir or zookeeper.connect "
                 "as before (moldau start --brokers N), or use another folder"
             )
-        names = disk.names(directory) if disk.exists(directory) else []
-        if any(name.startswith("broker-") and disk.exists(directory / name / META_PROPERTIES) for name in names):
+        if any(disk.exists(directory / name / META_PROPERTIES) for name in _brokers_in(disk, directory)):
             raise ConfigError(
                 f"{directory} holds the brokers of a cluster: start it with --brokers N, or use another folder"
             )
+
+
+def _brokers_in(disk: Disk, directory: Path) -> list[str]:
+    try:
+        return [name for name in disk.names(directory) if name.startswith("broker-")]
+    except OSError:
+        return []  # missing, or not usable as a log directory: `LogManager.lock` says so
 
 
 def refuse_folders_of_a_single_broker(disk: Disk, directories: Sequence[Path], metadata_file: str) -> None:
