@@ -1,4 +1,4 @@
-"""This broker as the controller knows it: registered, kept alive by heartbeats, fenced or not, shut down in order."""
+"""The broker side of registration, heartbeats and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from moldau.wire.uuids import uuid_from_text
 logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_SESSION = 4
-"""At least: one heartbeat that is lost must not cost a broker its place."""
+"""At least so many, so that one lost heartbeat does not fence a broker."""
 FENCED_HEARTBEAT_S = 0.1
 """Between the heartbeats of a broker that waits to be unfenced."""
 FAILED_HEARTBEAT_S = 2.0
-"""After one that failed for a reason that will not pass soon."""
+"""After a heartbeat that failed for a reason that will last."""
 SHUTDOWN_TIMEOUT_S = 10.0
-"""For handing leaderships over; then the broker stops anyway, and the controller finds out."""
+"""For handing over leaderships; then the broker stops anyway, and the controller fences it."""
 
 
 class BrokerLifecycle:
@@ -68,7 +68,7 @@ class BrokerLifecycle:
     # -- registration
 
     async def register(self, incarnation: Incarnation) -> None:
-        """Returns when the controller has registered this process; ConfigError where it never will."""
+        """Returns when the controller has registered this process; ConfigError if it never will."""
         self._incarnation = incarnation
         logged: ErrorCode | None = None
         duplicate_since_s, asked_epoch = math.inf, -1
@@ -123,7 +123,7 @@ class BrokerLifecycle:
         )
 
     async def unfenced(self) -> None:
-        """Returns when the image in force has this process as a broker that clients may use."""
+        """Returns when the current image contains this process as an unfenced broker."""
         me, metadata = self._me, self._metadata
         while (
             (known := metadata.image.brokers.get(me.node_id)) is None
@@ -135,11 +135,11 @@ class BrokerLifecycle:
     # -- heartbeats
 
     def send_heartbeat(self) -> None:
-        """Sends the next one now."""
+        """Sends the next heartbeat now."""
         self._heartbeat_now.set()
 
     async def send_heartbeats(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             try:
                 interval_s = await self._heartbeat_once()
@@ -150,7 +150,7 @@ class BrokerLifecycle:
                 if self._log_limit.allows("taken"):
                     logger.error("this broker cannot return to its cluster", extra={"why": str(error)})
                 interval_s = FAILED_HEARTBEAT_S
-            except Exception:  # one that sends no more heartbeats would be fenced for ever
+            except Exception:  # without heartbeats it would stay fenced for ever
                 logger.exception("internal error in a heartbeat (please report it)")
                 interval_s = FAILED_HEARTBEAT_S
             with suppress(TimeoutError):
@@ -158,10 +158,10 @@ class BrokerLifecycle:
             self._heartbeat_now.clear()
 
     async def _heartbeat_once(self) -> float:
-        """Seconds to the next one."""
+        """Returns the seconds to the next heartbeat."""
         config = self._me.config
         sent_s, epoch = self._now_s(), self._controller.epoch
-        # A session outlasts one that gets lost.
+        # Half a session: if this one is lost, the next can still arrive in time.
         timeout_s = config.broker_session_timeout_ms / 2000
         answer = await self._channel.ask(ApiKey.BROKER_HEARTBEAT, self.heartbeat, timeout_s=timeout_s)
         code = ErrorCode(answer.error_code)
@@ -183,7 +183,7 @@ class BrokerLifecycle:
 
     async def _refused(self, code: ErrorCode) -> None:
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-            # Unregistered by hand, or taken for dead and replaced: begin again as the same process.
+            # Unregistered by an operator, or replaced after it seemed dead: register again as the same process.
             logger.warning("the controller does not know this broker, registering again", extra={"code": code.name})
             assert self._incarnation is not None
             self._me.broker_epoch = NOT_REGISTERED
@@ -202,7 +202,7 @@ class BrokerLifecycle:
     # -- shutdown
 
     async def hand_over(self) -> None:
-        """Asks the controller to move leaderships away, so that clients need not wait for anything."""
+        """Asks the controller to move leaderships away, so that clients do not wait for a failover."""
         if self._me.broker_epoch >= 0 and self._me.config.controlled_shutdown_enable:
             self._wants_shutdown = True
             self.send_heartbeat()

@@ -1,8 +1,8 @@
-"""The shell around the controller: who it is, and, while it is this broker, the one place where metadata changes.
+"""The shell around the controller: who it is and, while it is this broker, the only place where metadata changes.
 
     step(image) → records, reply      planned on the newest image, by `moldau.cluster` and `moldau.metadata`
-    store.append                      durable, and refused if another controller has begun: many steps share one write
-    feed                              to the brokers, who wait for it (`metadata_feed`)
+    store.append                      durable; refused if there is a newer controller; many steps share one write
+    feed                              to the brokers, which wait for it (`metadata_feed`)
     reply
 
 A broker learns of a change only when it is durable, so no image is ever rolled back. A change that a client requested
@@ -43,9 +43,9 @@ from moldau.wire.uuids import uuid_to_text
 logger = logging.getLogger(__name__)
 
 STEPS_MAX = 1000
-"""Steps that share one write: enough for a storm of them, few enough to be answered soon."""
+"""Steps that share one write: enough for a burst of them, few enough to be answered soon."""
 EVERYWHERE_TIMEOUT_S = 1.0
-"""How long a change waits for the brokers to follow. One that hangs must not hold up those who change things."""
+"""How long a change waits for the brokers to follow. One that hangs must not block changes."""
 TICK_INTERVAL_S = 0.1
 LATE_MS = 1_000
 """A round that is later than this was held up: by a store that did not answer, or because the process was suspended."""
@@ -102,11 +102,11 @@ class ControllerShell:
         self._loop = loop
         self._monotonic_ms = monotonic_ms
         self.term: ControllerTerm | None = None
-        """The newest that is known here; None while an election goes on."""
+        """The newest known one; None during an election."""
         self.machine: Controller | None = None
-        """There while this broker is the controller."""
+        """Set while this broker is the controller."""
         self.image = MetadataImage()
-        """The newest image, durable; the node's own follows it."""
+        """The newest image, durable; the current image of the broker follows it."""
         self.feed = MetadataFeed(metadata, loop, clock)
         self.deposed_s = 0.0
         """When this broker last ceased to be the controller, on the loop's clock."""
@@ -137,7 +137,7 @@ class ControllerShell:
         """The version that each broker has applied, as far as this controller knows."""
         return self.feed.applied_versions
 
-    # -- who hears it
+    # -- contact with brokers
 
     def on_heartbeat(self, broker_id: int, connection: object) -> None:
         """A registered broker sent a heartbeat, and gets an answer now.
@@ -154,8 +154,8 @@ class ControllerShell:
 
     @property
     def majority_contact_s(self) -> float:
-        """So many brokers got an answer since then that the others are no majority: these cannot have replaced this
-        controller within the time that they would have to wait (`takeover`)."""
+        """Since then so many brokers have got an answer that the others are no majority: they cannot have replaced this
+        controller within the time that they have to wait (`takeover`)."""
         others = [id_ for id_, one in self.image.brokers.items() if one.is_active and id_ != self._me.node_id]
         needed = len(others) // 2
         if needed == 0:
@@ -166,7 +166,7 @@ class ControllerShell:
     # -- being elected
 
     def open_alone(self, store: MetadataStore) -> MetadataImage:
-        """For a broker without a cluster: nobody else can be elected. Blocks."""
+        """Opens the store of a standalone broker, which is always elected. Blocks."""
         elected: list[ControllerTerm | None] = []
         self._store = store
         store.open()
@@ -177,7 +177,7 @@ class ControllerShell:
         return self.image
 
     def adopt(self, records: Sequence[Record]) -> MetadataImage:
-        """Topics found on the disk of a broker without a cluster, before it serves anybody. Blocks."""
+        """Writes the records of topics found on the disk of a standalone broker, before it serves clients. Blocks."""
         assert self._store is not None
         image = self.image.apply(records)
         self._store.append(self.epoch, records, image)
@@ -188,16 +188,16 @@ class ControllerShell:
     async def elected(self, store: MetadataStore, term: ControllerTerm) -> None:
         """This broker is the controller of a new epoch."""
         self._store = store
-        self._began_s = self._loop.time()  # the others may know by now, however long it takes to load
+        self._began_s = self._loop.time()  # other brokers may follow it from now on, however long loading takes
         try:
             image = await self._store_thread(store.load, term.epoch)
             if self.term != term:
                 return
             self._take_over(term, image)
-            await self.run(self._first_records)  # the first step: whatever is planned later goes by it
+            await self.run(self._first_records)  # the first step: later plans depend on it
         except FencedControllerError:
-            return  # another one was quicker, and the store tells of it
-        except Exception as error:  # whatever it was: to the store this broker is the controller, and nobody else
+            return  # another broker was elected, and the store reports it
+        except Exception as error:  # any error: for the store this broker is the controller
             logger.error("elected as controller, but cannot load the metadata; resigning", extra={"why": str(error)})
             if self.term == term:
                 self.deposed()
@@ -208,7 +208,7 @@ class ControllerShell:
         self._spawn(self._tick_forever(self.machine))
 
     def _first_records(self, image: MetadataImage) -> tuple[Sequence[Record], None]:
-        """What a cluster has from its first controller on."""
+        """Records that the first controller of a cluster writes."""
         return [*self._cluster_id_for(image), *initial_records(image, self._me.config)], None
 
     def _cluster_id_for(self, image: MetadataImage) -> Sequence[Record]:
@@ -231,7 +231,7 @@ class ControllerShell:
         self.term = term
 
     def deposed(self) -> None:
-        """Another broker is the controller, or may be: whoever waits here has to ask there."""
+        """Another broker is the controller, or may be: waiting steps fail with NOT_CONTROLLER."""
         if self.machine is None:
             return
         logger.warning("this broker is no longer the controller", extra={"epoch": self.epoch})
@@ -256,13 +256,13 @@ class ControllerShell:
         self._steps.append((step, answer))
         if self._writing is None:
             self._begin_writing()
-        # A client that goes away cancels its request, but no change may stop half-way.
+        # A client that disconnects cancels its request, but no change may stop half-way.
         return await asyncio.shield(answer)
 
     async def change(self, plan: Plan) -> MetadataImage:
-        """Plans on the newest image and makes the records true, on every live broker; then the image in force.
+        """Plans on the newest image, writes the records and waits for live brokers to apply them; the current image.
 
-        A KafkaError from the plan changes nothing; NOT_CONTROLLER where another broker has to be asked.
+        A KafkaError from the plan changes nothing; NOT_CONTROLLER if this broker is not the controller.
         """
 
         def step(image: MetadataImage) -> Work[tuple[Sequence[Record], int]]:
@@ -327,8 +327,8 @@ class ControllerShell:
                 for answer, _ in replies:
                     _fail(answer, error if self.machine is machine else _not_controller())
                 return
-            # Else it was deposed meanwhile. What it wrote is kept all the same, and known to whoever came after it,
-            # this broker again perhaps, whose image is a later one by now.
+            # Otherwise it was deposed in the meantime. Its records are kept, and its successor (perhaps this broker
+            # again) has loaded them.
             if self.machine is machine:
                 self.image = after
                 self.feed.publish(records, after)
@@ -339,7 +339,7 @@ class ControllerShell:
                 answer.set_result(reply)
 
     def _report_moves(self, before: MetadataImage, after: MetadataImage, records: Sequence[Record]) -> None:
-        """Counts them now and logs them in turns: a broker that dies may have led thousands."""
+        """Counts the moves now and logs them in turns: a dead broker may have led thousands of partitions."""
         moved = list(moves(before, after, records))
         metrics = self._metrics
         for move in moved:
@@ -385,7 +385,8 @@ class ControllerShell:
         return records, replies, draft.image()
 
     async def _not_written(self, machine: Controller | None, before: MetadataImage) -> None:
-        """Whether the records are there may be in doubt: what the store holds decides, or the next controller."""
+        """It may be unknown whether the records were written: loads what the store has, or leaves it to the next
+        controller."""
         assert self._store is not None
         try:
             image = await self._store_thread(self._store.load, self.epoch)
@@ -393,7 +394,7 @@ class ControllerShell:
             if self.machine is machine:
                 self.deposed()
                 if not isinstance(error, FencedControllerError):
-                    await self._resign(self._store)  # to the store it would still be the controller
+                    await self._resign(self._store)  # otherwise the store would keep it as the controller
             return
         if self.machine is machine and image.version != before.version:
             self.image = image
@@ -413,7 +414,7 @@ class ControllerShell:
             await asyncio.sleep(TICK_INTERVAL_S)
 
     def _tick(self, machine: Controller, image: MetadataImage) -> tuple[Sequence[Record], bool]:
-        """True: do not fence the silent ones, it may be this broker that is cut off."""
+        """True if this broker may be the one that is cut off; then it fences none of the silent brokers."""
         now_ms = self._monotonic_ms()
         late_ms, self._ticked_ms = now_ms - self._ticked_ms - LATE_MS, now_ms
         if late_ms > 0:
@@ -426,14 +427,14 @@ class ControllerShell:
         return machine.tick(image, now_ms), False
 
     async def _resign_as_isolated(self) -> None:
-        """Lets the others elect one whom they can reach. Elected again, this one is the only one there is."""
+        """Lets the others elect a controller that they can reach. If this one is elected again, it is the only one."""
         logger.warning("no contact with most brokers: resigning as controller")
         assert self._store is not None
         self._has_resigned = True
         await self._resign(self._store)
 
     async def _resign(self, store: MetadataStore) -> None:
-        """Another one may do better; this one stands for election again soon."""
+        """Another broker may succeed; this one stands for election again soon."""
         with suppress(StorageError):
             await self._store_thread(store.resign)
         self._spawn(self._run_again(store))
@@ -443,12 +444,12 @@ class ControllerShell:
         await self._store_thread(store.campaign_again)
 
     def set_last_contact(self, broker_id: int, moment_ms: int) -> None:
-        """Its session began then, unless it makes contact."""
+        """Starts the session of the broker at that time, unless it has been in contact since."""
         if self.machine is not None and broker_id not in self._contacts:
             self.machine.set_last_contact(broker_id, moment_ms)
 
     async def broker_died(self, broker_id: int) -> None:
-        """Its port refuses connections: nobody has to wait for its session's end."""
+        """Fences a broker whose port refuses connections, without waiting for the end of its session."""
         machine, broker = self.machine, self.image.brokers.get(broker_id)
         if machine is None or broker is None or broker.fenced:
             return
@@ -463,10 +464,10 @@ class ControllerShell:
 
 
 def find_cluster_id(logs: LogManager, new_uuid: Callable[[], uuid.UUID]) -> str:
-    """The id that the log directories have, if somebody formatted them, else a new one.
+    """The cluster id of the log directories, if they were formatted, else a new one.
 
-    Directories with partitions belong to a cluster that has metadata. Where there is none, the store is another one
-    than before: under a new id no broker with data can join, and have all of it set aside as unknown.
+    Directories with partitions belong to a cluster that has metadata. If the store has none, it is a different store:
+    a new id keeps brokers with data from joining, which would set aside all their logs as strays.
     """
     folders, disk = logs.directories, logs.disk
     files = (name for each in folders for inner in disk.subdirectories(each) for name in disk.names(each / inner))
@@ -487,4 +488,4 @@ def _not_controller() -> KafkaError:
 def _fail(answer: asyncio.Future[Any], error: KafkaError) -> None:
     if not answer.done():
         answer.set_exception(error)
-        answer.exception()  # whoever asked may have left
+        answer.exception()  # retrieved, because the caller may be gone

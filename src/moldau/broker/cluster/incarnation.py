@@ -1,4 +1,4 @@
-"""One process of a broker, and what it knows of the process before.
+"""One process of a broker, and what it knows of the previous one.
 
 The controller asks whether a broker that registers may have lost records it had acknowledged. A process that was
 killed has not: the kernel kept what it had written. Only a machine that went down may have, or a new folder. So each
@@ -44,7 +44,7 @@ class Incarnation(NamedTuple):
     def save_epoch(self, broker_epoch: int) -> None:
         """Saves the epoch that the controller gave to this process.
 
-        A directory that failed keeps none: this broker works without it, but its next process cannot vouch for all.
+        A directory that failed keeps none: this broker works without it, but its next process may have lost records.
         """
         text = json.dumps({"broker_epoch": broker_epoch, "boot_id": self.boot_id})
         for directory in self.directories:
@@ -55,7 +55,7 @@ class Incarnation(NamedTuple):
 
 
 def forget_epoch(log_dir: LogDir) -> None:
-    """Its disk failed, perhaps with what the kernel still had to write: the next process must not vouch for it."""
+    """For a disk that failed, perhaps before the kernel wrote everything: the next process may have lost records."""
     try:
         log_dir.disk.remove(log_dir.path / EPOCH_FILE)
     except OSError as error:

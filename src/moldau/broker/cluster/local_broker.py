@@ -1,4 +1,4 @@
-"""Who this broker is: its id and epoch, where others find it, and the configuration that is in force for it."""
+"""The identity of this broker: its id and epoch, its addresses, and its current configuration."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NOT_REGISTERED = -1
 class LocalBroker:
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
-        """With the dynamic values of the newest metadata: ask for it again rather than keep it."""
+        """With the dynamic values of the newest metadata. Read it each time instead of keeping it."""
         self.node_id = config.node_id
         self.broker_epoch = NOT_REGISTERED
         """Given by the controller when it registered this process."""
         self.advertised: dict[str, tuple[str, int]] = {}
-        """Where clients of each listener find this broker; known once the listeners are bound."""
+        """Where clients of each listener reach this broker; known once the listeners are bound."""
         self._rejected_overrides: tuple[Mapping[str, str], Mapping[str, str]] | None = None
 
     @property
@@ -33,7 +33,7 @@ class LocalBroker:
 
     @property
     def inter_broker_address(self) -> tuple[str, int]:
-        """Where other brokers find this one."""
+        """Where other brokers reach this one."""
         return self.advertised[self.inter_broker_listener]
 
     @property
@@ -51,10 +51,10 @@ class LocalBroker:
         return tuple((name, host, port, protocols[name]) for name, (host, port) in self.advertised.items())
 
     def apply_overrides(self, image: MetadataImage) -> bool:
-        """Takes over the dynamic broker configuration of `image`; True when that changed something.
+        """Applies the dynamic broker configuration of `image`; True when that changed something.
 
-        Stored values were checked, but perhaps against another server.properties: values that no longer fit are left
-        out, and the broker serves on. Those in which all brokers have to agree are in force in any case.
+        Stored values were checked, but perhaps against another server.properties. Invalid ones are left out, and the
+        broker keeps running. Values in which all brokers have to agree always apply.
         """
         own, cluster = wanted = (image.broker_config(self.node_id), image.broker_config(None))
         if wanted in ((self.config.dynamic, self.config.dynamic_default), self._rejected_overrides):

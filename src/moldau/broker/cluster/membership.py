@@ -1,6 +1,6 @@
-"""A broker's place in its cluster: it runs for election, finds the controller, registers, and leaves in order.
+"""Membership of a broker in its cluster: it stands for election, finds the controller, registers, and leaves in order.
 
-    campaign ── elected ──> controller.elected            (the store tells, from its own thread)
+    campaign ── elected ──> controller.elected            (called by the store, from its own thread)
        └─ another one leads ──> fetch its records, again and again (`metadata_fetcher`)
 
     first image → logs opened → registered (fenced) → caught up with the own registration → unfenced: clients may come
@@ -43,7 +43,7 @@ PROGRESS_MAX_S = 60.0
 
 
 class Membership(Protocol):
-    """What the rest of the broker asks of its place in a cluster; `Standalone` is that of a broker on its own."""
+    """What the rest of the broker uses of its membership in a cluster; `Standalone` is that of a single broker."""
 
     @property
     def lease(self) -> ReadLease: ...
@@ -57,7 +57,7 @@ class Membership(Protocol):
         ...
 
     def give_up(self) -> None:
-        """A start that waits for others is cancelled."""
+        """Cancels a start that waits for other brokers."""
         ...
 
     async def leave(self) -> None:
@@ -106,7 +106,7 @@ class ClusterMembership:
     # -- joining, step by step
 
     async def find_controller(self) -> None:
-        """Returns with the first image in force. The listeners are bound by now."""
+        """Returns when the first image is the current one. The listeners must be bound."""
         await self._store_thread(self._store.open)
         await self._store_thread(self._store.campaign, self._me.candidate, self._tell_of_controller)
         self._spawn(self._fetcher.run())
@@ -117,7 +117,7 @@ class ClusterMembership:
         await self._wait_logging_progress("waiting to be registered", lambda: self._lifecycle.register(incarnation))
 
     async def unfence(self) -> None:
-        """Returns when clients may come."""
+        """Returns when clients may connect."""
         self._spawn(self._lifecycle.send_heartbeats())
         self._spawn(self.lease.run())
         self._spawn(self._takeover.run())
@@ -128,7 +128,7 @@ class ClusterMembership:
         await self._store_thread(self._store.announce, me.node_id, me.endpoints, me.config.broker_rack)
 
     async def _wait_logging_progress(self, what: str, work: Callable[[], Any]) -> None:
-        """Says now and then what the start waits for."""
+        """Logs now and then what the start waits for."""
         interval_s = PROGRESS_S
         self._waiting = task = asyncio.ensure_future(work())
         if self._gave_up:
@@ -161,7 +161,7 @@ class ClusterMembership:
         controller.follow(term)
         self._takeover.on_contact(controller.epoch)
         if known is not None:
-            # One that is only suspended would keep whoever asks it, heartbeats above all, from asking its successor.
+            # If it is only suspended, requests to it, such as heartbeats, would wait instead of going to its successor.
             for purpose in (CONTROLLER, FORWARDING):
                 self._peers.at((known.host, known.port), purpose).hang_up()
         self._fetcher.on_new_controller()
@@ -180,13 +180,13 @@ class ClusterMembership:
             work = [self._fence_dead_brokers()]
             if predecessor is not None and predecessor.node_id != self._me.node_id:
                 work.append(self._watch_predecessor(predecessor, term.epoch))
-            # At the same time: a machine that vanished refuses nothing, and each check of it takes seconds.
+            # Concurrently: a machine that is gone refuses no connection, so each check of it takes seconds.
             await asyncio.gather(*work)
 
     # -- other brokers, for the controller
 
     async def _watch_predecessor(self, predecessor: ControllerTerm, epoch: int) -> None:
-        """A controller that lost its place for its silence is silent as a broker, too."""
+        """Fences the previous controller if it was replaced because it did not respond."""
         controller, won = self._controller, self._takeover.won
         if won is not None and won.epoch == predecessor.epoch:
             # Its session is not over yet, but began with its last contact.
@@ -208,7 +208,7 @@ class ClusterMembership:
         self._spawn(self._fence_if_dead(broker_id))
 
     async def _fence_if_dead(self, broker_id: int) -> None:
-        """A broker's connection broke, or never came: is anybody there?"""
+        """Checks a broker whose connection broke or that never connected."""
         controller = self._controller
         for pause_s in PROBE_PAUSES_S:
             await asyncio.sleep(pause_s)
@@ -223,7 +223,7 @@ class ClusterMembership:
     # -- leaving
 
     async def leave(self) -> None:
-        """Hands leaderships over, then the controller's place."""
+        """Hands over leaderships, then the role of the controller."""
         await self._lifecycle.hand_over()
         with suppress(MoldauError):
             await self._store_thread(self._store.resign)

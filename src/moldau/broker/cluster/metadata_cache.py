@@ -1,7 +1,7 @@
-"""The metadata that this broker goes by: the image in force, and the newest one that it knows of.
+"""The metadata of this broker: the current image, and the newest one it knows of.
 
-Requests read `image`, on the event loop. The controller, or whoever fetches from it, hands in newer images (`follow`);
-`metadata_follower` makes each of them true and then puts it in force.
+Requests read `image`, on the event loop. The controller, or the fetcher of another controller's records, passes newer
+images to `follow`; `metadata_follower` applies them and makes each the current one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from moldau.wire.primitives import NodeEndpoint
 class MetadataCache:
     def __init__(self, me: LocalBroker) -> None:
         self.image = MetadataImage()
-        """In force."""
+        """The current image, which requests see. Only `metadata_follower` replaces it."""
         self.newest = self.image
-        """The one in force, or a newer one that is being made true."""
+        """The current image, or a newer one that is being applied."""
         self.is_newer = asyncio.Event()
-        """Set while the newest image is not in force."""
+        """Set while the newest image is not the current one."""
         self._me = me
         self._applied = asyncio.Condition()
         self._applied_version = -1
@@ -36,7 +36,7 @@ class MetadataCache:
         return live or frozenset((self._me.node_id,))
 
     def address_of(self, broker_id: int) -> tuple[str, int]:
-        """Where other brokers find that one."""
+        """Where other brokers reach that one."""
         return self.address_in(self.image, broker_id)
 
     def address_in(self, image: MetadataImage, broker_id: int) -> tuple[str, int]:
@@ -68,20 +68,20 @@ class MetadataCache:
     # -- newer images
 
     def begin_with(self, image: MetadataImage) -> None:
-        """The first image, in force before the logs are opened."""
+        """Sets the first image, before the logs are opened."""
         self.image = image
         self._applied_version = image.version
         if image.version >= self.newest.version:
             self.newest = image
 
     def follow(self, image: MetadataImage) -> None:
-        """A newer image is to be in force soon; of several that come meanwhile only the last."""
+        """Has a newer image applied soon; if several come in the meantime, only the last."""
         if image.version > self.newest.version:
             self.newest = image
             self.is_newer.set()
 
     async def applied(self, version: int) -> None:
-        """Returns when an image of that version, or a later one, is wholly in force."""
+        """Returns when an image of that version, or a later one, is completely applied."""
         async with self._applied:
             await self._applied.wait_for(lambda: self._applied_version >= version)
 

@@ -1,7 +1,7 @@
-"""Makes newer images of the metadata true, one after the other.
+"""Applies newer images of the metadata, one after the other.
 
-First the logs that an image needs are made, in a thread, while the one before is still in force; then everything that
-requests see changes, on the loop; then the parts that go by brokers or topics hear of it.
+First the logs that an image needs are created, in a thread, while the previous image is still the current one. Then
+everything that requests see changes, on the loop. Then the listeners are called.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ErrorCounter(Protocol):
 
 
 class Listeners(NamedTuple):
-    """Who else has to know what an image changed."""
+    """Parts that are called when an image changed something."""
 
     config: Sequence[Callable[[BrokerConfig], None]]
     brokers: Sequence[Callable[[MetadataImage, MetadataImage], None]]
     topics: Sequence[Callable[[], None]]
     applied: Sequence[Callable[[int], None]]
-    """With the version that is in force now."""
+    """Called with the version that has been applied."""
 
 
 class MetadataFollower:
@@ -73,12 +73,12 @@ class MetadataFollower:
                 metadata.is_newer.clear()
 
     async def retry_logs(self) -> None:
-        """Tries again for partitions that got no log, because the disk was full perhaps."""
+        """Retries partitions whose log could not be created, for example because the disk was full."""
         async with self._lock:
             await self._partitions.retry()
 
     def apply_config(self) -> bool:
-        """Takes over the dynamic broker configuration of the image in force; True when it changed something."""
+        """Applies the dynamic broker configuration of the current image; True when it changed something."""
         is_changed = self._me.apply_overrides(self._metadata.image)
         if is_changed:
             for on_config in self._listeners.config:
@@ -88,9 +88,9 @@ class MetadataFollower:
     async def _follow(self, newest: MetadataImage) -> None:
         metadata = self._metadata
         try:
-            await self._make_true(newest)
+            await self._apply(newest)
         except Exception:
-            # A failure with one partition must not keep this broker from ever hearing of the others.
+            # A failure with one partition must not keep this broker from applying later images.
             self._metrics.unexpected_errors += 1
             logger.exception(
                 "internal error: a metadata change was applied only in part (please report it)",
@@ -101,7 +101,7 @@ class MetadataFollower:
             on_applied(newest.version)
         await metadata.set_applied(newest.version)
 
-    async def _make_true(self, after: MetadataImage) -> None:
+    async def _apply(self, after: MetadataImage) -> None:
         before, partitions = self._metadata.image, self._partitions
         changed = _changed_topics(before, after)
         if changed:
@@ -110,8 +110,8 @@ class MetadataFollower:
         if self.apply_config():
             changed = list(after.topics.values())
         await partitions.follow(changed)
-        replaced = [topic for topic in changed if _takes_a_name(topic, before)]
-        if replaced:  # their logs could not be made while those of the topics before them were there
+        replaced = [topic for topic in changed if _reuses_a_name(topic, before)]
+        if replaced:  # their logs could not be created while those of the deleted topics were there
             await self._in_thread(partitions.prepare, replaced, MetadataImage(), after)
             await partitions.follow(replaced)
         if after.brokers is not before.brokers:
@@ -131,6 +131,6 @@ def _changed_topics(before: MetadataImage, after: MetadataImage) -> list[TopicIm
     ]
 
 
-def _takes_a_name(topic: TopicImage, before: MetadataImage) -> bool:
+def _reuses_a_name(topic: TopicImage, before: MetadataImage) -> bool:
     known = before.topics.get(topic.name)
     return known is not None and known.topic_id != topic.topic_id

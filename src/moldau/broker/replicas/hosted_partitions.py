@@ -1,7 +1,7 @@
 """The partitions that this broker hosts: directories, logs and `Partition`s follow the metadata image.
 
 An image is applied in two steps. `prepare` creates the logs that it needs, in a thread, while the previous image is
-still in force; `follow` then changes what requests see, partition by partition, on the loop.
+still the current one; `follow` then changes what requests see, partition by partition, on the loop.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class HostedPartitions:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this server does not host {name}-{index}")
         if self._me.node_id not in partition.replicas:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this server has no replica of {name}-{index}")
-        # Its folder could not be made or loaded. "Unknown" would make clients believe that it was deleted.
+        # Its directory could not be created or loaded. "Unknown" would make clients believe that it was deleted.
         return StorageError(f"{name}-{index} has no log here: its log directory is full or failed")
 
     # -- following the image
 
     def prepare(self, topics: Sequence[TopicImage], before: MetadataImage, after: MetadataImage) -> None:
-        """Folders and files for partitions that have none: slow for many, so in a thread.
+        """Creates the logs of partitions that have none. This is slow for many, so it runs in a thread.
 
         A partition that this broker had `before` has its log somewhere, perhaps on a disk that failed: it must not
         begin anew on another one.
@@ -117,10 +117,11 @@ class HostedPartitions:
                     self._topics_without_logs.add(topic.name)
 
     def _match(self, changed: Sequence[TopicImage]) -> Iterator[list[Partition]]:
-        """Makes partitions and configurations of the `changed` topics what they are in the image in force, and removes
-        what it lacks; step by step, since a broker may have ten thousand of them.
+        """Brings partitions and configurations of the `changed` topics in line with the current image, and removes
+        partitions that are not in it; step by step, since a broker may have ten thousand of them.
 
-        Each step gives the partitions that it changed. Whoever goes on has to follow them first (`ReplicaManager`).
+        Each step yields the partitions that it changed. `ReplicaManager.follow` has to be called with them before the
+        next step.
         """
         for key, partition in list(self._by_name.items()):
             if not self._belongs(partition):
@@ -184,13 +185,13 @@ class HostedPartitions:
         return image is not None and self._me.node_id in image.replicas
 
     async def follow(self, changed: Sequence[TopicImage]) -> None:
-        """On the loop, in turns: the `changed` topics as in the image in force."""
+        """Applies the current image to the `changed` topics; on the loop, in turns."""
         async for partitions in self._turns.each(self._match(changed)):
             self._replication.follow(partitions)
         self._replication.follow(())  # brokers may have come or gone
 
     async def retry(self) -> None:
-        """Tries again for partitions that got no folder, because the disk was full perhaps."""
+        """Retries partitions whose log could not be created, for example because the disk was full."""
         if not self._topics_without_logs:
             return
         image = self._metadata.image
@@ -216,7 +217,7 @@ class HostedPartitions:
             pass  # the replica manager follows them all at once, later
 
     def _settle(self) -> None:
-        """Logs that no topic of the metadata owns are set aside, those that moved away deleted."""
+        """Sets aside logs that belong to no topic of the metadata and deletes those of replicas that moved away."""
         for (name, index), partition_log in list(self._logs.logs.items()):
             topic = self._metadata.image.topics.get(name)
             partition = topic.partition(index) if topic is not None else None
@@ -239,6 +240,6 @@ class HostedPartitions:
             partition.flush_ended(None)
 
     def wake_all(self) -> None:
-        """A broker that stops need not wait for `fetch.max.wait.ms` of its readers."""
+        """Answers all waiting fetches, so that a stopping broker need not wait for their `fetch.max.wait.ms`."""
         for partition in self._by_name.values():
             partition.wake(ENOUGH_BYTES, ENOUGH_BYTES)
