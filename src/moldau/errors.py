@@ -8,6 +8,7 @@
     ├── InDoubtError         it is unknown whether rows were already written (Spark sink)
     ├── RecordFormatError    a record does not match its format and schema (typed topics, console consumers)
     ├── CorruptFileError     a damaged index, checkpoint or snapshot in a log directory; it is rebuilt
+    ├── SimulationError      a test in a simulated cluster never ends, or uses what is not simulated (threads, sockets)
     ├── CommandError         a command failed; it prints the message and exits with 1
     └── KafkaError           returned to the client with its Kafka error code; the connection stays open
         ├── CorruptRecordError       a batch with a wrong CRC or an invalid header
@@ -220,6 +221,10 @@ class RecordFormatError(MoldauError):
 
 class CorruptFileError(MoldauError):
     """A damaged file beside the records, which can be rebuilt from the records."""
+
+
+class SimulationError(MoldauError):
+    """A test in a simulated cluster never ends, or uses what is not simulated."""
 
 
 class CommandError(MoldauError):

@@ -9,16 +9,19 @@
 | `kafka_consumer`        | a `Consumer` that reads `kafka_topic` from the beginning                  |
 | `fresh_kafka_broker`    | a broker for one test, with the same configuration                        |
 | `kafka_cluster`         | three brokers for one test, each in its own process                       |
+| `simulated_kafka`       | a simulated cluster, for an `async def` test, which runs in virtual time  |
 
 `@pytest.mark.kafka_topic(partitions=3, config={"cleanup.policy": "compact"})` on a test configures its topic.
+`@pytest.mark.simulated_kafka(brokers=3, seeds=range(20))` runs a test once for each seed.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import uuid
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -35,6 +38,10 @@ T = TypeVar("T")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "kafka_topic(partitions=1, config={}): the topic that the fixture kafka_topic creates"
+    )
+    config.addinivalue_line(
+        "markers",
+        "simulated_kafka(brokers=3, seed=0, seeds=None, config={}, limit_s=600): the cluster of simulated_kafka",
     )
 
 
@@ -132,3 +139,57 @@ def kafka_consumer(kafka_broker: Broker, kafka_topic: str) -> Iterator[Consumer]
     with Consumer({**settings, "group.id": f"{kafka_topic}-group"}) as consumer:
         consumer.subscribe([kafka_topic])
         yield consumer
+
+
+# -- simulated clusters
+
+_SIMULATION_OPTIONS = frozenset({"brokers", "seed", "seeds", "config", "limit_s"})
+
+
+@pytest.fixture
+def simulated_kafka(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A `moldau.testing.simulation.SimulatedKafka` for an `async def` test, which runs inside the simulation."""
+    if not getattr(request.node, "runs_in_simulation", False):
+        pytest.fail("a test with the fixture simulated_kafka has to be an async function", pytrace=False)
+    marker = request.node.get_closest_marker("simulated_kafka")
+    options = {**(marker.kwargs if marker else {}), **getattr(request, "param", {})}
+    if options.keys() - _SIMULATION_OPTIONS or (marker and marker.args):
+        allowed = ", ".join(f"{name}=…" for name in sorted(_SIMULATION_OPTIONS))
+        pytest.fail(f"@pytest.mark.simulated_kafka accepts only {allowed}", pytrace=False)
+    return options  # the cluster takes its place when the test runs
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each seed."""
+    marker = metafunc.definition.get_closest_marker("simulated_kafka")
+    if marker and "seeds" in marker.kwargs and "simulated_kafka" in metafunc.fixturenames:
+        runs = {f"seed={seed}": {"seed": seed, "seeds": None} for seed in marker.kwargs["seeds"]}
+        metafunc.parametrize("simulated_kafka", runs.values(), ids=runs.keys(), indirect=True)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    """Makes plain functions of the tests that run in a simulation, before plugins for asyncio see them."""
+    made = yield
+    for item in made if isinstance(made, list) else [made]:
+        is_simulated = isinstance(item, pytest.Function) and "simulated_kafka" in item.fixturenames
+        if is_simulated and inspect.iscoroutinefunction(item.obj):
+            item.runs_in_simulation = True
+            item.obj = _simulated(item, item.obj)
+    return made
+
+
+def _simulated(item: pytest.Function, function: Callable[..., Any]) -> Callable[..., None]:
+    def run(**fixtures: Any) -> None:
+        __tracebackhide__ = True
+        from moldau.testing.simulation import SimulatedKafka, simulate
+
+        test = getattr(item.instance, item.originalname) if item.cls else function
+
+        async def story(cluster: SimulatedKafka) -> None:
+            __tracebackhide__ = True
+            await test(**{**fixtures, "simulated_kafka": cluster})
+
+        simulate(story, **fixtures["simulated_kafka"])
+
+    return run

@@ -38,6 +38,7 @@ FIRST_EPHEMERAL_PORT = 32_768
 WRITE_HIGH_WATER_BYTES = 64 * 1024
 
 Address = tuple[str, int]
+Buffer = bytes | bytearray | memoryview
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 _END, _RESET = "end", "reset"
@@ -56,6 +57,8 @@ class Network:
         self._unknown: dict[Host, list[SimulatedTransport]] = {}
         """Other ends of connections that a machine had before it vanished."""
         self._next_port = FIRST_EPHEMERAL_PORT
+        self.on_write: Callable[[SimulatedTransport, Buffer], bool] | None = None
+        """Sees what each process writes; what it answers False to does not go out."""
 
     def add(self, host: Host) -> int:
         assert host.name not in self.hosts, f"two hosts of the name {host.name}"
@@ -427,8 +430,11 @@ class SimulatedTransport(asyncio.Transport):
 
     # -- writing
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: Buffer) -> None:
         if self._is_closing or self.loop.is_dead or not data:
+            return
+        on_write = self._network.on_write
+        if on_write is not None and not on_write(self, data):
             return
         self._unsent += data
         self._send()
@@ -436,7 +442,7 @@ class SimulatedTransport(asyncio.Transport):
             self._writing_is_paused = True
             self._protocol.pause_writing()  # type: ignore[union-attr]
 
-    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    def writelines(self, parts: Iterable[Buffer]) -> None:
         self.write(b"".join(parts))
 
     def _send(self) -> None:

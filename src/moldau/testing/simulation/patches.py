@@ -11,10 +11,11 @@ import os
 import random
 import secrets
 import sys
+import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,18 +28,22 @@ def quietly_collected() -> Iterator[None]:
     """Around a run from its making on: what its processes leave is collected at the end. Their coroutines never ended,
     and would complain about that."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    gc.freeze()  # what was there before is not looked through again
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             yield
-            gc.collect()
     finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # clients that a killed process could not close
+            gc.collect()
+        gc.unfreeze()
         sys.unraisablehook = hook
 
 
 @contextmanager
 def patched(world: World) -> Iterator[None]:
-    """`time`, `uuid`, `random`, `secrets` and `os.urandom` answer from the world.
+    """`time`, `uuid`, `random`, `secrets` and `os.urandom` answer from the world, in this thread.
 
     The garbage collector waits: what it would run in the middle (`__del__`, the `finally` of a forgotten coroutine)
     would come at another moment in each run.
@@ -68,7 +73,7 @@ def patched(world: World) -> Iterator[None]:
     random_state = random.getstate()
     gc_was_on = gc.isenabled()
     for module, name, replacement in replacements:
-        setattr(module, name, replacement)
+        setattr(module, name, _in_this_thread(replacement, getattr(module, name)))
     random.seed(world.random.random())
     gc.disable()
     try:
@@ -79,3 +84,13 @@ def patched(world: World) -> Iterator[None]:
         random.setstate(random_state)
         if gc_was_on:
             gc.enable()
+
+
+def _in_this_thread(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Other threads of the process, such as those of a real broker, live in real time."""
+    simulating = threading.get_ident()
+
+    def call(*args: Any) -> Any:
+        return (replacement if threading.get_ident() == simulating else original)(*args)
+
+    return call

@@ -1,0 +1,203 @@
+"""`simulate`: a story (an async function that uses a cluster) in a world of its own, from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from moldau.config.properties import as_property
+from moldau.errors import SimulationError
+from moldau.local_cluster import shared_properties
+from moldau.testing.simulation.cluster import PROPERTIES, SimulatedCluster
+from moldau.testing.simulation.guards import guarded
+from moldau.testing.simulation.kafka import SimulatedKafka
+from moldau.testing.simulation.loop import SECOND, Timeout, World
+from moldau.testing.simulation.patches import patched, quietly_collected
+
+T = TypeVar("T")
+Story = Callable[[SimulatedKafka], Awaitable[T]]
+
+START_S = 60
+TIMELINE_LINES = 40
+"""Of the last ones, in the report of a failure."""
+CLOSE_ATTEMPTS = 20
+APPLICATION = "application"
+"""The process that the story itself runs in."""
+
+
+@overload
+def simulate(
+    story: Story[T],
+    *,
+    brokers: int = 3,
+    seed: int = 0,
+    seeds: None = None,
+    config: Mapping[str, object] | None = None,
+    limit_s: float = 600,
+) -> T: ...
+
+
+@overload
+def simulate(
+    story: Story[T],
+    *,
+    brokers: int = 3,
+    seeds: Iterable[int],
+    config: Mapping[str, object] | None = None,
+    limit_s: float = 600,
+) -> list[T]: ...
+
+
+def simulate(
+    story: Story[T],
+    *,
+    brokers: int = 3,
+    seed: int = 0,
+    seeds: Iterable[int] | None = None,
+    config: Mapping[str, object] | None = None,
+    limit_s: float = 600,
+) -> T | list[T]:
+    """Runs `story(cluster)` against simulated brokers and returns what it returns; with `seeds`, once for each.
+
+    brokers   how many there are
+    seed      decides everything random: the same seed is the same run
+    config    server properties of the brokers
+    limit_s   in virtual seconds: SimulationError if the story takes longer
+
+    What the story raises comes out of `simulate`, with the seed and the end of the timeline as a note.
+    """
+    __tracebackhide__ = True
+    if asyncio._get_running_loop() is not None:
+        raise SimulationError("simulate() runs event loops of its own: call it from a function that is not async")
+    if seeds is not None:
+        return [_simulate(story, brokers, one, config or {}, limit_s) for one in seeds]
+    return _simulate(story, brokers, seed, config or {}, limit_s)
+
+
+def _simulate(story: Story[T], brokers: int, seed: int, config: Mapping[str, object], limit_s: float) -> T:
+    __tracebackhide__ = True
+    given = {key: as_property(value) for key, value in config.items()}
+    properties = shared_properties(brokers, Path(), {"zookeeper.connect": PROPERTIES["zookeeper.connect"], **given})
+    with quietly_collected():
+        return _in_world(World(seed), seed, partial(_run, story, brokers, properties, limit_s))
+
+
+def _in_world(world: World, seed: int, run: Callable[[World], T]) -> T:
+    __tracebackhide__ = True
+    try:
+        with patched(world), guarded(), _logs_noted(world):
+            return run(world)
+    except BaseException as error:
+        error.add_note(_report(world, seed))
+        raise
+    finally:
+        _end(world)
+
+
+def _end(world: World) -> None:
+    """Nothing is left that would complain when it is collected later, perhaps within another test."""
+    tasks = [task for loop in world.loops for task in asyncio.all_tasks(loop)]
+    world.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for task in tasks:
+            _close(task.get_coro())
+        tasks.clear()
+
+
+def _close(coroutine: Any) -> None:
+    """Each `finally` and `except` with an `await` in it takes one more attempt."""
+    for _ in range(CLOSE_ATTEMPTS):
+        try:
+            coroutine.close()
+        except BaseException:  # nobody can be told
+            continue
+        return
+
+
+def _run(story: Story[T], brokers: int, properties: Mapping[str, str], limit_s: float, world: World) -> T:
+    __tracebackhide__ = True
+    cluster = SimulatedCluster(world, brokers, properties)
+    cluster.start()
+    world.run(lambda: cluster.is_serving, START_S * SECOND)
+    kafka = SimulatedKafka(cluster)
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    async def main() -> None:
+        __tracebackhide__ = True
+        try:
+            told = story(kafka)
+            if not inspect.isawaitable(told):
+                raise SimulationError(f"a story is an async function that takes the cluster; {story!r} is not async")
+            results.append(await told)
+        except BaseException as error:  # of any kind: pytest's outcomes are no Exceptions
+            failures.append(error)
+            kafka.note(f"raises {type(error).__name__}")
+
+    kafka.process(APPLICATION, main)
+    try:
+        world.run(lambda: bool(results or failures), world.now_us + round(limit_s * SECOND))
+    except Timeout:
+        waiting = "\n".join(f"  {process.waits_at()}" for process in kafka.processes.values())
+        raise SimulationError(f"the story did not end within {limit_s:g} virtual seconds:\n{waiting}") from None
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def _report(world: World, seed: int) -> str:
+    timeline = world.timeline()
+    left_out = len(timeline) - TIMELINE_LINES
+    lines = [f"  … {left_out} lines before" if left_out > 0 else "", *timeline[-TIMELINE_LINES:]]
+    again = f"Simulated with seed={seed}, {world.now_us / SECOND:.3f} virtual seconds."
+    if sys.flags.hash_randomization and not os.environ.get("PYTHONHASHSEED", "random").isdigit():
+        again += " Set PYTHONHASHSEED=0 to get the same run in every process: Python orders sets of strings by it."
+    return "\n".join(["Timeline (virtual seconds):", *filter(None, lines), again])
+
+
+class _Notes(logging.Handler):
+    """Adds what is logged to the timeline."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        host = self._world.current
+        self._world.note(host.name if host is not None else record.name, "{}", _line(record))
+
+
+def _line(record: logging.LogRecord) -> str:
+    extra = " ".join(f"{key}={value}" for key, value in record.__dict__.items() if key not in _STANDARD)
+    return " ".join(filter(None, (record.getMessage(), extra)))
+
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
+
+
+@contextmanager
+def _logs_noted(world: World) -> Iterator[None]:
+    """The logs of the brokers go to the timeline and nowhere else; those of the application go there as well."""
+    brokers, everything, handler = logging.getLogger("moldau"), logging.getLogger(), _Notes(world)
+    before: Any = brokers.level, brokers.propagate
+    brokers.addHandler(handler)
+    everything.addHandler(handler)
+    brokers.setLevel(logging.INFO)
+    brokers.propagate = False
+    try:
+        yield
+    finally:
+        everything.removeHandler(handler)
+        brokers.removeHandler(handler)
+        brokers.setLevel(before[0])
+        brokers.propagate = before[1]

@@ -1,0 +1,326 @@
+"""`simulate`: what comes out of a story, and what is said when one goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from moldau.errors import KafkaError
+from moldau.testing.simulation import SimulatedKafka, SimulationError, simulate
+
+Story = Callable[[SimulatedKafka], Awaitable[object]]
+
+
+def note_of(error: BaseException) -> str:
+    (note,) = error.__notes__[-1:]
+    return str(note)
+
+
+def failing(
+    story: Story, kind: type[BaseException] = SimulationError, *, seed: int = 0, limit_s: float = 600
+) -> BaseException:
+    with pytest.raises(kind) as caught:
+        simulate(story, brokers=1, seed=seed, limit_s=limit_s)
+    return caught.value
+
+
+def test_a_story_returns_its_result_once_for_each_seed() -> None:
+    async def story(cluster: SimulatedKafka) -> float:
+        return cluster.random.random()
+
+    assert simulate(story, brokers=1, seed=3) == simulate(story, brokers=1, seed=3)
+    first, second = simulate(story, brokers=1, seeds=(3, 4))
+    assert first != second
+
+
+def test_hours_pass_while_no_time_does() -> None:
+    async def story(cluster: SimulatedKafka) -> tuple[float, float, float]:
+        began = cluster.now, time.monotonic(), time.time()
+        await asyncio.sleep(60)
+        return cluster.now - began[0], time.monotonic() - began[1], time.time() - began[2]
+
+    assert simulate(story, brokers=1) == pytest.approx((60, 60, 60), abs=0.1)
+
+
+def test_a_failure_comes_with_its_seed_and_its_timeline() -> None:
+    async def story(cluster: SimulatedKafka) -> None:
+        cluster.note("about to fail")
+        cluster.brokers[1].kill()
+        assert not cluster.brokers[1].is_running
+        raise ValueError("as it is")
+
+    error = failing(story, ValueError, seed=17)
+    assert str(error) == "as it is"
+    lines = note_of(error).splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines[-5:-2]] == [
+        "application    about to fail",
+        "broker-1       is killed",
+        "application    raises ValueError",
+    ]
+    assert lines[-1].startswith("Simulated with seed=17, ")
+
+
+def test_a_story_that_never_ends_says_where_it_waits() -> None:
+    async def deeper() -> None:
+        await asyncio.Event().wait()
+
+    async def story(cluster: SimulatedKafka) -> None:
+        await deeper()
+
+    message = str(failing(story, limit_s=5))
+    assert "did not end within 5 virtual seconds" in message
+    assert "application waits at test_simulated_stories.py:" in message
+    assert message.endswith("in deeper: await asyncio.Event().wait()")
+
+
+async def starts_a_thread(_: SimulatedKafka) -> None:
+    threading.Thread(target=print).start()
+
+
+async def opens_a_socket(_: SimulatedKafka) -> None:
+    socket.create_connection(("broker-1", 9092))
+
+
+async def sleeps(_: SimulatedKafka) -> None:
+    time.sleep(1)
+
+
+async def watches_a_file(_: SimulatedKafka) -> None:
+    asyncio.get_running_loop().add_reader(0, print)
+
+
+async def uses_tls(_: SimulatedKafka) -> None:
+    await asyncio.open_connection("broker-1", 9092, ssl=True)
+
+
+async def nests(cluster: SimulatedKafka) -> None:
+    simulate(nests)
+
+
+async def misspells(cluster: SimulatedKafka) -> None:
+    cluster.lose_answer("Prodce")
+
+
+def is_not_async(cluster: SimulatedKafka) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("story", "hint"),
+    [
+        (starts_a_thread, "use asyncio tasks"),
+        (opens_a_socket, "such as aiokafka"),
+        (sleeps, "use await asyncio.sleep()"),
+        (watches_a_file, "application called loop.add_reader()"),
+        (uses_tls, "TLS is not simulated"),
+        (nests, "call it from a function that is not async"),
+        (misspells, "did you mean 'Produce'?"),
+        (is_not_async, "is not async"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(story: Story, hint: str) -> None:
+    assert hint in str(failing(story))
+
+
+def test_afterwards_everything_is_as_before() -> None:
+    before = time.monotonic, time.sleep, threading.Thread.start, socket.getaddrinfo, "connect" in vars(socket.socket)
+    failing(starts_a_thread)
+    assert before == (
+        *(time.monotonic, time.sleep, threading.Thread.start, socket.getaddrinfo),
+        "connect" in vars(socket.socket),
+    )
+
+
+def test_other_threads_live_in_real_time() -> None:
+    asked, clock = threading.Event(), time.monotonic
+    times: list[float] = []
+
+    def look() -> None:
+        asked.wait()
+        times.append(time.monotonic())
+
+    thread = threading.Thread(target=look)
+    began = clock()
+    thread.start()
+
+    async def story(cluster: SimulatedKafka) -> None:
+        asked.set()
+        thread.join()
+
+    simulate(story, brokers=1)
+    assert began <= times[0] <= clock()
+
+
+def test_work_for_threads_is_done_without_any() -> None:
+    async def story(cluster: SimulatedKafka) -> bool:
+        return await asyncio.to_thread(threading.current_thread) is threading.current_thread()
+
+    assert simulate(story, brokers=1)
+
+
+def test_an_exception_out_of_a_process_fails_the_story() -> None:
+    async def main() -> None:
+        raise ValueError("broken")
+
+    async def story(cluster: SimulatedKafka) -> None:
+        cluster.process("worker", main)
+        await asyncio.sleep(1)
+
+    error = failing(story, ValueError)
+    assert error.__notes__[0] == "It ended the simulated process 'worker'."
+
+
+def test_a_process_is_killed_paused_and_stopped_as_the_kernel_would() -> None:
+    async def story(cluster: SimulatedKafka) -> list[str]:
+        ticks: list[str] = []
+
+        async def main() -> None:
+            stopped = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+            try:
+                while not stopped.is_set():
+                    ticks.append("tick")
+                    await asyncio.sleep(1)
+            finally:
+                ticks.append("end")
+
+        async def seconds(count: float) -> list[str]:
+            ticks.clear()
+            await asyncio.sleep(count)
+            return list(ticks)
+
+        worker = cluster.process("worker", main)
+        assert await seconds(2.5) == ["tick"] * 3
+        worker.pause()
+        assert await seconds(5) == []
+        worker.resume()
+        assert await seconds(2) == ["tick"] * 2
+        worker.kill()
+        assert not worker.is_running
+        assert await seconds(5) == []
+        worker.start()
+        await asyncio.sleep(0.5)
+        worker.stop()
+        return await seconds(2)
+
+    assert simulate(story, brokers=1) == ["end"]
+
+
+def test_links_are_cut_in_one_direction_and_healed() -> None:
+    async def story(cluster: SimulatedKafka) -> None:
+        received: list[bytes] = []
+
+        async def serve() -> None:
+            async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                while data := await reader.readline():
+                    received.append(data)
+                    writer.write(data)
+
+            await asyncio.start_server(handle, "server", 80)
+            await asyncio.Event().wait()
+
+        server, client = cluster.process("server", serve), cluster.processes["application"]
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_connection("server", 80)
+
+        async def echoes(text: bytes) -> bool:
+            writer.write(text)
+            try:
+                return await asyncio.wait_for(reader.readline(), 2) == text
+            except TimeoutError:
+                return False
+
+        assert await echoes(b"one\n")
+        cluster.cut_link(server, client)
+        assert not await echoes(b"two\n")
+        assert received == [b"one\n", b"two\n"]
+        cluster.heal()
+        assert await reader.readline() == b"two\n"
+        cluster.cut(server)
+        assert not await echoes(b"three\n")
+        assert received == [b"one\n", b"two\n"]
+
+    simulate(story, brokers=1)
+
+
+def test_a_cluster_names_its_leaders_and_survives_the_loss_of_them() -> None:
+    async def story(cluster: SimulatedKafka) -> None:
+        with pytest.raises(SimulationError, match="does not exist yet"):
+            cluster.leader_of("orders")
+        await cluster.create_topic("orders", 2, config={"retention.ms": 1000})
+        with pytest.raises(KafkaError, match="exists"):
+            await cluster.create_topic("orders")
+        leader, controller = cluster.leader_of("orders", 1), cluster.controller
+        leader.lose_power()
+        await cluster.until(lambda: cluster.leader_of("orders", 1) is not leader)
+        leader.start()
+        with pytest.raises(SimulationError, match="already running"):
+            leader.start()
+        await cluster.until_ready()
+        cluster.stop_store()
+        await asyncio.sleep(5)
+        cluster.heal()
+        controller.kill()
+        await cluster.until(lambda: cluster.controller is not controller)
+
+    simulate(story)
+
+
+def test_random_faults_end_with_a_healthy_cluster() -> None:
+    async def story(cluster: SimulatedKafka) -> list[str]:
+        await cluster.create_topic("orders")
+        async with cluster.random_faults():
+            await asyncio.sleep(10)
+        assert all(broker.is_serving for broker in cluster.brokers.values())
+        return [line.split(maxsplit=1)[1] for line in cluster.timeline()]
+
+    first, again, other = simulate(story, seeds=(1, 1, 2))
+    assert first == again != other
+
+
+TESTS = """
+import pytest
+
+@pytest.mark.simulated_kafka(seeds=range(2), brokers=1)
+async def test_seeds(simulated_kafka, tmp_path):
+    assert len(simulated_kafka.brokers) == 1
+
+class TestMethods:
+    def setup_method(self):
+        self.topic = "orders"
+
+    @pytest.mark.simulated_kafka(brokers=1)
+    async def test_method(self, simulated_kafka):
+        await simulated_kafka.create_topic(self.topic)
+
+@pytest.mark.simulated_kafka(broker=1)
+async def test_misspelt(simulated_kafka):
+    pass
+
+def test_plain(simulated_kafka):
+    pass
+"""
+
+
+@pytest.mark.parametrize("options", [("-p", "no:asyncio"), ("-o", "asyncio_mode=auto")])
+def test_the_fixture_works_with_and_without_pytest_asyncio(
+    options: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module = tmp_path / f"{tmp_path.name}.py"  # imported into this process, so each needs a name of its own
+    module.write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    pytest.main(
+        ["-q", "-p", "no:cacheprovider", "-rA", "-W", "ignore", *options, "--rootdir", str(tmp_path), str(module)]
+    )
+    printed = capfd.readouterr().out
+    assert "3 passed, 2 errors" in printed
+    assert f"{module.name}::test_seeds[seed=1]" in printed
+    assert "@pytest.mark.simulated_kafka accepts only brokers=…, config=…, limit_s=…, seed=…, seeds=…" in printed
+    assert "a test with the fixture simulated_kafka has to be an async function" in printed
