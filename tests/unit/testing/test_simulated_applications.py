@@ -147,6 +147,8 @@ async def copy(cluster: SimulatedKafka) -> None:
             ):
                 while True:
                     batch = await consumer.getmany(timeout_ms=500, max_records=4)
+                    if not batch:
+                        continue
                     async with producer.transaction():
                         for record in (record for records in batch.values() for record in records):
                             await producer.send("out", record.value)

@@ -59,7 +59,7 @@ def test_a_failure_comes_with_its_seed_and_its_timeline() -> None:
     error = failing(story, ValueError, seed=17)
     assert str(error) == "as it is"
     lines = note_of(error).splitlines()
-    assert [line.split(maxsplit=1)[1] for line in lines[-5:-2]] == [
+    assert [line.split(maxsplit=1)[1] for line in lines[-4:-1]] == [
         "application    about to fail",
         "broker-1       is killed",
         "application    raises ValueError",

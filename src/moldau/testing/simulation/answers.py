@@ -61,7 +61,8 @@ class AnswerFilter:
                 if lost.matches(key, sender.loop.host, client):
                     lost.happened = True
                     self.to_lose.remove(lost)
-                    self._world.note(sender.loop.host.name, "its answer to {} of {} is lost", lost.api, client.name)
+                    text = "its answer to a {} request from {} is lost"
+                    self._world.note(sender.loop.host.name, text, lost.api, client.name)
                     sender.abort()
                     return False
         return True

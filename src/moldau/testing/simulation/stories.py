@@ -143,6 +143,7 @@ def _run(story: Story[T], brokers: int, properties: Mapping[str, str], limit_s: 
         except BaseException as error:  # of any kind: pytest's outcomes are no Exceptions
             failures.append(error)
             kafka.note(f"raises {type(error).__name__}")
+            await asyncio.Future()  # the run is over
 
     kafka.process(APPLICATION, main)
     try:
