@@ -17,7 +17,7 @@ import pytest
 from moldau.errors import ConfigError
 from moldau.spark.jvm_connector import apply_options
 from moldau.spark.startup import class_archive, daemon, fork_client, spark_session
-from moldau.spark.startup.fork_server import start_fork_server
+from moldau.spark.startup.fork_server import ForkServer, start_fork_server
 from moldau.spark.startup.java import Java
 
 JAVA = Java(Path("/java"), "17.0.15")
@@ -79,6 +79,42 @@ def test_an_archive_is_used_if_there_is_one(
     archive.parent.mkdir()
     archive.write_bytes(b"classes")
     assert class_archive.archive_options(java)[-1] == f"-XX:{flag}={archive}"
+
+
+def test_a_cache_folder_that_cannot_be_read_does_not_keep_a_session_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert class_archive.archive_options(JAVA) == []
+
+
+def test_a_user_without_a_home_directory_can_start_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", refuse)
+    assert class_archive.archive_options(JAVA) == []
+
+
+@pytest.mark.parametrize("theirs", ["/opt/cluster/python", None])
+def test_a_session_without_the_fork_server_gets_the_users_python_again(
+    theirs: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_session, "_fork_server", lambda: ForkServer("/tmp/fork/python", None))  # type: ignore[arg-type]
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, theirs or "")
+        if theirs is None:
+            monkeypatch.delenv(name)
+    for _ in range(2):
+        spark_session._set_python(True)
+        assert os.environ["PYSPARK_PYTHON"] == "/tmp/fork/python"
+    for _ in range(2):
+        spark_session._set_python(False)
+        assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == (theirs or sys.executable)
 
 
 def use_session(monkeypatch: pytest.MonkeyPatch, cache: Path, code: str) -> None:

@@ -64,8 +64,13 @@ def archive_path(java: Java) -> Path:
 
 def archive_options(java: Java) -> list[str]:
     """The flags that let a JVM use its archive, if there is one."""
-    archive = archive_path(java)
-    if not archive.exists():
+    try:
+        archive = archive_path(java)
+        is_there = archive.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home directory
+        _log.info("cannot look for an archive of Spark's classes, starting without one: %s", error)
+        return []
+    if not is_there:
         _log.info(
             "no archive of Spark's classes at %s: run 'moldau spark-archive make' once for a faster start", archive
         )

@@ -166,11 +166,16 @@ def _cores(master: str) -> int:
 
 def _set_python(use_fork_server: bool) -> None:
     """Workers run this Python. On a cluster its path may differ; then the environment says it."""
-    if use_fork_server:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _fork_server().script
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if use_fork_server:
+            _python_before.setdefault(name, os.environ.get(name, sys.executable))
+            os.environ[name] = _fork_server().script
+        else:  # after a session with a fork server: executors of a cluster do not have its script
+            os.environ[name] = _python_before.pop(name, os.environ.get(name, sys.executable))
+
+
+_python_before: dict[str, str] = {}
+"""Of the environment, while a fork server takes its place."""
 
 
 @cache
