@@ -63,7 +63,7 @@ simulate: $(READY) ## Clusters of real brokers on virtual time, under faults, ea
 
 soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300), hosts that vanish
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
-	@HISTORIES=1000 $(BIN)/python -m pytest -q -n auto tests/unit/log/test_clean_model.py
+	@HISTORIES=1000 $(BIN)/python -m pytest -q -n auto tests/unit/log/cleaning/test_clean_model.py
 	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
 	@$(BIN)/python -m soak --exactly-once $(or $(RECORDS),20000)
 	@$(BIN)/python -m soak --queue $(or $(RECORDS),20000)

@@ -1,7 +1,7 @@
-"""One socket to one broker: connect, authenticate, agree on versions, then one request at a time,
-or several before the first answer (`post`, `collect`).
+"""One connection to one broker: connect, authenticate, negotiate versions, then send one request at a time (`send`) or
+several before the first response (`send_async`, `receive`).
 
-Which broker to ask, and when to ask again, is `cluster`'s business.
+`cluster` decides which broker to ask and when to retry.
 """
 
 from __future__ import annotations

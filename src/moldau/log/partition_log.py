@@ -5,8 +5,9 @@ truncations change them together.
     recovery point ≤ log end offset: what is below it has been forced to disk
     durable end offset: the recovery point while a flush is due by `flush.messages`, else the log end
 
-With one replica the high watermark is the durable end offset: with `flush.messages=1` nobody reads what a power loss
-could take back. With more, the leader counts itself by it, and a follower fetches from it (`broker.partition`).
+With one replica the high watermark is the durable end offset: with `flush.messages=1` nothing is read that a power loss
+could take back. With more replicas, the leader counts its own replica up to it, and a follower fetches from it
+(`broker.replicas.partition`).
 
 One thread owns a log: it alone appends, reads and deletes, without locks. `flush` may run in another thread
 at the same time. Loading from disk is in `recovery.py`. The segments are in `segments/`, the recovery point in

@@ -200,3 +200,18 @@ def durable(shard: GroupShard) -> dict[str, Any]:
         for group_id, group in shard.groups.items()
         if isinstance(group, ClassicGroup) and group.state in (State.EMPTY, State.STABLE)
     }
+
+
+def in_state(state: State, **config: int) -> tuple[Lab, list[JoinReply]]:
+    """A group of two, brought into the state; the first member leads."""
+    lab = Lab(**config)
+    members = lab.stable(2)
+    if state is State.PREPARING:
+        lab.join()
+    elif state is State.COMPLETING:
+        waiters = [lab.join_again(member) for member in members]
+        members = [lab.joined(waiter) for waiter in waiters]
+    elif state is State.EMPTY:
+        lab.leave(*((member.member_id, None) for member in members))
+    assert lab.state is state
+    return lab, members

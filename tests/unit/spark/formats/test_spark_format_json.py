@@ -19,7 +19,7 @@ from moldau.spark.formats.ddl import parse_type
 from moldau.spark.formats.json import JsonReader, reader
 from moldau.spark.formats.json_text import JsonWriter
 from moldau.spark.options import Options
-from tests.unit.spark.typed_values import typed_rows
+from tests.unit.spark.formats.typed_values import typed_rows
 
 # Enough rows beside the one in question that they are read as a block, and their neighbours show any shift.
 _BESIDE = 40

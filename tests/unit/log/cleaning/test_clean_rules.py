@@ -15,7 +15,7 @@ from moldau.log.lookups import max_timestamp
 from moldau.log.partition_log import PartitionLog
 from moldau.wire.batch import BatchHeader, decode_records, stamp
 from moldau.wire.compression import Codec
-from tests.unit.log.clean_helpers import clean_log, keyed, pairs_of, put, rows, work
+from tests.unit.log.cleaning.clean_helpers import clean_log, keyed, pairs_of, put, rows, work
 from tests.unit.log.log_helpers import NOW_MS, Clock, append, end_transaction, new_log, offsets_of, read_all, restart
 
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.log.cleaning.plan import filthiest, look_at
 from moldau.log.partition_log import PartitionLog
-from tests.unit.log.clean_helpers import clean_log, put
+from tests.unit.log.cleaning.clean_helpers import clean_log, put
 from tests.unit.log.log_helpers import NOW_MS, Clock, crashed, log_of, new_log, opened, topic_config
 
 COMPACT = frozenset({"compact"})

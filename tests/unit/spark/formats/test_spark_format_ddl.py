@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 
 from moldau.errors import ConfigError
 from moldau.spark.formats.ddl import parse_type, schema_option
-from tests.unit.spark.typed_values import typed_rows
+from tests.unit.spark.formats.typed_values import typed_rows
 
 
 @given(typed_rows())

@@ -18,7 +18,7 @@ from moldau.log.cleaning.job import Cleaned, Failed
 from moldau.log.cleaning.plan import LogToClean, look_at
 from moldau.log.cleaning.swap import discard, swap_in
 from moldau.log.partition_log import PartitionLog
-from tests.unit.log.clean_helpers import clean_log, put, rows, work
+from tests.unit.log.cleaning.clean_helpers import clean_log, put, rows, work
 from tests.unit.log.log_helpers import Clock, crash, end_transaction, files_of, new_log, restart
 
 COMPACT = frozenset({"compact"})

@@ -23,7 +23,7 @@ from moldau.spark.formats.avro_schema import avro_schema, load_schema, spark_typ
 from moldau.spark.formats.columns import ColumnOptions, arrow_type
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
-from tests.unit.spark.typed_values import typed_rows
+from tests.unit.spark.formats.typed_values import typed_rows
 
 VIEW = {
     "type": "record",

@@ -24,7 +24,7 @@ from moldau.log.partition_log import PartitionLog
 from moldau.log.producer_state import read_marker
 from moldau.wire.batch import decode_records, stamp
 from moldau.wire.compression import Codec
-from tests.unit.log.clean_helpers import clean_log, keyed
+from tests.unit.log.cleaning.clean_helpers import clean_log, keyed
 from tests.unit.log.log_helpers import Clock, crash, end_transaction, new_log, read_all, restart
 
 HISTORIES = int(os.environ.get("HISTORIES", "300"))  # `make soak` runs a thousand
