@@ -85,8 +85,8 @@ class Faults:
         return self._world.random.choice(list(self._cluster.brokers.values()))
 
     def _controller(self) -> SimulatedBroker:
-        leadership = self._cluster.store.leadership
-        return self._somebody() if leadership is None else self._cluster.brokers[leadership.node_id]
+        term = self._cluster.store.term
+        return self._somebody() if term is None else self._cluster.brokers[term.node_id]
 
     def _ask(self, name: str, key: int, build: Callable[..., object]) -> None:
         self._count += 1

@@ -103,7 +103,7 @@ class SimulatedBroker:
     def ended(self) -> None:
         self.host.exited()
         self.disk.kill()
-        self._bury()
+        self._retain_server()
         if self.is_wanted:
             self._cluster.world.after(RESTART_US, self.start_if_needed)
 
@@ -115,18 +115,18 @@ class SimulatedBroker:
         self.is_wanted = False
         self.host.kill()
         self.disk.kill()
-        self._bury()
+        self._retain_server()
 
     def lose_power(self) -> None:
         self.is_wanted = False
         self.host.lose_power()
         self.disk.lose_power(self._cluster.world.random)
-        self._bury()
+        self._retain_server()
 
-    def _bury(self) -> None:
+    def _retain_server(self) -> None:
         server, self.server = self.server, None
         if server is not None:
-            self._cluster.world.graveyard.append(server)
+            self._cluster.world.retained.append(server)
 
     @property
     def is_serving(self) -> bool:

@@ -156,7 +156,7 @@ class SimulatedKafka:
 
     @property
     def controller(self) -> Broker:
-        term = self._cluster.store.leadership
+        term = self._cluster.store.term
         if term is None:
             raise SimulationError("the cluster has no controller at the moment; await until_ready() first")
         return self.brokers[term.node_id]

@@ -71,8 +71,8 @@ class World:
         self._sequence = 0
         self.loops: list[SimulatedLoop] = []
         self._notes: deque[tuple[int, str, str, tuple[object, ...]]] = deque(maxlen=NOTES_MAX)
-        self.graveyard: list[object] = []
-        """Tasks of dead processes. Were they collected in the middle of a run, their `finally` blocks would run."""
+        self.retained: list[object] = []
+        """Tasks of dead processes, kept until the run ends: collecting them would run their `finally` blocks."""
 
     def close(self) -> None:
         """The end of all processes. What the collector finds of them afterwards finds a world that does nothing."""
@@ -80,7 +80,7 @@ class World:
             if not loop.is_dead:
                 loop.kill()
         self._heap.clear()
-        self.graveyard.clear()
+        self.retained.clear()
 
     # -- events
 
@@ -216,7 +216,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             coroutine: Any = task.get_coro()
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()  # it never ran, so nothing of it runs now
-        self.world.graveyard += [tasks, self._ready, self._timers]
+        self.world.retained += [tasks, self._ready, self._timers]
         self._ready, self._timers, self._deferred = deque(), [], []
 
     def pause(self) -> None:

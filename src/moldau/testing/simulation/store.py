@@ -19,7 +19,7 @@ from moldau.testing.simulation.threads import WouldBlock
 
 TICK_US = 50 * MS
 TELL_US = (MS, 30 * MS)
-"""How long the news of an election takes."""
+"""How long it takes until a broker learns of an election."""
 
 FLAP_US = (0, 12 * MS)
 
@@ -34,13 +34,13 @@ class SimulatedStore:
         self.host = Host(world, network, "store")
         self.session_timeout_us = session_timeout_ms * MS
         self.is_away = False
-        """It answers nobody."""
+        """Whether it does not respond at all."""
         self.refusals = 0.0
         """The share of appends that fail; half of them are kept all the same."""
         self.flaps = False
         """Controllers lose their place, each soon after it has loaded the metadata."""
         self.image = MetadataImage()
-        self.leadership: ControllerTerm | None = None
+        self.term: ControllerTerm | None = None
         self.watchers: list[Watcher] = []
         self.on_election: Callable[[ControllerTerm], None] = lambda _: None
         self._epoch = 0
@@ -64,14 +64,14 @@ class SimulatedStore:
         if session in self._sessions:
             self._sessions.remove(session)
         if self._owner is session:
-            self.end_leadership()
+            self.end_term()
 
-    def end_leadership(self) -> None:
-        self._owner = self.leadership = None
+    def end_term(self) -> None:
+        self._owner = self.term = None
         self.elect()
 
     def elect(self) -> None:
-        if self.leadership is None:
+        if self.term is None:
             ready = [one for one in self._sessions if one.stands and self.reaches(one.loop)]
             if ready:
                 # While it flaps, often the newest: a broker that has just begun to start.
@@ -82,8 +82,8 @@ class SimulatedStore:
     def begin(self, session: StoreSession) -> None:
         self._epoch += 1
         self._owner = session
-        self.leadership = ControllerTerm(self._epoch, *session.candidate)
-        self.on_election(self.leadership)
+        self.term = ControllerTerm(self._epoch, *session.candidate)
+        self.on_election(self.term)
         self._tell_all()
 
     def leads(self, session: StoreSession, epoch: int) -> bool:
@@ -92,7 +92,7 @@ class SimulatedStore:
     def depose_soon(self, session: StoreSession, epoch: int) -> None:
         def depose() -> None:
             if self.leads(session, epoch):
-                self.end_leadership()
+                self.end_term()
 
         self.world.after(self.world.between_us(*FLAP_US), depose)
 
@@ -116,7 +116,7 @@ class SimulatedStore:
                     if session.taken_over_epoch == self._epoch and self._owner is not session and session.stands:
                         self.begin(session)
             elif now_us - session.seen_us > self.session_timeout_us and self._owner is session:
-                self.end_leadership()
+                self.end_term()
             session.notice_silence()
         if not self.is_away:
             self.elect()
@@ -152,12 +152,12 @@ class StoreSession:
         if not store.reaches(self.loop):
             return
         self._answered_us = store.world.now_us
-        leadership = store.leadership
-        if leadership is not None and leadership[1:] == self.candidate and not store.leads(self, leadership.epoch):
-            leadership = None  # an earlier life of this broker
-        if leadership != self._told:
-            self._told = leadership
-            self._on_change(leadership)
+        term = store.term
+        if term is not None and term[1:] == self.candidate and not store.leads(self, term.epoch):
+            term = None  # that of an earlier process of this broker
+        if term != self._told:
+            self._told = term
+            self._on_change(term)
 
     def notice_silence(self) -> None:
         if (
@@ -220,7 +220,7 @@ class StoreSession:
     def resign(self) -> None:
         self.stands = False
         if self._store.reaches(self.loop) and self._told is not None and self._store.leads(self, self._told.epoch):
-            self._store.end_leadership()
+            self._store.end_term()
 
     def campaign_again(self) -> None:
         self.stands = True
