@@ -450,7 +450,7 @@ class PartitionLog:
         if offset >= upto_offset:
             return b"", offset
         try:
-            return self.segments.read(offset, max_bytes, upto_offset, end_offset, min_one=min_one)
+            return self.segments.read(offset, max_bytes, upto_offset, end_offset, min_one)
         except OSError as error:
             raise self._storage_error("read", error) from error
 

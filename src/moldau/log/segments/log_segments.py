@@ -109,24 +109,28 @@ class LogSegments(Sequence[Segment]):
         return segments[min(number, len(segments) - 1)]
 
     def read(
-        self, offset: int, max_bytes: int, upto_offset: int, end_offset: int, *, min_one: bool
+        self, offset: int, max_bytes: int, upto_offset: int, end_offset: int, min_one: bool
     ) -> tuple[bytes | memoryview, int]:
         """Batches from `offset` below `upto_offset`, and the offset that follows them; -1 where that is not known."""
-        segment, position = self._hints.get(offset) or self.locate(offset)
+        hints, active = self._hints, self.active
+        segment, position = hints.get(offset) or self.locate(offset)
         if position >= segment.size:
-            if segment is self.active:
+            if segment is active:
                 return b"", offset
             segment, position = self.following(segment), 0
-        next_offset = end_offset if segment is self.active else self.following(segment).base_offset
-        end = segment.size if upto_offset >= next_offset else segment.position_of(upto_offset)
+        next_offset = end_offset if segment is active else self.following(segment).base_offset
+        end = segment.size
+        if upto_offset < next_offset:
+            next_offset = upto_offset
+            end = segment.position_of(upto_offset)
+        data: bytes | memoryview
         if end - position <= max_bytes:
-            data: bytes | memoryview = segment.read(position, end - position)
-            next_offset = min(next_offset, upto_offset)
+            data = segment.read(position, end - position)
         else:
             data, next_offset = segment.read_batches(position, max_bytes, end, min_one)
-        if len(self._hints) >= _HINTS_MAX:
-            self._hints.clear()
-        self._hints[next_offset] = (segment, position + len(data))
+        if len(hints) >= _HINTS_MAX:
+            hints.clear()
+        hints[next_offset] = (segment, position + len(data))
         return data, next_offset
 
     def aborted_transactions(self, start_offset: int, upto_offset: int) -> list[AbortedTxn]:
