@@ -328,9 +328,11 @@ class Mount:
             self._disk.give_back(len(node.data))
 
     def exists(self, path: AnyPath) -> bool:
+        if self.is_dead:
+            self.check()
         try:
             self._find_to_read(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:  # of any kind, as `os.path.exists` has it
             return False
         return True
 
