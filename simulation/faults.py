@@ -126,6 +126,12 @@ class Faults:
             broker.kill()
             self._undo(1, 60, self._start, broker)
 
+    def _kill_in_write(self) -> None:
+        """In the middle of what it does with its disk."""
+        broker = self._somebody()
+        if broker.host.loop is not None:
+            broker.disk.kill_after(self._world.between_us(0, 25), lambda: self._kill_one(broker))
+
     def _lose_power(self) -> None:
         self._lose_power_of(self._somebody(), even_if_lost=False)
 

@@ -123,6 +123,8 @@ class _Surprises(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         world, host = self._world, self._world.current
+        if host is not None and host.loop is None:
+            return  # it dies in the middle of something, and what unwinds is not there any more
         extra = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
         world.note(host.name if host is not None else "?", "{} {}", record.getMessage(), extra or "")
         if record.exc_info and record.exc_info[1] is not None and record.levelno >= logging.ERROR:

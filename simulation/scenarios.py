@@ -87,7 +87,7 @@ _STORE = ("store_outage", "store_cut", "store_refuses")
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("crashes", ("kill", "kill", "lose_power", "lose_power", "pause", "kill_all")),
+        Scenario("crashes", ("kill", "kill_in_write", "lose_power", "lose_power", "pause", "kill_all")),
         Scenario("network", ("isolate", "isolate", "cut", "cut", "slow", "slow", "pause")),
         Scenario(
             "lasting",
@@ -117,7 +117,9 @@ SCENARIOS = {
             clients=_transactors,
         ),
         Scenario("starts", ("restart_follower",), clients=_changers, interval_ms=(50, 500)),
-        Scenario("storms", ("restart", "restart", "restart", "store_flaps"), _one_producer, interval_ms=(10, 150)),
+        Scenario(
+            "storms", ("restart", "restart", "kill_in_write", "store_flaps"), _one_producer, interval_ms=(10, 150)
+        ),
         Scenario("shutdowns", ("shut_down", "shut_down", "shut_down", "kill", "pause_controller", "elect")),
         Scenario(
             "mixed",

@@ -266,3 +266,19 @@ def test_a_failing_disk_fails_until_it_is_healed(reads: bool) -> None:
         disk.mount().make_directory("/data/d")  # a new process finds it no better
     disk.heal()
     assert read_file(disk.mount(), "/data/file") == b"old"
+
+
+def test_a_process_can_die_between_two_operations() -> None:
+    disk = SimulatedDisk()
+    mount = disk.mount()
+    mount.make_directory("/data", parents=True)
+    file = mount.open("/data/file", write=True, create=True)
+    disk.kill_after(2, disk.kill)
+
+    def write() -> None:
+        for number in range(5):
+            file.write(b"x", number)
+
+    with pytest.raises(OSError, match=r"[Ss]tale"):
+        write()
+    assert disk.contents() == {"/data/file": b"xx"}

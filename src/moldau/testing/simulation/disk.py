@@ -75,14 +75,23 @@ class SimulatedDisk:
         self._note_faults()
 
     def heal(self) -> None:
-        """Neither full nor failing."""
+        """Neither full nor failing, and nobody dies of an operation."""
         self.bytes_left = None
+        if self._mount is not None:
+            self._mount.last_operations = None
         self.can_write = self.can_read = True
         self._note_faults()
 
-    def _note_faults(self) -> None:
+    def kill_after(self, operations: int, kill: Callable[[], None]) -> None:
+        """The process dies in the middle of what it does: after so many operations more `kill` is called."""
         if self._mount is not None:
-            self._mount.is_faulty = not self.can_write or not self.can_read
+            self._mount.last_operations = (operations, kill)
+            self._note_faults()
+
+    def _note_faults(self) -> None:
+        mount = self._mount
+        if mount is not None:
+            mount.is_faulty = not self.can_write or not self.can_read or mount.last_operations is not None
 
     def contents(self) -> dict[str, bytes]:
         """Every file, as a process sees it now."""
@@ -201,9 +210,17 @@ class Mount:
         self._disk = disk
         self.is_dead = False
         self.is_faulty = not disk.can_write or not disk.can_read
+        self.last_operations: tuple[int, Callable[[], None]] | None = None
+        """How many are left to it, and what happens then."""
 
     def check(self, *, is_read: bool = False) -> None:
         """OSError if the process is dead or the disk fails; callers look at `is_faulty` first."""
+        if self.last_operations is not None and not self.is_dead:
+            left, kill = self.last_operations
+            self.last_operations = (left - 1, kill)
+            if left <= 0:
+                kill()
+                self.is_dead = True
         if self.is_dead:
             raise _error(errno.ESTALE)
         if not (self._disk.can_read if is_read else self._disk.can_write):
