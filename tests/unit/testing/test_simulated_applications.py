@@ -63,6 +63,25 @@ def test_a_seed_is_a_run() -> None:
     assert first == again != other
 
 
+@pytest.mark.parametrize("fault", ["fill_disk", "fail_disk"])
+def test_a_leader_whose_disk_breaks_is_replaced(fault: str) -> None:
+    async def story(cluster: SimulatedKafka) -> list[str]:
+        await cluster.create_topic("orders")
+        async with producer_for(cluster) as producer:
+            await producer.send_and_wait("orders", b"one")
+            leader = cluster.leader_of("orders")
+            getattr(leader, fault)()
+            await producer.send_and_wait("orders", b"two")
+            assert cluster.leader_of("orders") is not leader
+            leader.heal_disk()
+            leader.kill()
+            leader.start()
+            await cluster.until_ready()
+        return await read_all(cluster, "orders")
+
+    assert simulate(story) == ["one", "two"]
+
+
 def test_a_lost_acknowledgement_duplicates_a_record_only_without_idempotence() -> None:
     async def story(cluster: SimulatedKafka, idempotent: bool) -> list[str]:
         await cluster.create_topic("orders")
@@ -94,7 +113,7 @@ def test_a_lost_acknowledgement_of_a_commit_is_repeated() -> None:
 
 
 def test_a_rebalance_storm_loses_no_record_and_no_commit() -> None:
-    count, partitions = 40, 3
+    count, partitions = 30, 3
 
     async def story(cluster: SimulatedKafka) -> None:
         await cluster.create_topic("orders", partitions)

@@ -226,7 +226,7 @@ def test_links_are_cut_in_one_direction_and_healed() -> None:
             await asyncio.start_server(handle, "server", 80)
             await asyncio.Event().wait()
 
-        server, client = cluster.process("server", serve), cluster.processes["application"]
+        server, client = cluster.process("server", serve), cluster.application
         await asyncio.sleep(0.1)
         reader, writer = await asyncio.open_connection("server", 80)
 

@@ -19,6 +19,7 @@ from moldau.testing.simulation.processes import ApplicationHost, Main, Process
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 
+APPLICATION = "application"
 POLL_S = 0.01
 """How often `until` looks."""
 FAULTS = ("kill", "stop", "pause", "cut", "slow")
@@ -225,6 +226,11 @@ class SimulatedKafka:
         process = self.processes[name] = Process(ApplicationHost(self._world, self._cluster.network, name), main)
         process.start()
         return process
+
+    @property
+    def application(self) -> Process:
+        """The process that the story itself runs in."""
+        return self.processes[APPLICATION]
 
     def note(self, text: str) -> None:
         """Adds a line to the timeline, which a failing story prints."""

@@ -19,7 +19,7 @@ from moldau.errors import SimulationError
 from moldau.local_cluster import shared_properties
 from moldau.testing.simulation.cluster import PROPERTIES, SimulatedCluster
 from moldau.testing.simulation.guards import guarded
-from moldau.testing.simulation.kafka import SimulatedKafka
+from moldau.testing.simulation.kafka import APPLICATION, SimulatedKafka
 from moldau.testing.simulation.loop import SECOND, Timeout, World
 from moldau.testing.simulation.patches import patched, quietly_collected
 
@@ -30,8 +30,6 @@ START_S = 60
 TIMELINE_LINES = 40
 """Of the last ones, in the report of a failure."""
 CLOSE_ATTEMPTS = 20
-APPLICATION = "application"
-"""The process that the story itself runs in."""
 
 
 @overload
@@ -128,7 +126,10 @@ def _run(story: Story[T], brokers: int, properties: Mapping[str, str], limit_s: 
     __tracebackhide__ = True
     cluster = SimulatedCluster(world, brokers, properties)
     cluster.start()
-    world.run(lambda: cluster.is_serving, START_S * SECOND)
+    try:
+        world.run(lambda: cluster.is_serving, START_S * SECOND)
+    except Timeout:
+        raise SimulationError(f"the brokers did not start within {START_S} virtual seconds") from None
     kafka = SimulatedKafka(cluster)
     results: list[T] = []
     failures: list[BaseException] = []
