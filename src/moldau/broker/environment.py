@@ -37,7 +37,7 @@ class Environment:
     boot_id: Callable[[], str] = kernel_boot_id
     """Changes with each boot of the machine; empty where the system has none."""
     disk: Disk = OS_DISK
-    """Of the log directories."""
+    """Where the log directories are."""
     make_threads: Callable[[asyncio.AbstractEventLoop, Sequence[Path]], Threads] = Threads
     """Called with the log directories; the threads run what may block."""
     start_thread: StartThread = start_daemon_thread

@@ -13,7 +13,7 @@ from moldau.errors import ErrorCode, KafkaError
 from moldau.metadata.stores.store import ControllerTerm
 
 FORWARD_TIMEOUT_S = 10.0
-"""An election takes less, mostly; then the client is told that this is not the controller, and tries again."""
+"""Most elections take less. After that the client gets NOT_CONTROLLER and retries."""
 RETRY_S = 0.05
 
 _PREFIX = struct.Struct(">ii")
@@ -64,7 +64,7 @@ class ControllerChannel:
                 try:
                     frame = await peer.ask_raw(context.key, context.version, [body])
                 except KafkaError:
-                    pass  # it just died, perhaps
+                    pass  # it may have died just now
                 else:
                     return [_PREFIX.pack(len(frame), context.correlation_id), frame[4:]]
             await asyncio.sleep(RETRY_S)

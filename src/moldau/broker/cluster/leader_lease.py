@@ -71,7 +71,7 @@ class ReadLease(Protocol):
 
 
 class NoLease:
-    """Of a broker on its own: nobody else can lead its partitions."""
+    """For a standalone broker: no other broker can lead its partitions."""
 
     def may_be_expired(self) -> bool:
         return False

@@ -27,7 +27,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\1"
 """Kafka's own, of `__cluster_metadata`."""
 
 KEPT_BYTES = 8 * 1024 * 1024
-"""Of records, for brokers that are a little behind; the rest take a snapshot."""
+"""Records that are kept for brokers that are a little behind; all others get a snapshot."""
 RECORDS_PER_BATCH = 5000
 WAIT_MAX_MS = 60_000
 """For the next change; brokers ask for less."""
@@ -198,4 +198,4 @@ def _records_of(data: bytes, version: int) -> Iterable[Record]:
             try:
                 yield record_from_json(json.loads(record.value or b""))
             except json.JSONDecodeError as error:
-                raise StorageError(f"the controller sent a record that is no JSON: {error}") from None
+                raise StorageError(f"the controller sent a record that is not JSON: {error}") from None

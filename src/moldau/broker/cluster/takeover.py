@@ -34,7 +34,7 @@ from moldau.wire.messages import Schema
 logger = logging.getLogger(__name__)
 
 SILENT_FRACTION = 0.5
-"""Of a session. Two heartbeats in a row got no answer by then."""
+"""The part of a session after which the controller counts as silent: two heartbeats in a row had no answer by then."""
 CHECKS_PER_SESSION = 36
 VOTE_TIMEOUT_S = 1.0
 VOTING = "voting"

@@ -131,7 +131,7 @@ class CoordinatorShell(Generic[S]):
 
     @property
     def exists(self) -> bool:
-        """Somebody needed the state topic once."""
+        """Whether the state topic has been created, which happens on its first use."""
         return self._state_topic.exists
 
     def leads(self, key: str) -> bool:
@@ -139,7 +139,7 @@ class CoordinatorShell(Generic[S]):
         return self.partition_for(key) in self._epochs
 
     def epoch_for(self, key: str) -> int:
-        """Of the coordinator of `key`: its partition's leader epoch, if this broker leads it."""
+        """The leader epoch of the partition of `key`; -1 if this broker does not lead it."""
         return self._epochs.get(self.partition_for(key), -1)
 
     def shard(self, key: str) -> S:

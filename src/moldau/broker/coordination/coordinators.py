@@ -96,7 +96,7 @@ class HasImage(Protocol):
 
 
 class ImageTopics:
-    """The topics of the image in force, as the coordinators ask for them."""
+    """The topics of the current image, as the coordinators ask for them."""
 
     def __init__(self, metadata: HasImage) -> None:
         self._metadata = metadata

@@ -75,7 +75,7 @@ class RemoteTransactions:
         self._coordinator_of = coordinator_of
         self._outbox: Outbox[_Verification, None] = Outbox(spawn, self._send)
         self._guards: WeakSet[VerificationGuard] = WeakSet()
-        """Of the requests that are under way: each is gone with its request."""
+        """The guards of pending requests: each is dropped with its request."""
 
     def guard(self, partitions: Iterable[Partition], producer: Identity) -> VerificationGuard:
         guard = VerificationGuard(partitions, producer)

@@ -24,7 +24,7 @@ READ_MAX_BYTES = 1024 * 1024
 """Read of one partition for one fetch. A fetch may ask for 50 MB, but it acquires some hundred records of them: the
 rest would be read for nothing."""
 READS_MAX = 8
-"""Of one partition in one go: a long aborted transaction holds nothing to deliver, and others want their turn."""
+"""Per partition and turn: a long aborted transaction has nothing to deliver and must not hold up other requests."""
 
 
 class Delivery(NamedTuple):

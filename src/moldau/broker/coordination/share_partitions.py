@@ -86,7 +86,7 @@ class SharePartitions:
     def group_config(self, group_id: str) -> GroupConfig:
         return GroupConfig.resolve(self._context.metadata.image.group_config(group_id), self._context.local.config)
 
-    # -- life
+    # -- loading
 
     def is_live(self, key: ShareKey) -> bool:
         return key in self._live
@@ -116,7 +116,7 @@ class SharePartitions:
         return partition
 
     def load(self, key: ShareKey, config: GroupConfig) -> asyncio.Task[None] | None:
-        """Brings it to life; if that takes time, a task that several may wait for."""
+        """Loads it; returns a task, which several may await, if that takes time."""
         loading = self._loading.get(key)
         if loading is None:
             partition = self._partition(key)

@@ -23,9 +23,9 @@ FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 
 PARTITIONS_MAX = 10_000
-"""Of one session: it remembers them whether they exist or not, and looks at each of them for every fetch."""
+"""Per session, which keeps them whether they exist or not and checks each of them for every fetch."""
 REMEMBERED_MAX = 500_000
-"""Partitions of all sessions together: some 100 MB."""
+"""For all sessions together: about 100 MB."""
 
 Owner = tuple[str, str]
 """Group id and member id."""

@@ -27,7 +27,7 @@ KNOWN_POLL_S = 0.01
 
 
 class StateTopicSettings(NamedTuple):
-    """With which a state topic is created."""
+    """The settings with which a state topic is created."""
 
     partitions: int
     configs: Mapping[str, str]
@@ -63,11 +63,11 @@ class StateTopic:
         return leader
 
     async def create(self) -> None:
-        """Returns when it is there; KafkaError while it cannot be made."""
+        """Returns when the topic exists; KafkaError while it cannot be created."""
         if not self._context.local.config.is_clustered:
             await self._context.change_metadata(self._plan)
         elif not self.exists:
-            async with self._creating:  # requests that come meanwhile wait for this one
+            async with self._creating:  # requests that arrive in the meantime wait for this one
                 if not self.exists:
                     await self._create_by_controller()
 

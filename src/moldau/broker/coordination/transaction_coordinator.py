@@ -101,7 +101,7 @@ class TransactionCoordinator(CoordinatorShell[TransactionShard]):
 
 
 class Verification:
-    """Of one producer's appends to partitions of this broker: `start`, then `check` right before each append."""
+    """Verifies the appends of one producer to partitions of this broker: `start`, then `check` right before each."""
 
     def __init__(
         self,

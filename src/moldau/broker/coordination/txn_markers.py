@@ -248,7 +248,7 @@ class MarkerWriter:
             logger.warning("cannot record that a transaction is complete, will retry", extra={"why": error.message})
 
     def _write(self, markers: Markers, partitions: Sequence[TopicPartition]) -> _Written:
-        """Those of this broker's partitions that have their marker now."""
+        """Writes the markers of this broker's partitions; returns the partitions that have theirs now."""
         written: _Written = {}
         decisions = self._context.find_partition(self._transactions.topic, None, self._partition)
         for where in partitions:

@@ -26,9 +26,9 @@ from moldau.broker.network.served_api import Audience, ServedApi
 from moldau.wire.apis import ApiKey
 
 FETCH_BYTES_MAX = 1024 * 1024
-"""Some 30,000 partitions."""
+"""About 30,000 partitions."""
 REFUSED_BYTES_MAX = 128 * 1024
-"""Of a message that gets an error for each of its items, whatever they are: more would only take time."""
+"""For requests that are always answered with an error for each of their items."""
 
 
 def _handle_api_versions(broker: Broker, context: RequestContext, body: memoryview) -> bytes:

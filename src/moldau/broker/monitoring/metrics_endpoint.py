@@ -163,7 +163,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._deadlines_s: dict[Any, float] = {}
-        """Of open connections: until when their request has to be complete."""
+        """By open connection: when its request has to be complete."""
         self._lock = Lock()
         super().__init__(address, _Handler)
 
@@ -199,7 +199,7 @@ class _Server(ThreadingHTTPServer):
             logger.exception("internal error while serving the metrics port (please report it)")
 
     def _end_connections(self, now_s: float) -> None:
-        """Those whose time is over: whatever their threads wait for ends."""
+        """Shuts down the connections whose deadline has passed, which wakes their threads."""
         with self._lock:  # none of them is closed meanwhile, and its descriptor another's
             for request, deadline_s in self._deadlines_s.items():
                 if deadline_s <= now_s:
@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """A scrape every few seconds is no news."""
+        """Not logged: there is a scrape every few seconds."""
 
 
 def serve_metrics(broker: Broker, host: str, port: int) -> Callable[[], None]:

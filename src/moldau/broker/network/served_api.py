@@ -18,8 +18,8 @@ BrokerT_contra = TypeVar("BrokerT_contra", contravariant=True)
 BYTES_MAX = 8 * 1024 * 1024
 """Only Produce carries data. A longer message of any other kind is an attack or a mistake."""
 ENTRIES_MAX = 50_000
-"""Of all arrays of a request together. An entry can be one byte, and becomes an object of a hundred: 8 MB of them would
-be many seconds of work and a gigabyte of memory. To go through so many takes 10 ms where it is done in one go."""
+"""For all arrays of a request together. An entry of one byte becomes an object of a hundred bytes: 8 MB of them would
+take many seconds and a gigabyte of memory. Going through 50,000 takes about 10 ms."""
 
 
 class Audience(Enum):
@@ -39,7 +39,7 @@ class ServedApi(Generic[BrokerT_contra]):
     is_raw: bool = False
     """Whether the handler takes the request's bytes and returns the answer's, instead of messages."""
     bytes_max: int = BYTES_MAX
-    """The longest request that is looked at."""
+    """Longer requests are rejected unread."""
     entries_max: int = ENTRIES_MAX
     """The most entries that all arrays of a request may have together."""
     is_forwarded: bool = False

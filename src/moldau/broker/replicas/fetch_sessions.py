@@ -34,11 +34,11 @@ UNUSED_MIN_S = 120.0
 PARTITION_BYTES = 400
 """What one partition takes in a session, without the name of its topic; measured."""
 BYTES_MAX = 64 * 1024 * 1024
-"""Of all sessions together: 150,000 partitions. A request of 1 MB can name 30,000, whether they exist or not, so that
+"""For all sessions together: 150,000 partitions. A request of 1 MB can name 30,000, whether they exist or not, so that
 a thousand sessions could take twelve gigabytes."""
 PARTITIONS_MAX = 10_000
-"""Of one session: its partitions are gone through with each fetch. A client that reads more fetches without a session,
-which costs it a longer request."""
+"""Per session, because each fetch goes through all of its partitions. A client that reads more partitions fetches
+without a session, with longer requests."""
 
 
 class Wanted(NamedTuple):

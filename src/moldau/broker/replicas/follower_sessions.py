@@ -43,7 +43,7 @@ from moldau.wire.fetch import (
 HIGH_WATERMARK_DELAY_S = 0.01
 """How long a high watermark waits for records to travel with. Consumers that read from followers wait for it."""
 WAIT_MAX_MS = 600_000
-"""Of a fetch: a follower that is lost is not remembered longer."""
+"""The longest wait of a fetch, after which a lost follower is forgotten."""
 RESULTS_MAX = 1000
 """Partitions in one answer: a few milliseconds. The others are due in the next one."""
 HELD_MAX_S = 0.5
@@ -131,7 +131,7 @@ class FollowerSubscription:
             follower = leadership.followers.get(session.replica_id) if leadership is not None else None
             if follower is None:
                 # Its metadata is ahead of ours, or far behind.
-                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is no replica")
+                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {session.replica_id} is not a replica")
             session.check_broker_epoch()
             self.refusal = diverging_epoch(partition, requested)
             self.follower = follower

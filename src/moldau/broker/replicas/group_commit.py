@@ -27,11 +27,11 @@ class GroupCommit:
         self._running: set[PartitionLog] = set()
         self._next: dict[PartitionLog, asyncio.Future[None]] = {}
         self._callbacks: dict[PartitionLog, OnFlushed] = {}
-        """Called at the end of the next one, before those who wait."""
+        """Called at the end of the next flush, before its waiters."""
 
     def flushed(self, log: PartitionLog) -> asyncio.Future[None]:
-        """Done when everything now in `log` is on the disk; failed with a StorageError if the disk says no."""
-        # Of many: who goes away must not take the others along.
+        """Done when everything now in `log` is on the disk; failed with a StorageError if the disk fails."""
+        # Shared by many: one that is cancelled must not cancel the others.
         return asyncio.shield(self._group(log))
 
     def safe(self, partition: Partition, flush_messages: int) -> asyncio.Future[Any] | None:
@@ -44,7 +44,7 @@ class GroupCommit:
         return flushed if committed is None else asyncio.gather(flushed, committed)
 
     def flush_soon(self, log: PartitionLog, ended: OnFlushed) -> None:
-        """The log's partition wants everything now in it on the disk; `ended` is called before anybody who waits."""
+        """Flushes everything that is in the log now; `ended` is called before the waiters of `flushed`."""
         self._callbacks[log] = ended
         self._group(log)
 
@@ -70,9 +70,9 @@ class GroupCommit:
             error = done.exception()
             if error is not None:
                 group.set_exception(error)
-                group.exception()  # perhaps nobody waits; the log directory reports it
+                group.exception()  # retrieved, because there may be no waiter; the log directory reports it
             else:
-                group.set_result(None)  # whoever waits goes on after this round of the loop
+                group.set_result(None)  # waiters continue in the next round of the loop
             if callback is not None:
                 callback(error if error is None or isinstance(error, KafkaError) else StorageError(str(error)))
 

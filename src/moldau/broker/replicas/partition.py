@@ -1,22 +1,22 @@
-"""A partition as this broker serves it: one replica of it, its log, who leads it, and who waits for what comes next.
+"""One replica of a partition on this broker: its log, its leader, and the requests that wait for new records.
 
-Where this broker is the only replica, the log's end is its high watermark and nothing here costs anything. Else the
-leader keeps a `LeaderState` (the decisions are there): followers say with their fetches what they have, that moves the
-high watermark, and with it go the answers to acks=all and the fetches of consumers. A follower's high watermark is set
-by its fetcher.
+If this broker has the only replica, the log end offset is the high watermark, and replication costs nothing. Otherwise
+the leader keeps a `LeaderState`, which makes the decisions: the fetches of followers say what they have, this moves the
+high watermark, and that completes waiting acks=all requests and fetches of consumers. The high watermark of a follower
+is set by its fetcher.
 
-**The disk.** `flush.messages=N` promises that a power loss takes fewer than N of the records that anybody was told of.
+**The disk.** With `flush.messages=N` a power loss loses fewer than N of the records that were acknowledged or read.
 Kafka flushes inside the append; here the fsync runs in a thread, and nothing runs ahead of it:
 
-- An append that leaves N or more records unflushed asks for a flush, whoever it is that appends, and whatever acks.
+- An append that leaves N or more records unflushed requests a flush, whatever appends, and with any acks.
 - Until it ends, the log counts only up to its recovery point (`PartitionLog.durable_end_offset`): that is how far the
   high watermark of a single replica goes, and what a leader contributes to it. Readers, the last stable offset,
   acks=all and the coordinators' replies go by the high watermark. acks=1 waits for the flush, acks=0 for nothing.
-- A follower names a partition in a fetch only when it is durable: that vouches for all below the offset
+- A follower names a partition in a fetch only when it is durable: the offset confirms everything below it
   (`replica_fetcher`).
-- A new leader's unflushed tail, and a lower N, are cases of the same: nobody has been told of the former by this
-  replica, and a flush is asked for at once. After a kill, the logs are flushed before anybody can read (`LogManager`).
-- A flush that fails fails those who wait for a commit; the high watermark stays until a later one succeeds.
+- The same holds for the unflushed tail of a new leader, which this replica has not served to anyone, and after N was
+  lowered: a flush is requested at once. After a kill, logs are flushed before they are read (`LogManager`).
+- A failed flush fails the requests that wait for a commit; the high watermark stays until a later one succeeds.
 
 With N = 2⁶³-1, the default, none of this ever happens. `flush.ms` promises nothing beyond a flush now and then.
 """
@@ -121,12 +121,12 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.adding: tuple[int, ...] = ()
         self.leadership: LeaderState | None = None
-        """Of a leader that has followers."""
+        """Set while this broker leads the partition and it has followers."""
         self._replicas = replicas
         self._uncommitted: deque[tuple[int, int]] = deque()
-        """Where each batch above the high watermark ends, and its bytes: consumers wait for so many."""
+        """End offset and size of each batch above the high watermark: waiting fetches count these bytes."""
         self._commits: deque[tuple[int, WaitingCommit]] = deque()
-        """Who waits for the high watermark to reach an offset, in order of offsets."""
+        """Waiters for the high watermark to reach an offset, in order of offsets."""
         self.follow_image(image)
 
     @property
@@ -135,7 +135,7 @@ class Partition:
 
     @property
     def isr(self) -> frozenset[int]:
-        """Of a leader: the committed one, as far as it knows."""
+        """On a leader: the committed ISR, as far as it knows."""
         return self.leadership.isr if self.leadership is not None else frozenset((self._replicas.broker_id,))
 
     @property

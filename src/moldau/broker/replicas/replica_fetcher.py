@@ -312,10 +312,10 @@ class ReplicaFetcher:
         for followed in throttled:
             self._return(followed)
 
-    # -- what came
+    # -- responses
 
     def _take(self, followed: Followed, result: FetchPartitionResult, now_ms: int) -> None:
-        """Of one partition: its failure is its own."""
+        """Handles the result of one partition; a failure does not affect the others."""
         try:
             if result.error_code:
                 self._refused(followed, ErrorCode(result.error_code))

@@ -1,7 +1,7 @@
-"""Replication on this broker: which partitions it follows and where, and what it asks the controller about its own.
+"""Replication on this broker: which partitions it follows, from which leaders, and ISR changes of those it leads.
 
-A change of an ISR is proposed by the partition that wants it. One AlterPartition is under way at a time, with all that
-was proposed while the one before was: when a broker dies, its thousand partitions take two requests.
+A partition proposes a change of its ISR. Only one AlterPartition request is pending at a time; the next has all changes
+proposed in the meantime. So when a broker dies, its thousand partitions need two requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from moldau.wire.messages import Schema
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.05
-"""Between two tries to tell the controller of an ISR."""
+"""Between two attempts to send ISR changes to the controller."""
 GROW_INTERVAL_S = 1.0
 """A follower may become eligible without a fetch that says anything new."""
 
@@ -67,7 +67,7 @@ class ReplicaManager:
         self.monotonic_ms = monotonic_ms
         self.broker_id = me.node_id
         self._led: dict[Partition, None] = {}
-        """Those with followers."""
+        """Led partitions that have followers."""
         self._sources: dict[Partition, ReplicaFetcher] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._proposals: _Proposals = {}
@@ -96,7 +96,7 @@ class ReplicaManager:
     # -- following the metadata
 
     def follow(self, changed: Sequence[Partition]) -> None:
-        """After each change of the image: partitions that are led or followed in another way now."""
+        """Called after each change of the image with the partitions whose leader or role changed."""
         if self._is_stopped:
             return
         for partition in changed:

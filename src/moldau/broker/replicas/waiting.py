@@ -1,4 +1,4 @@
-"""Who waits for something to happen in a partition, as the partition sees them."""
+"""What a partition notifies: waiting fetches, follower sessions, and waiters for a commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subscriber(Protocol):
 
 
 class WaitingCommit(Protocol):
-    """Somebody who has to know when a record is committed."""
+    """Notified when a record is committed or cannot be."""
 
     def committed(self) -> None: ...
 

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Step = Callable[[Controller, MetadataImage], tuple[Sequence[Record], T]]
 
 LISTENERS_MAX = 100
-"""Of one broker: every broker stores them, and clients get them with the metadata."""
+"""Per broker: all brokers store them, and clients get them with the metadata."""
 _BROKER_EPOCHS_VERSION_MIN = 3
 _NODES_VERSION_MIN = 2
 

@@ -46,7 +46,7 @@ TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 REFUSALS_LOGGED_MAX = 10
-"""Of one request, which may name a hundred thousand topics."""
+"""Per request, which may name a hundred thousand topics."""
 SORTED_AT_ONCE = 5000
 """Names: a millisecond or two."""
 

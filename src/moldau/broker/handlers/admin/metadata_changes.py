@@ -20,7 +20,7 @@ class Broker(needs.HasTurns, needs.HasMetadata, needs.HasController, Protocol):
 
 
 RECORDS_MAX = 2 * MAX_PARTITIONS_PER_REQUEST
-"""Of one request; Kafka's own limit is 10,000. All of them are made true together, on every broker."""
+"""Per request; Kafka's own limit is 10,000. Every broker applies all of them together."""
 
 K = TypeVar("K")
 Planner = Callable[[MetadataImage], list[Record]]
@@ -66,7 +66,7 @@ async def change_each(broker: Broker, planners: Mapping[K, Planner], *, validate
 
 
 def repeated(keys: Iterable[K]) -> set[K]:
-    """Those that occur more than once."""
+    """The keys that occur more than once."""
     return {key for key, count in Counter(keys).items() if count > 1}
 
 

@@ -328,7 +328,7 @@ def _fetch(
 
 
 def _all_topics(broker: Broker, context: RequestContext, group_id: str) -> Work[list[_Indexes]]:
-    """Of which the group has offsets."""
+    """All partitions for which the group has offsets, by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in fetchable(broker.groups.shard(group_id), group_id):
         by_topic.setdefault(topic, []).append(partition)

@@ -154,7 +154,7 @@ async def _fetch(broker: Broker, session: ShareSession, asked: _Fetch) -> Given:
 
 
 async def _load(broker: Broker, keys: Iterable[ShareKey], group_id: str) -> None:
-    """Brings share partitions to life, which is work for each that was not there; many of them take turns."""
+    """Loads the share partitions that are not loaded yet, in turns."""
     config = broker.share_partitions.group_config(group_id)
     new = [key for key in keys if not broker.share_partitions.is_live(key)]
     asked: list[Awaitable[None]] = []
@@ -290,7 +290,7 @@ async def handle_share_acknowledge(broker: Broker, context: RequestContext, requ
 
 
 def _refused(outcomes: Mapping[ShareKey, Any]) -> list[ShareKey]:
-    """Those that another broker leads."""
+    """The partitions that another broker leads."""
     return [key for key, outcome in outcomes.items() if _is_elsewhere(outcome)]
 
 
@@ -299,7 +299,7 @@ def _is_elsewhere(outcome: object) -> bool:
 
 
 def _leader(broker: Broker, key: ShareKey) -> tuple[int, int]:
-    """Who leads the partition, and in which epoch."""
+    """The leader of the partition, and its epoch."""
     topic = broker.metadata.image.topic_by_id(key.topic_id)
     partition = None if topic is None else topic.partition(key.partition)
     return (-1, -1) if partition is None else (partition.leader, partition.leader_epoch)

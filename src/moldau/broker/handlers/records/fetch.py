@@ -113,7 +113,7 @@ def _when_there_is_more(
 
 
 async def _fetch_in_turns(broker: Broker, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> Buffers:
-    """Of thousands of partitions: read in turns, and encoded in a thread."""
+    """For thousands of partitions: reads them in turns and encodes the response in a thread."""
     results, size, failed = await _read_in_turns(broker, context, request, plan.wanted)
     if not (failed or size >= request.min_bytes or request.max_wait_ms <= 0):
         with suppress(KafkaError):  # a partition was removed since: the next read reports it

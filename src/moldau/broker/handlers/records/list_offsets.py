@@ -33,7 +33,7 @@ _OFFSET_NOT_AVAILABLE_VERSION_MIN = 5
 
 
 class _Reader(NamedTuple):
-    """Who asks."""
+    """The client or replica that sent the request."""
 
     is_replica: bool
     committed: bool

@@ -26,7 +26,7 @@ _RETRIED = COORDINATOR_UNAVAILABLE | UNREACHABLE
 
 
 class ProduceVerification:
-    """Of one request: first `add`, which may take time, then `check` for each batch."""
+    """Verifies one request: first `add`, which may take time, then `check` for each batch."""
 
     def __init__(self, broker: Broker, version: int, request: ProduceRequest, transactional_id: str) -> None:
         self._broker = broker
