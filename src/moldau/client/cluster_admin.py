@@ -91,7 +91,7 @@ def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
 
 
 def describe_quorum(cluster: ClusterClient) -> Quorum:
-    """Who keeps the metadata and how far each has read it."""
+    """The brokers that keep the metadata, and how far each has read it."""
 
     def build(schema: Schema) -> Any:
         partitions = (schema.PartitionData(partition_index=0),)
@@ -160,7 +160,7 @@ def elect_leaders(
 def list_reassignments(
     cluster: ClusterClient, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """Those under way; `partitions=None` asks for all."""
+    """The current reassignments of `partitions`, or all of them."""
 
     def build(schema: Schema) -> Any:
         wanted = None

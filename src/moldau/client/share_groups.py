@@ -35,7 +35,7 @@ def describe_share_groups(cluster: ClusterClient, groups: Iterable[str]) -> dict
 
 
 def share_offsets(cluster: ClusterClient, group: str) -> dict[TopicPartition, ShareOffset | None]:
-    """Of every partition the group has to do with; None where it has not begun yet."""
+    """The offsets of every partition of the group; None for a partition that it has not begun to read."""
 
     def call(coordinator: Node) -> dict[TopicPartition, ShareOffset | None]:
         answer = cluster.broker(coordinator.id).send(

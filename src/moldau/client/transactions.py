@@ -55,7 +55,7 @@ def list_transactions(
     duration_ms: int = -1,
     id_pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """Of all coordinators; `duration_ms` leaves out what runs shorter (negative: nothing)."""
+    """Asks all coordinators; `duration_ms` leaves out transactions that are younger (negative: none)."""
     version = cluster.any_broker().version_of(ApiKey.LIST_TRANSACTIONS)
     if version is not None and ((duration_ms >= 0 and version < 1) or (id_pattern is not None and version < 2)):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old: it does not support this filter")

@@ -37,7 +37,7 @@ def brokers_at(connect: str) -> str:
 
 
 def _address(registration: bytes) -> str | None:
-    """Of `{"endpoints": ["PLAINTEXT://host:port"], "host": …, "port": …}` the first that needs no secrets."""
+    """The first address of `{"endpoints": ["PLAINTEXT://host:port"], "host": …, "port": …}` that needs no secrets."""
     try:
         facts: dict[str, Any] = json.loads(registration)
     except ValueError:

@@ -110,7 +110,7 @@ def by_max_timestamp(log: PartitionLog) -> Lookup:
 
 
 def _newest_timestamps(log: PartitionLog) -> list[tuple[int, int]]:
-    """Of each segment, with the offset it begins at; the newest first."""
+    """The newest timestamp of each segment, with its base offset; the newest first."""
     try:
         ages = [(segment.newest_timestamp(), segment.base_offset) for segment in log.segments]
     except OSError as error:

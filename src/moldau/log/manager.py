@@ -381,7 +381,7 @@ class LogManager:
         self._checkpoints[directory].write_dirty_offsets(partial(self._logs_in, directory))
 
     def _logs_in(self, directory: Path | None) -> list[PartitionLog]:
-        """Of one directory, or all; from any thread."""
+        """The logs of one directory, or all; from any thread."""
         return [log for log in list(self.logs.values()) if directory is None or log.log_dir.path == directory]
 
     @property

@@ -40,7 +40,7 @@ _NEGATIVE = 0x80  # the first byte of a number below zero, or larger
 
 
 class AppendOrigin(IntEnum):
-    """Who appends as the leader: batches of a coordinator are checked less than those of a client."""
+    """The origin of a batch that a leader appends: those of a coordinator are checked less than those of a client."""
 
     CLIENT = 0
     COORDINATOR = 1

@@ -128,7 +128,7 @@ class _Loader:
         self.log_start_offset = log_start_offset
         self.has_gaps = has_gaps
         self.last_epoch = -1
-        """Of the batches that were checked."""
+        """The newest leader epoch of the batches that were checked."""
         self.producers = ProducerState(context.producer_id_expiration_ms)
         # Loading may run in threads: each has its own files open, and none when it is done.
         self.pool = FilePool(_UNLIMITED, self.disk)

@@ -158,7 +158,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def is_transactional(buf: Buffer) -> bool:
-    """Of the batch at the start of `buf`, without reading the rest of its header; False where there is none."""
+    """Whether the batch at the start of `buf` is transactional, without parsing its header; False if there is none."""
     return len(buf) >= HEADER_SIZE and buf[ATTRIBUTES_AT + 1] & TRANSACTIONAL != 0
 
 

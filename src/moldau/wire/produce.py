@@ -43,8 +43,8 @@ _RECORD_ERRORS_VERSION_MIN = 8
 _LOG_START_VERSION_MIN = 5
 
 PARTITIONS_MAX = 10_000
-"""Of one request: to read so many, and to write the answer, takes 10 ms each. A producer's request has 1 MB at most,
-unless it was told otherwise, and a batch of one record some 80 bytes."""
+"""Per request: reading so many, and writing the response, takes 10 ms each. By default a producer's request has at most
+1 MB, and a batch of one record about 80 bytes."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_AND_SIZE = struct.Struct(">ii")

@@ -27,14 +27,14 @@ MAX_PATTERN_CHARS = 4_096
 MAX_REPEAT = 1_000
 """RE2's own limit: `{1000}` is written out a thousand times."""
 MAX_STATES = 4_000
-"""Of the automaton: nested repeats multiply."""
+"""States of the automaton: nested repeats multiply them."""
 MAX_REMEMBERED = 20_000
 """States in the sets that are remembered, a megabyte or two; then all are forgotten and found again."""
 MAX_WORK = 60_000
 """States that a look through all topics may step over, for all patterns that are matched in one step: 20 ms. Those that
 people write need a few thousand each, whatever the number of topics, since the remembered sets are met again."""
 MAX_DEPTH = 100
-"""Of parentheses, since they are read by recursion."""
+"""Nested parentheses, which are parsed recursively."""
 
 ALPHABET = "".join(map(chr, range(128)))
 """Topic names are ASCII; a class is the set of its members among these."""
@@ -61,7 +61,7 @@ _FLAGS = frozenset("imsU")
 
 
 class _State:
-    """Of the NFA: reads one of `chars` and goes to its `next`, or, without any, goes to all of them at once."""
+    """A state of the NFA: reads one of `chars` and goes to its `next`; without any, goes to all of them at once."""
 
     __slots__ = ("anchor", "chars", "next")
 
@@ -104,7 +104,7 @@ class Regex:
         self._forget()
 
     def filter(self, names: Iterable[str], max_work: int = MAX_WORK) -> frozenset[str]:
-        """Those that match; INVALID_REGULAR_EXPRESSION if it takes more work than that to find them."""
+        """The names that match; INVALID_REGULAR_EXPRESSION if finding them takes more work than `max_work`."""
         self._work_left = max_work
         return frozenset(filter(self.matches, names))
 
@@ -149,7 +149,7 @@ class Regex:
 
 
 def _unicode_members(name: str) -> frozenset[str]:
-    """Of a general category, as L or Lu, or of a script: of those that have names, only Latin has ASCII characters."""
+    """The ASCII members of a general category, such as L or Lu, or of a script, of which only Latin has any."""
     if name == "Latin":
         return _POSIX["alpha"]
     return frozenset(char for char in ALPHABET if unicodedata.category(char).startswith(name))

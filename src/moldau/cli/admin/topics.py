@@ -285,7 +285,7 @@ def _describe(cluster: ClusterClient, args: argparse.Namespace) -> None:
 
 
 def _reassignments(cluster: ClusterClient) -> dict[TopicPartition, Reassignment]:
-    """Of all topics: there are few of them, and tens of thousands of partitions to ask about perhaps."""
+    """The reassignments of all topics: they are few, while there may be tens of thousands of partitions."""
     from moldau.client.cluster_admin import list_reassignments
 
     try:
@@ -360,7 +360,7 @@ def _partition_cells(partition: PartitionMetadata) -> tuple[str, str, str, str, 
 
 
 def _replication_factor(topic: TopicMetadata, shown: Shown) -> int:
-    """Of the first partition; replicas that are only being added do not count yet."""
+    """The replication factor of the first partition; replicas that are being added do not count."""
     if not topic.partitions:
         return 0
     first = topic.partitions[0]

@@ -339,7 +339,7 @@ def _print_state(group: GroupDescription, *, verbose: bool) -> None:
 
 
 def _of_other_types(cluster: ClusterClient, names: Sequence[str]) -> dict[str, KafkaError]:
-    """Those which are no consumer groups: the requests to delete them and to commit would work all the same."""
+    """The groups that are not consumer groups. Requests to delete them or to commit offsets would succeed otherwise."""
     from moldau.client import groups
 
     return {

@@ -54,7 +54,7 @@ def add_group_options(parser: CommandParser, kind: str) -> None:
 
 
 def given(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Those of the options that are there."""
+    """The options that were given."""
     return [name for name in names if getattr(args, _field(name)) not in (None, False, [])]
 
 

@@ -39,7 +39,7 @@ class GroupBase:
         """By the wall clock, as its record has it; None for a group whose record is too old to say."""
         self.generation = 0
         self.protocol_type = ""
-        """Of its members; empty in a group that never had one, and only keeps the offsets of readers outside of it."""
+        """The protocol type of its members; empty in a group that never had any and only stores offsets."""
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members = Members()

@@ -105,11 +105,11 @@ def _order(member: Subscriber) -> tuple[bool, str]:
 
 
 _Surplus: TypeAlias = tuple[int, int, list[int]]
-"""Of a topic: how many partitions a member has, negated; the topic's position in its pool; and which, in order."""
+"""For a topic: how many partitions a member has, negated; the topic's position in its pool; the partitions in order."""
 
 
 class _Table:
-    """Who has what, while the uniform assignor works on it; members are positions in its list.
+    """The assignment that the uniform assignor works on; members are positions in its list.
 
     In a large group most members keep what they have: only what others have is written again (`_new_assignment`).
     """

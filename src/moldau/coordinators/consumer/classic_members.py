@@ -71,7 +71,7 @@ def join(shard: GroupShard, group: ConsumerGroup, waiter: Waiter, request: Join,
 
 
 def _validated_subscription(group: ConsumerGroup, request: Join) -> Subscription:
-    """Of the protocol that the member likes best; it has to share one with all classic members that are in already."""
+    """The subscription of the protocol that the member prefers. All classic members have to share one protocol."""
     classic = [member.classic for member in group.members.values() if member.classic is not None]
     known = Counter(protocol.name for metadata in classic for protocol in metadata.supported_protocols)
     shares_one = any(known[name] == len(classic) for name, _ in request.protocols)

@@ -283,8 +283,8 @@ class ConsumerGroup:
         return asked.most_common(1)[0][0] if asked else default
 
     def compute_metadata_hash(self, topics: Topics) -> int:
-        """Of all that an assignor knows of the subscribed topics. Only compared with one made here before: Apache's own
-        is made otherwise, so a group that moves between the two is rebalanced once."""
+        """A hash of all that an assignor knows of the subscribed topics. It is only compared with earlier ones: Apache
+        Kafka computes another, so a group that moves between the two is rebalanced once."""
         digest = hashlib.blake2b(digest_size=8)
         known = [name for name in sorted(self.subscribed_topic_names()) if topics.topic_id(name) is not None]
         for name in known:
@@ -293,7 +293,7 @@ class ConsumerGroup:
 
 
 def topic_ids(names: frozenset[str], topics: Topics) -> frozenset[uuid.UUID]:
-    """Of those that exist."""
+    """The ids of the topics that exist."""
     found = (topics.topic_id(name) for name in names)
     return frozenset(topic_id for topic_id in found if topic_id is not None)
 

@@ -60,7 +60,7 @@ class Member:
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: ClassicMemberMetadata | None = None
-    """Of a member that speaks the classic protocol."""
+    """Set for a member that uses the classic protocol."""
 
     epoch: int = 0
     previous_epoch: int = 0

@@ -132,12 +132,12 @@ class OffsetTable:
         return self._committed.keys() | self._open.keys()
 
     def keys(self, group_id: str) -> list[OffsetCommitKey]:
-        """Of all offsets of the group, pending ones included: what tombstones have to name."""
+        """The keys of all offsets of the group, pending ones included, for tombstones."""
         partitions = self._committed.get(group_id, {}).keys() | self._open.get(group_id, {}).keys()
         return [OffsetCommitKey(group_id, topic, partition) for topic, partition in sorted(partitions)]
 
     def keys_of_topics(self, is_gone: Callable[[str], bool]) -> list[OffsetCommitKey]:
-        """Of all offsets of deleted topics."""
+        """The keys of all offsets of deleted topics."""
         gone = {topic for topic in self._topics if is_gone(topic)}
         if not gone:
             return []

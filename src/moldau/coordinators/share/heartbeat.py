@@ -192,7 +192,7 @@ class _Step:
         self.record(ShareGroupMetadataKey(self._group_id), value)
 
     def _metadata_hash(self) -> int:
-        """Of what the assignor knows of the topics; only compared with one that was made here."""
+        """A hash of what the assignor knows of the topics; only compared with earlier ones."""
         topics = self._shard.topics
         digest = hashlib.blake2b(digest_size=8)
         names = {name for member in self.group.members.values() for name in member.metadata.subscribed_topic_names}

@@ -26,7 +26,7 @@ MARKERS_RETRY_MAX_MS = 2_000
 """Between two tries to write a marker, twice as long each time: a disk may be full for a while, but readers and the
 next transaction wait for a partition that has a leader again."""
 EXPIRED_AT_ONCE_BYTES = 128 * 1024
-"""Of transactional ids whose tombstones are one batch: it must fit into `message.max.bytes`, and not hold the loop."""
+"""Transactional ids whose tombstones go into one batch: it must fit into `message.max.bytes` and not block the loop."""
 EXPIRED_NEXT_MS = 100
 
 _TIMEOUTS = ("timeouts",)

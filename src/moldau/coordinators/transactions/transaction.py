@@ -46,9 +46,9 @@ EPOCH_BUMP_VERSION_MIN = 2
 """The version of transactions in which every end raises the epoch."""
 
 PARTITIONS_BYTES_MAX = 512 * 1024
-"""Of one transaction, in its record: a record has to fit into `message.max.bytes` (1 MiB unless somebody set it)."""
+"""Per transaction, in its record, which has to fit into `message.max.bytes` (1 MiB by default)."""
 PARTITIONS_MAX = 10_000
-"""Of one transaction: they are sorted and written again whenever one more comes, which takes this many 10 ms."""
+"""Per transaction: each partition that is added sorts and writes all of them again, which takes 10 ms for so many."""
 
 
 class ProducerIdNeeded(NothingChanged):
@@ -120,7 +120,7 @@ END_V2: dict[State, tuple[EndDecision, EndDecision, EndDecision, EndDecision]] =
 
 
 class Identity(NamedTuple):
-    """Who a producer is."""
+    """A producer id and its epoch."""
 
     producer_id: int
     epoch: int
@@ -137,7 +137,7 @@ class Transaction:
     start_ms: int = -1
     last_update_ms: int = -1
     version: int = 0
-    """Of transactions, as the client that last changed the state speaks it."""
+    """The version of transactions (KIP-890) of the client that last changed the state."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The one before the last step, where that replaced it: a retry may still name it."""
     next_producer_id: int = NO_PRODUCER_ID
@@ -145,7 +145,7 @@ class Transaction:
     last_producer_epoch: int = field(default=NO_EPOCH, compare=False)
     """The producer's epoch before its last step. In no record: a retry that finds another coordinator is fenced."""
     deadline_ms: int = field(default=0, compare=False)
-    """Of an open transaction, on the monotonic clock: in no record, so `loaded` sets it again."""
+    """When an open transaction times out, on the monotonic clock. It is in no record, so `loaded` sets it again."""
     marker_failures: int = field(default=0, compare=False)
     """How often in a row some of its markers could not be written."""
 
@@ -157,7 +157,7 @@ class Transaction:
 
     @property
     def identity_after(self) -> Identity:
-        """Who the producer is once a prepared transaction is complete."""
+        """The identity of the producer after a prepared transaction is complete."""
         return Identity(self.next_producer_id, 0) if self.next_producer_id >= 0 else self.identity
 
     @property

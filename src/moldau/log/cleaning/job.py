@@ -31,7 +31,7 @@ class CleaningJob:
     bytes_per_second_max: float
 
     def end_offsets(self) -> dict[int, int]:
-        """Of each segment, by base offset."""
+        """The end offset of each segment, by base offset."""
         bases = [base_offset for base_offset, _ in self.segments]
         return dict(zip(bases, [*bases[1:], self.first_uncleanable_offset], strict=False))
 

@@ -84,7 +84,7 @@ class LogToClean:
 
 
 def filthiest(logs: Iterable[PartitionLog], now_ms: int) -> LogToClean | None:
-    """Of the compacted ones that are due, the one with the largest dirty part."""
+    """The compacted log with the largest dirty part, of those that are due."""
     due = [
         todo for log in logs
         if len(log.segments) > 1 and log.config.compact and (todo := look_at(log, now_ms)).is_due

@@ -134,7 +134,7 @@ class LogSegments(Sequence[Segment]):
         return data, next_offset
 
     def aborted_transactions(self, start_offset: int, upto_offset: int) -> list[AbortedTxn]:
-        """Those with records in [start, upto)."""
+        """The aborted transactions with records in [start, upto)."""
         found: list[AbortedTxn] = []
         for segment in self._segments[self.index_of(start_offset) :]:
             if segment.txn_index.exists and segment.txn_index.collect(start_offset, upto_offset, found):

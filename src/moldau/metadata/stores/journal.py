@@ -37,7 +37,7 @@ class Journal:
     def __init__(self, path: Path, *, disk: Disk = OS_DISK, snapshot_min_bytes: int = SNAPSHOT_MIN_BYTES) -> None:
         self.path = path
         self.epoch = 0
-        """Of the newest line."""
+        """The epoch of the newest line."""
         self._disk = disk
         self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
         self._snapshot_min_bytes = snapshot_min_bytes

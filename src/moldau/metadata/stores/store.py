@@ -26,7 +26,7 @@ class Candidate(NamedTuple):
 
 
 class ControllerTerm(NamedTuple):
-    """Who is the controller, and since which epoch. Epochs only grow, across restarts of the whole cluster too."""
+    """The controller of an epoch. Epochs only grow, also across restarts of the whole cluster."""
 
     epoch: int
     node_id: int

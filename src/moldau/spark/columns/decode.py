@@ -49,7 +49,7 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Decoder:
-    """Of one partition; not for two threads."""
+    """Decodes the batches of one partition; not thread-safe."""
 
     def __init__(self, topic: str, partition: int, columns: Sequence[str], rows_max: int) -> None:
         self.schema = pa.schema([RAW_FIELDS[column] for column in columns])

@@ -112,7 +112,7 @@ def no_headers(rows: int) -> Headers:
 
 
 def texts(array: Any) -> Texts:
-    """Of a string or binary array, large or not, without a copy of its data."""
+    """A string or binary array, large or not, without copying its data."""
     _, offsets_buffer, data_buffer = array.buffers()
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     offsets = _numbers(offsets_buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
@@ -126,7 +126,7 @@ def texts(array: Any) -> Texts:
 
 
 def headers(array: Any) -> Headers:
-    """Of list<struct<key, value>>; a null list is none. Header keys are never null: Kafka has no word for that."""
+    """From list<struct<key, value>>; a null list has no headers. Header keys cannot be null in Kafka's format."""
     _, offsets_buffer, *_ = array.buffers()
     offsets = _numbers(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     counts = np.diff(offsets)
@@ -230,7 +230,7 @@ def _place_rows(partition_of_row: Int32s, places: Int64s, order: Int64s) -> None
 
 @helper
 def _size(value: int) -> int:
-    """Of a zigzag varint."""
+    """The size of a zigzag varint in bytes."""
     left = (value << 1) ^ (value >> 63)
     size = 1
     while left & ~0x7F:

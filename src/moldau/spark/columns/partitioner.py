@@ -19,7 +19,7 @@ _MASK = 0xFFFF_FFFF
 
 @helper
 def _murmur2(at: int, length: int) -> int:
-    """Of `length` bytes: 32 bits, unsigned. Products fit into 64 bits, so numbers need no other type."""
+    """The hash of `length` bytes: 32 bits, unsigned. Products fit into 64 bits, so numbers need no other type."""
     whole_end = at + (length & ~3)
     h = _SEED ^ length
     while at < whole_end:

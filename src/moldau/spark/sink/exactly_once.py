@@ -295,7 +295,7 @@ def _check_open(cluster: ClusterClient, messages: Sequence[TaskMessage], options
 
 
 def _described(cluster: ClusterClient, transactional_ids: Sequence[str]) -> dict[str, TransactionDescription]:
-    """Those that the broker can describe; brokers support that since Kafka 3.0."""
+    """The transactions that the broker can describe; brokers support that since Kafka 3.0."""
     try:
         described = describe_transactions(cluster, transactional_ids)
     except KafkaError as error:

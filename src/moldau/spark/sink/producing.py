@@ -85,7 +85,7 @@ class _Failure(NamedTuple):
 
 
 class Producer:
-    """Of one task. `enlist` is told of partitions before the first batch goes there (a transaction has to be)."""
+    """The producer of one task. It calls `enlist` with partitions before their first batch (for transactions)."""
 
     def __init__(
         self,
