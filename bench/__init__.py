@@ -1,5 +1,5 @@
 """Moldau and Apache Kafka, measured by the same clients in one run: `python -m bench`.
 
-What lives here: the two servers behind one interface, the clients that drive them (each in a process of
+Contents: the two servers behind one interface (`servers`), the clients that drive them (each in a process of
 its own), the scenarios with their goals, and the report. Nothing in `src/moldau` imports this package.
 """

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.cluster import NODES, ServerCluster
+from bench.servers.cluster import NODES, ServerCluster
 from moldau.client.cluster import ClusterClient, PartitionMetadata
 from moldau.client.cluster_admin import describe_quorum
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from bench.server import pinned
+from bench.servers.server import pinned
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.maven import Jars
+from bench.servers.maven import Jars
 
 VERSION = "4.2.0"
 ARTIFACTS = (

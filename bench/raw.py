@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from bench.server import API_VERSIONS_REQUEST
+from bench.servers.server import API_VERSIONS_REQUEST
 from moldau.wire import messages
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import encode_batch

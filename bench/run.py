@@ -20,17 +20,18 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from bench import apache, machine, report
-from bench.apache import ApacheKafka
-from bench.apache_cluster import KafkaCluster
-from bench.cluster import NODES, ServerCluster
+from bench import machine, report
 from bench.drive import ClientError, Drivers
 from bench.metrics import KAFKA, MOLDAU, Outcome
-from bench.moldau_cluster import MoldauCluster
-from bench.moldau_server import Moldau
 from bench.scenarios import SCENARIOS, warm_up
 from bench.scenarios.scenario import BOTH, FULL, QUICK, Bench, Phase, Scenario
-from bench.server import ServerError, ServerProcess
+from bench.servers import apache
+from bench.servers.apache import ApacheKafka
+from bench.servers.apache_cluster import KafkaCluster
+from bench.servers.cluster import NODES, ServerCluster
+from bench.servers.moldau_cluster import MoldauCluster
+from bench.servers.moldau_server import Moldau
+from bench.servers.server import ServerError, ServerProcess
 from moldau.errors import KafkaError
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.raw import RawConnection, end_offsets
-from bench.server import Server
+from bench.servers.server import Server
 
 READY_TIMEOUT_S = 60
 _numbers = itertools.count(1)

@@ -209,7 +209,7 @@ class ApacheHosts(HostCluster):
     name = "Apache Kafka"
 
     def prepare(self) -> None:
-        from bench.apache import CLUSTER_ID, HEAP_FLAGS, JARS, JVM_FLAGS
+        from bench.servers.apache import CLUSTER_ID, HEAP_FLAGS, JARS, JVM_FLAGS
 
         voters = ",".join(f"{node.node_id}@{node.host}:{CONTROLLER_PORT}" for node in self.brokers)
         java = [_java(), *HEAP_FLAGS, *JVM_FLAGS, "-cp", f"{JARS.ensure()}/*"]

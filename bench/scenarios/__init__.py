@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.cluster import ServerCluster
 from bench.drive import Drive
 from bench.metrics import KAFKA
 from bench.scenarios import cluster_load
@@ -32,7 +31,8 @@ from bench.scenarios.spark import SparkFirstResult, SparkThroughput
 from bench.scenarios.start import EmbeddedStart, ProcessStart
 from bench.scenarios.throughput import Throughput, produce_and_consume
 from bench.scenarios.transactions import ReadCommitted, SmallTransactions, Transactions, transact
-from bench.server import ServerProcess
+from bench.servers.cluster import ServerCluster
+from bench.servers.server import ServerProcess
 from bench.topics import temporary_topic
 
 SCENARIOS: tuple[Scenario, ...] = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.cluster import ServerCluster
 from bench.cluster_topics import controller_of, create_topic, partitions_of
 from bench.metrics import Metric, Sample, ratio_at_most
 from bench.scenarios.scenario import Bench, ClusterScenario, Phase
+from bench.servers.cluster import ServerCluster
 
 RECORD_BYTES = 100
 PARTITIONS = 3

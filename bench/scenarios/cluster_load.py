@@ -5,11 +5,11 @@ The same librdkafka, idempotent, for both. Three partitions: each broker leads o
 
 from __future__ import annotations
 
-from bench.cluster import ServerCluster
 from bench.cluster_topics import temporary_topic
 from bench.drive import Drive
 from bench.metrics import Metric, Sample, ratio_at_least, ratio_at_most
 from bench.scenarios.scenario import Bench, ClusterScenario, Phase
+from bench.servers.cluster import ServerCluster
 from bench.stats import percentile
 
 PARTITIONS = 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from bench.cluster import NODES, ServerCluster
 from bench.cluster_topics import CONFIG, await_in_sync, awaited, create_topic, partitions_of
 from bench.drive import Client as Driver
 from bench.metrics import Metric, Sample, ratio_at_most
 from bench.scenarios.cluster_load import PARTITIONS, RECORD_BYTES, paced_job
 from bench.scenarios.scenario import Bench, ClusterScenario, Phase
+from bench.servers.cluster import NODES, ServerCluster
 from bench.stats import percentile
 from moldau.client.cluster import ClusterClient, PartitionMetadata
 from moldau.client.cluster_admin import alter_reassignments, elect_leaders, list_reassignments

@@ -6,7 +6,7 @@ from bench.drive import Drive
 from bench.metrics import Metric, Sample
 from bench.scenarios.groups import new_group
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.stats import percentile
 from bench.topics import temporary_topic
 

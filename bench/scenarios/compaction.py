@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.logs import CLEANER_CHECKPOINT, segments
 from bench.metrics import Metric, Sample, at_most
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.topics import create_topic, delete_topic
 
 # Each key is overwritten about so many times.

@@ -7,7 +7,7 @@ import itertools
 from bench.drive import Drive
 from bench.metrics import KAFKA, Metric, Sample
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.stats import median
 from bench.topics import create_topic, temporary_topic
 

@@ -7,7 +7,7 @@ import time
 
 from bench.metrics import KAFKA, Metric, Sample, at_most
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.stats import median
 from bench.topics import await_topic, create_topic, expect_records
 

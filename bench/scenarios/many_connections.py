@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.metrics import Metric, Sample, at_least
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.stats import percentile
 from bench.topics import temporary_topic
 

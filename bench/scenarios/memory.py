@@ -6,7 +6,7 @@ import time
 
 from bench.metrics import Metric, Sample, at_most
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 
 # A broker that has just answered is still tidying up after its start.
 SETTLE_S = 2.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bench.cluster import NODES
 from bench.drive import Drivers
 from bench.metrics import KAFKA, MOLDAU, Metric, Sample
+from bench.servers.cluster import NODES
 
 BOTH = (MOLDAU, KAFKA)
 

@@ -24,7 +24,7 @@ from bench.metrics import (
     ratio_at_most,
 )
 from bench.scenarios.scenario import BOTH, Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.topics import create_topic
 
 PARTITIONS = 2

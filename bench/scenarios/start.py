@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.metrics import MOLDAU, Metric, Sample, at_most
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 
 
 class ProcessStart(Scenario):

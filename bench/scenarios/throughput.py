@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench.drive import Drive
 from bench.metrics import Metric, Sample, ratio_at_least, ratio_at_most
 from bench.scenarios.scenario import Bench, Phase, Scenario
-from bench.server import ServerProcess
+from bench.servers.server import ServerProcess
 from bench.topics import temporary_topic
 
 PARTITIONS = 4

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bench.apache import ApacheKafka
-from bench.server import HOST, free_port
+from bench.servers.apache import ApacheKafka
+from bench.servers.server import HOST, free_port
 from moldau.client.admin import list_offsets
 from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import moldau
-from bench.apache import JARS
+from bench.servers.apache import JARS
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import request_schema
 from tests.integration.cluster.test_cluster_coordinators import GROUP, QUICK, coordinator_of

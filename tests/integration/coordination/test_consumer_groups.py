@@ -17,7 +17,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from bench.apache import JARS
+from bench.servers.apache import JARS
 from moldau import Broker
 from moldau.errors import ErrorCode
 from moldau.wire.apis import ApiKey

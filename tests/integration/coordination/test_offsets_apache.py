@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from bench.apache import ApacheKafka
+from bench.servers.apache import ApacheKafka
 from moldau import Broker
 from soak.broker_process import BrokerProcess
 from tests.integration.conftest import NewTopic, make_topic

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.apache import JARS, ApacheKafka
+from bench.servers.apache import JARS, ApacheKafka
 from moldau import Broker
 from soak.broker_process import BrokerProcess
 from tests.integration.clients import CLIENTS, CODECS, Message

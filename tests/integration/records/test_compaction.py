@@ -12,7 +12,7 @@ import confluent_kafka
 import psutil
 import pytest
 
-from bench.apache import ApacheKafka
+from bench.servers.apache import ApacheKafka
 from moldau.client.admin import delete_topics
 from moldau.wire.batch import encode_batch
 from moldau.wire.compression import Codec

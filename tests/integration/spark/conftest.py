@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import moldau.spark
-from bench.apache import ApacheKafka
+from bench.servers.apache import ApacheKafka
 from moldau.spark.connections import close_idle
 
 

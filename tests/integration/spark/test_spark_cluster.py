@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bench.server import free_port
+from bench.servers.server import free_port
 from moldau.spark.startup.class_archive import spark_package
 from moldau.spark.startup.java import find_java, home_for_scripts
 from tests.integration.conftest import NewTopic

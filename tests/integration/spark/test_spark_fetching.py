@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.apache import ApacheKafka
+from bench.servers.apache import ApacheKafka
 from moldau import Broker
 from moldau.client.admin import delete_records, delete_topics, list_offsets
 from moldau.client.config import ClientConfig, parse_servers

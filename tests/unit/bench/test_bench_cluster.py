@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from bench.apache_cluster import KafkaNode
-from bench.cluster import NODES, PORTS, quiet_ports
-from bench.moldau_cluster import MoldauCluster
 from bench.run import choose
 from bench.scenarios import SCENARIOS
 from bench.scenarios.cluster_partitions import between, rotated
+from bench.servers.apache_cluster import KafkaNode
+from bench.servers.cluster import NODES, PORTS, quiet_ports
+from bench.servers.moldau_cluster import MoldauCluster
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import parse_properties
 

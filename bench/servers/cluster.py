@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.server import HOST, ServerProcess
+from bench.servers.server import HOST, ServerProcess
 from moldau.client.cluster import ClusterClient
 from moldau.client.config import ClientConfig, parse_servers
 from moldau.errors import KafkaError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cluster import NODES, SHARED_PROPERTIES, ServerCluster, quiet_ports
 from bench.metrics import MOLDAU
-from bench.moldau_server import Moldau
-from bench.server import write_properties
+from bench.servers.cluster import NODES, SHARED_PROPERTIES, ServerCluster, quiet_ports
+from bench.servers.moldau_server import Moldau
+from bench.servers.server import write_properties
 
 
 class MoldauNode(Moldau):

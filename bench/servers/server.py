@@ -1,7 +1,7 @@
 """One interface for both brokers, and the process handling they share.
 
 A server keeps its port and its data directory over restarts, so a scenario can stop, kill and start it
-again. How a broker is installed and configured lives in `apache.py` and `moldau_server.py`.
+again. How a broker is installed and configured is in `apache.py` and `moldau_server.py`.
 """
 
 from __future__ import annotations

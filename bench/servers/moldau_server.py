@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.metrics import MOLDAU
-from bench.server import ServerProcess, write_properties
+from bench.servers.server import ServerProcess, write_properties
 from moldau.version import __version__
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.apache import ApacheKafka
-from bench.cluster import NODES, SHARED_PROPERTIES, ServerCluster, quiet_ports
 from bench.metrics import KAFKA
-from bench.server import HOST
+from bench.servers.apache import ApacheKafka
+from bench.servers.cluster import NODES, SHARED_PROPERTIES, ServerCluster, quiet_ports
+from bench.servers.server import HOST
 
 
 class KafkaNode(ApacheKafka):

@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.maven import Jars
 from bench.metrics import KAFKA
-from bench.server import HOST, ServerError, ServerProcess, free_port, write_properties
+from bench.servers.maven import Jars
+from bench.servers.server import HOST, ServerError, ServerProcess, free_port, write_properties
 
 VERSION = "4.3.1"
 CLUSTER_ID = "bW9sZGF1LWJlbmNoLTAwMA"
