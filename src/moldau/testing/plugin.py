@@ -146,8 +146,22 @@ def kafka_consumer(kafka_broker: Broker, kafka_topic: str) -> Iterator[Consumer]
 _SIMULATION_OPTIONS = frozenset({"brokers", "seed", "seeds", "config", "limit_s"})
 
 
+class _ClusterToBe:
+    """In the place of the cluster until the test runs."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        pytest.fail(
+            f"simulated_kafka.{name}: the cluster exists only inside the test, not in its fixtures", pytrace=False
+        )
+
+
 @pytest.fixture
-def simulated_kafka(request: pytest.FixtureRequest) -> dict[str, Any]:
+def simulated_kafka(request: pytest.FixtureRequest) -> _ClusterToBe:
     """A `moldau.testing.simulation.SimulatedKafka` for an `async def` test, which runs inside the simulation."""
     if not getattr(request.node, "runs_in_simulation", False):
         pytest.fail("a test with the fixture simulated_kafka has to be an async function", pytrace=False)
@@ -156,7 +170,7 @@ def simulated_kafka(request: pytest.FixtureRequest) -> dict[str, Any]:
     if options.keys() - _SIMULATION_OPTIONS or (marker and marker.args):
         allowed = ", ".join(f"{name}=…" for name in sorted(_SIMULATION_OPTIONS))
         pytest.fail(f"@pytest.mark.simulated_kafka accepts only {allowed}", pytrace=False)
-    return options  # the cluster takes its place when the test runs
+    return _ClusterToBe(options)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -184,12 +198,13 @@ def _simulated(item: pytest.Function, function: Callable[..., Any]) -> Callable[
         __tracebackhide__ = True
         from moldau.testing.simulation import SimulatedKafka, simulate
 
+        cluster_to_be: _ClusterToBe = fixtures["simulated_kafka"]
         test = getattr(item.instance, item.originalname) if item.cls else function
 
         async def story(cluster: SimulatedKafka) -> None:
             __tracebackhide__ = True
             await test(**{**fixtures, "simulated_kafka": cluster})
 
-        simulate(story, **fixtures["simulated_kafka"])
+        simulate(story, **cluster_to_be._options)
 
     return run

@@ -306,6 +306,13 @@ async def test_misspelt(simulated_kafka):
 
 def test_plain(simulated_kafka):
     pass
+
+@pytest.fixture
+def servers(simulated_kafka):
+    return simulated_kafka.bootstrap_servers
+
+async def test_in_a_fixture(servers, simulated_kafka):
+    pass
 """
 
 
@@ -320,7 +327,8 @@ def test_the_fixture_works_with_and_without_pytest_asyncio(
         ["-q", "-p", "no:cacheprovider", "-rA", "-W", "ignore", *options, "--rootdir", str(tmp_path), str(module)]
     )
     printed = capfd.readouterr().out
-    assert "3 passed, 2 errors" in printed
+    assert "3 passed, 3 errors" in printed
     assert f"{module.name}::test_seeds[seed=1]" in printed
     assert "@pytest.mark.simulated_kafka accepts only brokers=…, config=…, limit_s=…, seed=…, seeds=…" in printed
     assert "a test with the fixture simulated_kafka has to be an async function" in printed
+    assert "simulated_kafka.bootstrap_servers: the cluster exists only inside the test" in printed

@@ -7,6 +7,7 @@ from moldau.errors import SimulationError
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import World
 from moldau.testing.simulation.network import Address, Buffer, SimulatedTransport
+from moldau.testing.simulation.processes import ApplicationHost
 from moldau.wire.apis import ApiKey
 
 _APIS = {"".join(word.capitalize() for word in key.name.split("_")): key for key in ApiKey}
@@ -47,8 +48,6 @@ class AnswerFilter:
 
     def __call__(self, sender: SimulatedTransport, data: Buffer) -> bool:
         """Whether that goes out."""
-        from moldau.testing.simulation.processes import ApplicationHost
-
         if isinstance(sender.loop.host, ApplicationHost):
             self._connections.setdefault(sender.local, _Connection()).requested(data)
             return True
