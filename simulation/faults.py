@@ -23,6 +23,7 @@ class Faults:
         self._menu = menu
         self._is_over = False
         self._count = 0
+        self._had_bad_disks: set[int] = set()
         self._world.after(self._ms(50, 600), self._next)
 
     def heal(self) -> None:
@@ -62,6 +63,10 @@ class Faults:
 
     def _restart_the_dead(self) -> None:
         for broker in self._cluster.brokers.values():
+            if broker.node_id in self._had_bad_disks and broker.server and broker.server.node.logs.offline_dirs:
+                # A directory that failed, or was full when its logs were loaded, is offline until the next start.
+                self._note("{} is killed: its log directory is offline", broker.host.name)
+                broker.kill()
             self._start(broker)
         self._world.after(300 * MS, self._restart_the_dead)
 
@@ -269,6 +274,7 @@ class Faults:
     def _disk_full(self) -> None:
         broker = self._somebody()
         self._note("the disk of {} is full", broker.host.name)
+        self._had_bad_disks.add(broker.node_id)
         broker.disk.fill(self._world.between_us(0, 2_000))
         self._undo(300, 4_000, self._mend_disk, broker)
 
@@ -276,6 +282,7 @@ class Faults:
         broker = self._somebody()
         if broker.host.loop is not None and self._run.checker.may_lose(broker.node_id):
             self._note("the disk of {} fails", broker.host.name)
+            self._had_bad_disks.add(broker.node_id)
             broker.disk.fail(reads=self._world.chance(0.5))
             self._run.checker.disk_failed(broker.node_id)
             self._undo(300, 4_000, self._mend_disk, broker)
