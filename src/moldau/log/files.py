@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from moldau.disk import OS_DISK, Disk, write_file
 from moldau.errors import StorageError
+
+logger = logging.getLogger(__name__)
 
 # Kafka's suffixes. A file has one of the first group, and sometimes one of the second after it.
 LOG_SUFFIX = ".log"
@@ -77,6 +80,16 @@ class LogDir:
     def take_offline(self, reason: str) -> None:
         self.offline = True
         self.error = self.error or reason
+
+    def take_offline_at_start(self, what: str, error: OSError) -> None:
+        """Also if it is only full: its logs could not be recovered, and nobody loads them later."""
+        self.take_offline(str(error))
+        logger.error(
+            "cannot load %s: log directory %s is offline (%s); mend it, or free space there, then restart the broker",
+            what,
+            self.path,
+            error.strerror or error,
+        )
 
     def check_online(self) -> None:
         if self.offline:

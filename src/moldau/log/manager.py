@@ -142,8 +142,7 @@ class LogManager:
                 jobs += self._jobs(context, clean, topic_configs or (lambda _: self._default_config))
                 all_clean = all_clean and clean
             except OSError as error:
-                logger.error("%s", context.log_dir.storage_error("cannot load logs", error).message)
-                context.log_dir.take_offline(str(error))
+                context.log_dir.take_offline_at_start("its logs", error)
         if all_clean or self._recovery_threads <= 1:
             self._collect((job() for job in jobs), len(jobs), progress)
         else:
@@ -172,8 +171,7 @@ class LogManager:
                     first_dirty_offset=dirty_offsets.get(key, 0), has_gaps=has_gaps,
                 )  # fmt: skip
             except OSError as error:
-                logger.error("%s", context.log_dir.storage_error(f"cannot load {name}", error).message)
-                context.log_dir.take_offline(str(error))
+                context.log_dir.take_offline_at_start(name, error)
                 return None
             log.durability.follow_checkpoint(recovery_points.get(key, 0), partial(self.checkpoint, directory))
             _make_durable(log)
