@@ -9,7 +9,7 @@ import pytest
 
 from moldau.errors import ConfigError
 from moldau.spark.startup import java
-from moldau.spark.startup.java import Java, find_java, home_for_scripts, java_at
+from moldau.spark.startup.java import Java, end_java, find_java, home_for_scripts, java_at
 
 OPENS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
@@ -100,3 +100,23 @@ def test_spark_scripts_get_a_java_that_leaves_out_what_it_would_warn_of(
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "--add-opens=x", OPENS, "Main"]
     done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True, timeout=10)
     assert done.stdout.splitlines() == ["-cp", "a b", "--add-opens=x", *left]
+
+
+def test_a_jvm_that_is_starting_can_be_ended_and_no_other_starts(tmp_path: Path) -> None:
+    """Spark's scripts run Java twice: first their launcher, then Spark, in the process that PySpark started."""
+    program = install(tmp_path / "java", "17.0.15") / "bin" / "java"
+    program.write_text("#!/bin/sh\necho started\n[ $1 = launcher ] || exec sleep 60\n")
+    home = home_for_scripts(Java(tmp_path / "java", "17.0.15"), tmp_path / "home")
+    scripts = f"{home}/bin/java launcher && exec {home}/bin/java spark"
+    with subprocess.Popen(["sh", "-c", scripts], stdout=subprocess.PIPE) as jvm:
+        assert jvm.stdout is not None
+        assert [jvm.stdout.readline() for _ in range(2)] == [b"started\n"] * 2
+        end_java(home)
+        assert jvm.stdout.read() == b""  # it has ended
+    assert not home.exists()
+
+
+def test_there_may_be_no_jvm_to_end(tmp_path: Path) -> None:
+    home = home_for_scripts(Java(tmp_path / "java", "17.0.15"), tmp_path / "home")
+    end_java(home)
+    assert not list(tmp_path.iterdir())

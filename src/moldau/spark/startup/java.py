@@ -12,13 +12,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from typing import NamedTuple
 
 from moldau.errors import ConfigError
@@ -26,6 +28,8 @@ from moldau.errors import ConfigError
 JAVA_VERSION_LEAST = 17  # Spark 4's own requirement
 # `spark.driver.extraJavaOptions` can still ask for the module, in two words: `--add-modules jdk.incubator.vector`.
 _LEFT_OUT = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+
+_PIDS = "pids"
 
 # A JVM that does not answer `-version` by then hangs.
 _VERSION_TIMEOUT_S = 20
@@ -78,12 +82,16 @@ def java_at(home: Path) -> Java | None:
 
 
 def home_for_scripts(java: Java, folder: Path) -> Path:
-    """A JAVA_HOME in this folder whose only program is `bin/java`, without the arguments that are left out."""
+    """A JAVA_HOME in this folder whose only program is `bin/java`, without the arguments that are left out.
+
+    It notes its process ids, which are those of the JVMs, for `end_java`.
+    """
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     left_out = _LEFT_OUT if java.feature_version >= 24 else _LEFT_OUT[:1]
     program.write_text(
         f"""#!/bin/sh
+{{ echo $$ >> {shlex.quote(str(folder / _PIDS))}; }} 2>/dev/null || exit 1
 for argument do
   shift
   case "$argument" in
@@ -99,10 +107,24 @@ exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"
     return folder
 
 
+def end_java(home: Path) -> None:
+    """End the JVM that this process started with `home_for_scripts`; from now on no other can start from there."""
+    ended = home.rename(home.with_name(f"{home.name}.ended"))  # first: a script that begins now cannot add its id
+    try:
+        ids = (ended / _PIDS).read_text().split() if (ended / _PIDS).exists() else []
+        for pid in map(int, ids):
+            with suppress(ChildProcessError):  # not a child: Spark's launcher, which ends by itself
+                if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+    finally:
+        shutil.rmtree(ended, ignore_errors=True)
+
+
 def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
     if environ.get("JAVA_HOME"):
         yield Path(environ["JAVA_HOME"])
-    on_path = which("java", path=environ.get("PATH"))
+    on_path = shutil.which("java", path=environ.get("PATH"))
     # macOS has a stub there that belongs to no Java; /usr/libexec/java_home knows better.
     if on_path is not None and not (sys.platform == "darwin" and on_path == "/usr/bin/java"):
         yield Path(os.path.realpath(on_path)).parent.parent

@@ -34,7 +34,7 @@ from moldau.spark.hang_ups import ignore_hang_ups_in
 from moldau.spark.options import option_text
 from moldau.spark.startup.class_archive import archive_options, spark_package
 from moldau.spark.startup.fork_server import ForkServer, start_fork_server
-from moldau.spark.startup.java import find_java, home_for_scripts
+from moldau.spark.startup.java import end_java, find_java, home_for_scripts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,17 +94,23 @@ def _is_fast_start(asked: Mapping[str, str]) -> bool:
 
 
 def _start(settings: dict[str, str], *, short_job: bool, fast_start: bool) -> SparkSession:
-    environment = {}
+    home: Path | None = None
     if not _has_jvm():
         java = find_java()
         archive = archive_options(java) if fast_start else []
         options = [*archive, *_java_options(settings, short_job), f"-Dlog4j2.configurationFile={_LOG4J}"]
         settings = {"spark.driver.defaultJavaOptions": shlex.join(options), **settings}
-        environment = {"JAVA_HOME": str(home_for_scripts(java, Path(_temporary_folder("java"))))}
+        home = home_for_scripts(java, Path(_temporary_folder("java")))
     from pyspark.sql import SparkSession
 
-    with _environment(environment):
-        session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    try:
+        with _environment({"JAVA_HOME": str(home)} if home is not None else {}):
+            session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+    except BaseException:
+        # A JVM whose start is interrupted (Ctrl-C) cannot tell PySpark its port, and would run for ever.
+        if home is not None and not _has_jvm():
+            end_java(home)
+        raise
     ignore_hang_ups_in(session.sparkContext._accumulatorServer)
     return session
 
