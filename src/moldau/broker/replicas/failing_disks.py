@@ -80,8 +80,9 @@ class FailingDisks:
         if failing != self._known:
             for log_dir in failing - self._known:
                 why = "it failed" if log_dir.offline else "it is full"
+                others = ": other brokers take over its partitions" if self._me.config.is_clustered else ""
                 logger.error(
-                    "log directory is not writable: other brokers take over its partitions",
+                    f"log directory is not writable{others}",
                     extra={"folder": str(log_dir.path), "why": why},
                 )
             for log_dir in self._known - failing:
