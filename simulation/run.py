@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 from moldau.metadata.image import PartitionImage
@@ -13,6 +12,7 @@ from moldau.metadata.stores.store import ControllerTerm
 from moldau.testing.simulation.cluster import SimulatedCluster
 from moldau.testing.simulation.loop import MS, SECOND, Timeout, World
 from moldau.testing.simulation.patches import patched, quietly_collected
+from moldau.testing.simulation.timeline import TimelineHandler, broker_logs_to
 from moldau.wire.apis import ApiKey
 from moldau.wire.topic_partition import TopicPartition
 from simulation.checker import Checker, Violation
@@ -114,19 +114,14 @@ class Run:
             self.world.run_for(LOOK_US)
 
 
-class _Surprises(logging.Handler):
-    """What brokers log: warnings go to the timeline, exceptions nobody expected end the run."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.INFO)
-        self._world = world
+class _LogWatcher(TimelineHandler):
+    """What brokers log goes to the timeline; an error with an exception ends the run."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        world, host = self._world, self._world.current
+        world, host = self.world, self.world.current
         if host is not None and host.loop is None:
-            return  # it dies in the middle of something, and what unwinds is not there any more
-        extra = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
-        world.note(host.name if host is not None else "?", "{} {}", record.getMessage(), extra or "")
+            return  # the process was killed in the middle of this call: what unwinds would not run
+        super().emit(record)
         if record.exc_info and record.exc_info[1] is not None and record.levelno >= logging.ERROR:
             error = record.exc_info[1]
             if isinstance(error, Violation):
@@ -134,9 +129,6 @@ class _Surprises(logging.Handler):
                 return
             text = "".join(traceback.format_exception(error))
             world.fail(Violation(f"{record.getMessage()} ({host.name if host is not None else '?'})\n{text}"))
-
-
-_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
 
 
 def run(name: str, seed: int) -> Outcome:
@@ -147,7 +139,7 @@ def run(name: str, seed: int) -> Outcome:
 def _run(started: Run, seed: int) -> Outcome:
     problem = None
     world = started.world
-    with patched(world), _watched(world):
+    with patched(world), broker_logs_to(_LogWatcher(world)):
         try:
             started.go()
         except (Violation, Timeout) as violation:
@@ -165,20 +157,3 @@ def _run(started: Run, seed: int) -> Outcome:
         problem,
         world.timeline(),
     )
-
-
-@contextmanager
-def _watched(world: World) -> Iterator[None]:
-    """What the brokers log goes to the timeline, and nowhere else."""
-    logger = logging.getLogger("moldau")
-    handler = _Surprises(world)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate

@@ -16,6 +16,7 @@ threads     what a broker does in threads, done in virtual time
 store       the metadata store of the cluster
 cluster     brokers on hosts
 patches     the clocks and the randomness of the standard library
+timeline    log messages in the timeline of a run
 """
 
 from moldau.errors import SimulationError

@@ -22,6 +22,7 @@ from moldau.testing.simulation.guards import guarded
 from moldau.testing.simulation.kafka import APPLICATION, SimulatedKafka
 from moldau.testing.simulation.loop import SECOND, Timeout, World
 from moldau.testing.simulation.patches import patched, quietly_collected
+from moldau.testing.simulation.timeline import TimelineHandler, broker_logs_to
 
 T = TypeVar("T")
 Story = Callable[[SimulatedKafka], Awaitable[T]]
@@ -167,39 +168,13 @@ def _report(world: World, seed: int) -> str:
     return "\n".join(["Timeline (virtual seconds):", *filter(None, lines), again])
 
 
-class _Notes(logging.Handler):
-    """Adds what is logged to the timeline."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.INFO)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        host = self._world.current
-        self._world.note(host.name if host is not None else record.name, "{}", _line(record))
-
-
-def _line(record: logging.LogRecord) -> str:
-    extra = " ".join(f"{key}={value}" for key, value in record.__dict__.items() if key not in _STANDARD)
-    return " ".join(filter(None, (record.getMessage(), extra)))
-
-
-_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
-
-
 @contextmanager
 def _logs_noted(world: World) -> Iterator[None]:
     """The logs of the brokers go to the timeline and nowhere else; those of the application go there as well."""
-    brokers, everything, handler = logging.getLogger("moldau"), logging.getLogger(), _Notes(world)
-    before: Any = brokers.level, brokers.propagate
-    brokers.addHandler(handler)
+    everything, handler = logging.getLogger(), TimelineHandler(world)
     everything.addHandler(handler)
-    brokers.setLevel(logging.INFO)
-    brokers.propagate = False
     try:
-        yield
+        with broker_logs_to(handler):
+            yield
     finally:
         everything.removeHandler(handler)
-        brokers.removeHandler(handler)
-        brokers.setLevel(before[0])
-        brokers.propagate = before[1]

@@ -1,0 +1,41 @@
+"""Log messages in the timeline of a simulation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moldau.testing.simulation.loop import World
+
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
+
+
+class TimelineHandler(logging.Handler):
+    """Adds what is logged to the timeline, with the host whose code runs."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        host = self.world.current
+        extra = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
+        text = " ".join(filter(None, (record.getMessage(), extra)))
+        self.world.note(host.name if host is not None else record.name, "{}", text)
+
+
+@contextmanager
+def broker_logs_to(handler: logging.Handler) -> Iterator[None]:
+    """The logs of the brokers go to that handler and nowhere else."""
+    logger = logging.getLogger("moldau")
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
