@@ -188,13 +188,14 @@ def test_mistakes_that_spark_lets_through_or_tells_in_its_own_words_are_explaine
 
 @pytest.fixture(scope="module")
 def archive() -> str:
-    """The class archive, which the set-up has made: made here, it takes half a minute."""
+    """The class archive. The set-up makes it; if it is missing, making it takes half a minute on a quiet machine."""
     command = [str(Path(sys.executable).with_name("moldau")), "spark-archive", "make"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAVA")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.timeout(300)  # the first test also waits for the fixture, which may have to make the archive
 @pytest.mark.parametrize("end", ["killed", "over", "over without a fast start"])
 def test_no_process_outlives_the_program(end: str, archive: str, tmp_path: Path) -> None:
     is_fast = not end.endswith("without a fast start")
