@@ -22,7 +22,7 @@ from moldau.spark.formats.avro_schema import avro_schema
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.formats.protobuf import message_class
 from tests.integration.conftest import NewTopic
-from tests.unit.spark.messages import descriptor_set
+from tests.unit.spark.formats.messages import descriptor_set
 
 Load = Callable[..., DataFrame]
 VIEW = json.dumps(

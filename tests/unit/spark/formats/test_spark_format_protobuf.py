@@ -20,7 +20,7 @@ from moldau.spark.formats.columns import ColumnOptions, arrow_type
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.formats.protobuf import ProtobufReader, ProtobufWriter, message_class
 from moldau.spark.options import Options
-from tests.unit.spark.messages import SCALARS, descriptor_set
+from tests.unit.spark.formats.messages import SCALARS, descriptor_set
 
 DESCRIPTORS = descriptor_set()
 Order = message_class(DESCRIPTORS, "shop.Order")
