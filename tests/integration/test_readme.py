@@ -1,6 +1,6 @@
 """Every example of the README and of the pages under docs/ runs as it is printed, and ends quietly.
 
-`docs/commands.md` has a test of its own (`cli/test_cli_documents.py`).
+`docs/commands.md` and `docs/spark.md` have their own tests (`cli/test_cli_documents.py`, `spark/test_spark_page.py`).
 """
 
 from __future__ import annotations

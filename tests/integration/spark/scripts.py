@@ -31,9 +31,13 @@ def start_script(code: str, folder: Path, *arguments: str, **environment: str) -
 
 def run_script(code: str, folder: Path, *arguments: str, **environment: str) -> tuple[str, str]:
     """What it wrote to standard output and to standard error."""
-    with start_script(code, folder, *arguments, **environment) as process:
+    return output_of(start_script(code, folder, *arguments, **environment))
+
+
+def output_of(script: subprocess.Popen[str], within_s: int = SCRIPT_TIMEOUT_S) -> tuple[str, str]:
+    with script as process:
         try:
-            output, complaints = process.communicate(timeout=SCRIPT_TIMEOUT_S)
+            output, complaints = process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
