@@ -1,1 +1,1 @@
-"""Record batches ⇄ Arrow columns, in bulk: the only code of the pipeline that touches single records."""
+"""Converts record batches to Arrow columns and back, in bulk. No other code of the pipeline touches single records."""

@@ -1,8 +1,8 @@
-"""The batches of one Fetch answer: which of them a reader sees, and their records as plain bytes.
+"""The batches of a Fetch response: which of them a reader sees, and their records uncompressed.
 
-Per batch there is a handful of Python, per record none: a producer with default settings makes a batch of every
-16 KB. The checks are those of Kafka's own consumer: the format, the CRC (where asked for) and, for committed
-readers, the aborted transactions that the broker lists beside the records.
+There is a little Python code per batch and none per record; a producer with default settings makes a batch of every
+16 KB. The checks are those of Kafka's own consumer: the format, the CRC (if requested) and, for `read_committed`, the
+aborted transactions that the response lists.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from moldau.wire.compression import Codec, decompress
 
 _NO_TABLE = np.empty((TABLE_ROWS, 0), np.int64)
 
-# Decompressed batches are decoded together, since each round has its price, but no more than this at once: what
-# a few megabytes of well compressed records swell to need not fit into a worker's memory.
+# Decompressed batches are decoded together, because each call has a fixed cost, but only up to this size: a few
+# megabytes of well compressed records can expand to more than the memory of a worker.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Plain(NamedTuple):
-    """Batches whose records lie uncompressed in `data`, between START and END of the table."""
+    """Batches whose records are uncompressed in `data`, between START and END of the table."""
 
     data: Bytes
     table: Int64s
 
 
 def index(data: Bytes) -> Int64s:
-    """The table of the whole batches, one column each; an answer may end within a batch."""
+    """Return the table of the complete batches, one column each. A response may end within a batch."""
     table = np.empty((TABLE_ROWS, index_batches(data, _NO_TABLE)), np.int64)
     index_batches(data, table)
     if table.shape[1]:
@@ -81,9 +81,9 @@ def _stored_crcs(data: Bytes, positions: Int64s) -> list[int]:
 
 
 def visible(data: Bytes, table: Int64s, aborted: Sequence[tuple[int, int]], first: int, end: int) -> Int64s:
-    """The batches with records for users in [`first`, `end`), without those of `aborted` transactions.
+    """Return the data batches with offsets in [`first`, `end`) that do not belong to `aborted` transactions.
 
-    `aborted` are pairs of producer id and first offset, as a broker gives them to committed readers.
+    `aborted` has pairs of producer id and first offset, as a Fetch response lists them for `read_committed`.
     """
     attributes = table[ATTRIBUTES]
     wanted = (table[LAST_OFFSET] >= first) & (table[BASE_OFFSET] < end) & (attributes & layout.CONTROL == 0)
@@ -93,7 +93,7 @@ def visible(data: Bytes, table: Int64s, aborted: Sequence[tuple[int, int]], firs
 
 
 def _aborted_batches(data: Bytes, table: Int64s, aborted: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-    """Kafka's way: a transaction's batches are aborted from its first offset to its producer's abort marker."""
+    """As in Kafka, a transaction's batches are aborted from its first offset to its producer's abort marker."""
     waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     producers: set[int] = set()
     found = np.zeros(table.shape[1], np.bool_)
@@ -112,12 +112,12 @@ def _aborted_batches(data: Bytes, table: Int64s, aborted: Sequence[tuple[int, in
 def _is_abort_marker(data: Bytes, position: int) -> bool:
     view = data.data
     records = wire.decode_records(view, position, wire.read_header(view, position))
-    # Compaction may leave a marker's batch without the marker, to remember the producer by.
+    # Compaction may remove the marker and keep its empty batch for the producer's state.
     return bool(records) and wire.decode_control_record(records[0]).type == wire.ControlType.ABORT
 
 
 def plain(data: Bytes, table: Int64s) -> Iterator[Plain]:
-    """The same batches uncompressed, all at once where they are already, else by PLAIN_BYTES_MAX or so."""
+    """Yield the same batches uncompressed: all at once if none is compressed, else about PLAIN_BYTES_MAX at a time."""
     codecs = table[ATTRIBUTES] & layout.CODEC_MASK
     if not codecs.any():
         yield Plain(data, table)

@@ -1,11 +1,11 @@
-"""Record batches → Arrow columns, those that were asked for and no others.
+"""Decodes record batches to Arrow columns, only those that were requested.
 
-A round takes up to `rows_max` records: `scan` checks them and notes where their fields lie, `gather` copies the
-fields of a column behind each other. Between the rounds only a position is kept, so an answer of any size costs
-the memory of one Arrow batch. Arrow's 32-bit offsets suffice: a round reads from one buffer, which is smaller.
+Each round takes up to `rows_max` records. `scan` checks them and finds their fields, `gather` copies the fields of a
+column into one buffer. Only a position is kept between rounds, so a response of any size needs the memory of one Arrow
+batch. Arrow's 32-bit offsets are enough, because a round reads from one buffer, which is smaller.
 
-Header names are text in Spark but bytes in Kafka: what is no UTF-8 in them becomes U+FFFD, as in Java's client.
-A record without headers has null, not an empty array, as in Spark's own source.
+Header names are strings in Spark but bytes in Kafka. Invalid UTF-8 in them becomes U+FFFD, as in the Java client. The
+headers of a record without any are null, not an empty array, as in Spark's own source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moldau.spark.columns.kernels import Bytes, Int64s
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
-# The columns of Spark's own Kafka source, each as Spark's `to_arrow_schema` spells its type.
+# The columns of Spark's own Kafka source, with the types that Spark's `to_arrow_schema` gives them.
 RAW_FIELDS: dict[str, pa.Field] = {
     field.name: field
     for field in (
@@ -44,7 +44,7 @@ _FIXED = {
 }
 _BYTES = {"key": (kernels.KEY, kernels.KEY_SIZE), "value": (kernels.VALUE, kernels.VALUE_SIZE)}
 
-# Records of one Arrow batch, but for the last of them: large records make batches of fewer rows.
+# An Arrow batch ends with the record that reaches this size, so large records make batches of fewer rows.
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -60,7 +60,7 @@ class Decoder:
         self._records = np.empty((kernels.RECORDS_ROWS, rows_max), np.int64)
 
     def decode(self, batches: Plain, first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The records with offsets in [`first`, `end`)."""
+        """Yield the records with offsets in [`first`, `end`)."""
         data, table = batches
         state = np.zeros(kernels.STATE_SIZE, np.int64)
         while state[kernels.BATCH] < table.shape[1]:
@@ -120,6 +120,6 @@ def _validity(sizes: Int64s) -> pa.Buffer:
 def _as_text(names: pa.Array) -> pa.Array:
     try:
         names.validate(full=True)
-    except pa.ArrowInvalid:  # not UTF-8, at least one of them
+    except pa.ArrowInvalid:  # at least one is not UTF-8
         return pa.array([name.as_py().decode(errors="replace") for name in names.view(pa.binary())], pa.string())
     return names

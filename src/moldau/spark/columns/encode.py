@@ -1,9 +1,9 @@
-"""Arrow columns → record batches, magic 2.
+"""Encodes Arrow columns as record batches (magic 2).
 
-`Rows` are the columns of records as plain arrays: where each key, value and header starts and how long it is. One
-kernel sorts the rows by partition, keeping their order, another writes one batch after the other into a single buffer,
-each with room for its header. The header, with the producer's id and sequence, the CRC over all of it, and
-compression come per batch, by `seal`. Per record there is no Python.
+`Rows` holds the columns as plain arrays: the start and length of each key, value and header. One kernel sorts the rows
+by partition and keeps their order. Another writes one batch after the other into a single buffer and leaves room for
+each header. `seal` then compresses a batch and writes its header with the producer's id, the sequence number and the
+CRC. No Python code runs per record.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from moldau.wire.batch_layout import (
 )
 from moldau.wire.compression import Codec, compress
 
-# What a record takes beside its key, value and headers, at most: the varints of six lengths and numbers and of the
-# timestamp, and its attributes. Each header adds two lengths.
+# The most that a record needs in addition to its key, value and headers: six varints for lengths and numbers, one for
+# the timestamp, and the attributes. Each header adds two lengths.
 _RECORD_OVERHEAD = 6 * 5 + 10 + 1
 _HEADER_OVERHEAD = 2 * 5
 
@@ -55,12 +55,12 @@ class Texts(NamedTuple):
 
     @property
     def addresses(self) -> Int64s:
-        """In memory, as long as `data` is there."""
+        """The addresses of the rows in memory. They are valid as long as `data` exists."""
         return self.starts + self.data.ctypes.data
 
 
 class Headers(NamedTuple):
-    """Row `i` has `counts[i]` headers, from `starts[i]` on in `keys` and `values`."""
+    """Row `i` has `counts[i]` headers, which begin at `starts[i]` in `keys` and `values`."""
 
     starts: Int64s
     counts: Int64s
@@ -75,21 +75,21 @@ class Rows(NamedTuple):
     timestamps_ms: Int64s
 
     def tables(self) -> tuple[Int64s, Int64s]:
-        """Of records and of headers, a column for each: how kernels are told of them, with addresses for starts."""
+        """The tables of records and of headers for the kernels, one column each, with addresses instead of starts."""
         keys, values, (starts, counts, names, contents), timestamps = self
         records = np.stack((keys.addresses, keys.lengths, values.addresses, values.lengths, starts, counts, timestamps))
         return records, np.stack((names.addresses, names.lengths, contents.addresses, contents.lengths))
 
     @property
     def bytes_max(self) -> int:
-        """No fewer than their records will take."""
+        """An upper bound for the size of their records."""
         texts = (self.keys, self.values, self.headers.keys, self.headers.values)
         data = sum(int(text.lengths.sum(where=text.lengths > 0)) for text in texts)
         return data + len(self.timestamps_ms) * _RECORD_OVERHEAD + len(self.headers.keys.starts) * _HEADER_OVERHEAD
 
 
 class Batch(NamedTuple):
-    """Encoded records of one partition, `data` beginning with room for the header."""
+    """Encoded records of one partition. `data` begins with room for the header."""
 
     partition: int
     records: int
@@ -141,7 +141,7 @@ def headers(array: Any) -> Headers:
 
 
 def timestamps_ms(array: Any, now_ms: int) -> Int64s:
-    """Kafka counts milliseconds; a null timestamp is the time of writing, as where there is no such column."""
+    """Convert to milliseconds. A null timestamp becomes the time of writing, as if there were no such column."""
     micros = pc.cast(array, pa.timestamp("us", array.type.tz)).view(pa.int64())
     result: Int64s = np.floor_divide(micros.fill_null(0).to_numpy(), 1000)
     if array.null_count:
@@ -157,11 +157,11 @@ def timestamps_ms(array: Any, now_ms: int) -> Int64s:
 def encode(
     rows: Rows, partition_of_row: Int32s, partitions: int, *, batch_bytes: int, record_bytes_max: int
 ) -> list[Batch]:
-    """The rows as batches of about `batch_bytes`, those of a partition in the order of its rows."""
+    """Encode the rows as batches of about `batch_bytes`. The rows of a partition keep their order."""
     order, bounds = _sort(partition_of_row, partitions)
     used = int(np.count_nonzero(np.diff(bounds)))
     bytes_max = rows.bytes_max
-    # A batch and the next one's first record are larger than one may be, and every batch has a record.
+    # A batch and the first record of the next one together exceed the limit, and every batch has a record.
     batches_max = used + 2 * bytes_max // max(1, batch_bytes - HEADER_SIZE) + 2
     table = np.empty((_TABLE_ROWS, min(batches_max, len(order))), np.int64)
     out = np.empty(bytes_max + table.shape[1] * HEADER_SIZE, np.uint8)
@@ -190,7 +190,7 @@ def seal(
     base_sequence: int,
     is_transactional: bool,
 ) -> memoryview:
-    """The batch as it goes over the wire, its records compressed, its header filled in."""
+    """Return the batch as it is sent: records compressed, header written."""
     data = batch.data
     if codec is not Codec.NONE:
         data = memoryview(bytearray(HEADER_SIZE) + compress(codec, data[HEADER_SIZE:], level))
@@ -211,7 +211,7 @@ def _is_null(array: Any) -> Any:
 
 
 def _sort(partition_of_row: Int32s, partitions: int) -> tuple[Int64s, Int64s]:
-    """Row numbers by partition, in their order; those of partition p lie at `bounds[p] : bounds[p + 1]`."""
+    """Sort row numbers by partition, in order. The rows of partition p are at `bounds[p] : bounds[p + 1]`."""
     bounds = np.zeros(partitions + 1, np.int64)
     np.cumsum(np.bincount(partition_of_row, minlength=partitions), out=bounds[1:])
     order = np.empty(len(partition_of_row), np.int64)
@@ -221,7 +221,7 @@ def _sort(partition_of_row: Int32s, partitions: int) -> tuple[Int64s, Int64s]:
 
 @kernel("void(i4[::1], i8[::1], i8[::1])")
 def _place_rows(partition_of_row: Int32s, places: Int64s, order: Int64s) -> None:
-    """`places` are those of each partition's next row."""
+    """`places` has the position of each partition's next row."""
     for row in range(len(order)):
         partition = partition_of_row[row]
         order[places[partition]] = row
@@ -241,7 +241,7 @@ def _size(value: int) -> int:
 
 @helper
 def _put(at: int, value: int) -> int:
-    """A zigzag varint; where it ends."""
+    """Write a zigzag varint and return where it ends."""
     left = (value << 1) ^ (value >> 63)
     while left & ~0x7F:
         put_byte(at, left | 0x80)
@@ -276,7 +276,7 @@ def _write_batches(  # noqa: PLR0917  # kernels have no keywords
     out: Bytes,
     table: Int64s,
 ) -> int:
-    """The number of batches in `table`; _TOO_LARGE with the size of the record that is."""
+    """Return the number of batches in `table`, or _TOO_LARGE with the size of that record in `table[_END, 0]`."""
     batch = -1
     start = pos = address_of(out)
     for partition in range(len(bounds) - 1):
@@ -304,7 +304,7 @@ def _write_batches(  # noqa: PLR0917  # kernels have no keywords
                 table[_BASE_TIMESTAMP, batch] = table[_MAX_TIMESTAMP, batch] = timestamp
             delta = timestamp - table[_BASE_TIMESTAMP, batch]
             pos = _put(pos, size + _size(delta) + _size(records))
-            put_byte(pos, 0)  # attributes, which Kafka never uses
+            put_byte(pos, 0)  # attributes, which Kafka does not use
             pos = _put(_put(pos + 1, delta), records)
             pos = _put_field(pos, rows[_KEY, row], key_length)
             pos = _put_field(pos, rows[_VALUE, row], value_length)

@@ -1,9 +1,9 @@
-"""Numba, set up once for all kernels: compiled ahead by signature, outside Python's lock, kept on disk.
+"""Numba settings for all kernels: compiled when imported, without the GIL, cached on disk.
 
-A signature makes the kernel ready at import, so a worker's first rows do not wait for the compiler, and a
-process that forks workers (Spark's daemon) compiles or loads for all of them. What was compiled lies beside the
-source or, where that may not be written, in the user's cache or NUMBA_CACHE_DIR; where nothing may be written
-each process compiles anew, which takes seconds.
+With a signature, a kernel is ready after its import. The first rows of a worker do not wait for the compiler, and a
+process that forks workers (Spark's daemon) compiles or loads the kernels for all of them. Numba caches compiled code
+beside the source or, if that is read-only, in the user's cache or NUMBA_CACHE_DIR. If nothing is writable, each process
+compiles again, which takes seconds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def kernel(signature: str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         try:
             return cast(F, numba.njit(signature, nogil=True, cache=True)(function))
-        except RuntimeError:  # numba's word for having no place to keep it
+        except RuntimeError:  # Numba found no writable place for its cache
             return cast(F, numba.njit(signature, nogil=True)(function))
 
     return decorate
 
 
 def helper(function: F) -> F:
-    """A part of kernels, which LLVM puts into each of them: Numba's own inlining makes the compiler twice as slow."""
+    """A function for use in kernels. LLVM inlines it; Numba's own inlining would double the compile time."""
     return cast(F, numba.njit(nogil=True)(function))
 
 
@@ -72,9 +72,9 @@ def _pointer(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, ir.IntType(8).as_pointer())
 
 
-# Bytes by their address, without checks. A helper that is given an array instead counts a reference to it at every
-# call, which takes five times as long as all that it does; and Numba copies a byte at a time, where `copy` is one
-# memcpy, ten times faster for fields of a hundred bytes.
+# These access memory by address, without checks. A helper that takes an array counts a reference to it at every call,
+# which takes five times as long as its work. Numba copies one byte at a time; `copy` is a memcpy, which is ten times
+# faster for fields of a hundred bytes.
 address_of = cast(Callable[[Any], int], intrinsic(_address_of))
 byte_at = cast(Callable[[int], int], intrinsic(_byte_at))
 put_byte = cast(Callable[[int, int], None], intrinsic(_put_byte))

@@ -1,9 +1,9 @@
 """The loops over single batches and records, compiled by Numba.
 
-They read bytes that came over a network, by address and without any check of Numba's: no byte is read before its
-place is compared with the end of what may be read. A reader that would run past the end goes to the place behind
-it and stays there, so one comparison after a row of fields tells whether all of them were whole. What is wrong
-with the data is returned as a number; the callers in `batches` and `decode` have the words for it.
+They read untrusted bytes by address, without bounds checks by Numba. Each position is therefore compared with the end
+before it is read. A read that would go past the end returns the position `end + 1`, and so do all reads after it: one
+comparison after several fields tells whether all of them were complete. Errors are returned as numbers; the callers in
+`batches` and `decode` turn them into messages.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Int64s = npt.NDArray[np.int64]
 
 _DATA = "Array(u1, 1, 'C', readonly=True)"
 
-# The table of batches has a column per batch, and these rows. Records lie between START and END.
+# The table of batches has a column per batch, and these rows. Its records are between START and END.
 POSITION, SIZE, MAGIC, BASE_OFFSET, LAST_OFFSET, ATTRIBUTES = 0, 1, 2, 3, 4, 5
 BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, COUNT, START, END = 6, 7, 8, 9, 10, 11
 TABLE_ROWS = 12
 
-# The table of records has a column per record, and these rows. Places are positions in the data, sizes of null -1.
+# The table of records has a column per record, and these rows. Fields are positions in the data; null has size -1.
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, KEY_SIZE, VALUE, VALUE_SIZE = 0, 1, 2, 3, 4, 5, 6
 HEADERS, HEADERS_COUNT, HEADERS_END = 7, 8, 9
 RECORDS_ROWS = 10
 
-# Where `scan` goes on: the batch, the record within it, and that record's place.
+# Where `scan` continues: the batch, the record within it, and the position of that record.
 BATCH, RECORD, PLACE = 0, 1, 2
 STATE_SIZE = 3
 
@@ -66,9 +66,9 @@ def _int64(at: int) -> int:
 
 @kernel(f"i8({_DATA}, i8[:,::1])")
 def index_batches(data: Bytes, table: Int64s) -> int:
-    """The number of whole batches in `data`, of which `table` is told as many as it has columns for.
+    """Return the number of complete batches in `data`, and fill `table` with as many as it has columns for.
 
-    The walk ends with a batch that makes no sense.
+    Stops after a batch with an invalid size or another magic, which is included.
     """
     pos, end = address_of(data), address_of(data) + len(data)
     count = 0
@@ -97,7 +97,7 @@ def index_batches(data: Bytes, table: Int64s) -> int:
 
 @helper
 def varint(pos: int, end: int) -> tuple[int, int]:
-    """A zigzag varint and the place behind it."""
+    """Return a zigzag varint and the position after it."""
     value = 0
     shift = 0
     while pos < end and shift <= 63:
@@ -112,7 +112,7 @@ def varint(pos: int, end: int) -> tuple[int, int]:
 
 @helper
 def _field(pos: int, end: int) -> tuple[int, int, int]:
-    """Place and size of a nullable field, and the place behind it."""
+    """Return the position and size of a nullable field, and the position after it."""
     size, pos = varint(pos, end)
     if size > end - pos:
         return end, 0, end + 1
@@ -121,13 +121,13 @@ def _field(pos: int, end: int) -> tuple[int, int, int]:
 
 @helper
 def _is_whole(pos: int, end: int, headers_count: int) -> bool:
-    """Whether a record ends where it should, or can have as many headers, of two bytes at the least, before."""
+    """Whether a record ends at `end` or has room for its headers before it, of at least two bytes each."""
     return pos == end if headers_count == 0 else 0 < headers_count <= (end - pos) >> 1
 
 
 @helper
 def _micros(millis: int) -> int:
-    """Timestamps may be any 64-bit number; those that microseconds cannot say become the nearest that they can."""
+    """Convert to microseconds. Timestamps can be any 64-bit number; those out of range become the nearest valid one."""
     if millis > _MILLIS_MAX:
         millis = _MILLIS_MAX
     elif millis < -_MILLIS_MAX:
@@ -139,9 +139,9 @@ def _micros(millis: int) -> int:
 def scan(  # noqa: PLR0917
     data: Bytes, table: Int64s, state: Int64s, first: int, end: int, bytes_max: int, records: Int64s
 ) -> int:
-    """Fill `records` with those at offsets in [`first`, `end`), until it is full or they take `bytes_max`.
+    """Fill `records` with those at offsets in [`first`, `end`), until it is full or they have `bytes_max` bytes.
 
-    Returns their number; `state` then says where to go on, or which record is MALFORMED.
+    Returns their number, with the position to continue from in `state`, or MALFORMED, with the record in `state`.
     """
     address = address_of(data)
     found = size_found = 0
@@ -160,7 +160,7 @@ def scan(  # noqa: PLR0917
                 return found
             place = pos
             pos, _, record_end = _field(pos, batch_end)
-            time_delta, pos = varint(pos + 1, record_end)  # behind the attributes, which Kafka never uses
+            time_delta, pos = varint(pos + 1, record_end)  # after the attributes, which Kafka does not use
             offset_delta, pos = varint(pos, record_end)
             key, key_size, pos = _field(pos, record_end)
             value, value_size, pos = _field(pos, record_end)
@@ -192,9 +192,9 @@ def scan(  # noqa: PLR0917
 
 @kernel(f"i8({_DATA}, i8[:,::1], i8, i4[::1], i8[:,::1])")
 def scan_headers(data: Bytes, records: Int64s, count: int, ends: Int32s, fields: Int64s) -> int:
-    """Place and size of name and value of each header, and where each record's headers end among them.
+    """Find the position and size of each header's name and value, and where each record's headers end in that list.
 
-    Returns the number of the first record that is malformed, `count` if there is none.
+    Returns the number of the first malformed record, or `count` if there is none.
     """
     address = address_of(data)
     found = 0
@@ -216,7 +216,7 @@ def scan_headers(data: Bytes, records: Int64s, count: int, ends: Int32s, fields:
 
 @kernel("i8(i8[::1], i4[::1])")
 def lay_out(sizes: Int64s, offsets: Int32s) -> int:
-    """Arrow's offsets of fields with these sizes; returns how many of them are null."""
+    """Compute Arrow's offsets of fields with these sizes. Returns the number of nulls."""
     nulls = 0
     end = 0
     offsets[0] = 0
@@ -231,7 +231,7 @@ def lay_out(sizes: Int64s, offsets: Int32s) -> int:
 
 @kernel(f"void({_DATA}, i8[::1], i4[::1], u1[::1])")
 def gather(data: Bytes, places: Int64s, offsets: Int32s, out: Bytes) -> None:
-    """Copy fields to where their `offsets` want them."""
+    """Copy fields to their `offsets` in `out`."""
     for row in range(len(places)):
         size = offsets[row + 1] - offsets[row]
         copy(address_of(out) + offsets[row], address_of(data) + places[row], size)
@@ -239,7 +239,7 @@ def gather(data: Bytes, places: Int64s, offsets: Int32s, out: Bytes) -> None:
 
 @kernel("void(i8[::1], u1[::1])")
 def mark_valid(sizes: Int64s, bitmap: Bytes) -> None:
-    """Arrow's validity bitmap, zeroed before: fields of a negative size are null."""
+    """Set Arrow's validity bits in a zeroed bitmap. Fields with a negative size are null."""
     for row in range(len(sizes)):
         if sizes[row] >= 0:
             bitmap[row >> 3] |= np.uint8(1 << (row & 7))

@@ -1,8 +1,8 @@
-"""Which partition a row goes to, as Kafka's own producer decides.
+"""Chooses the partition of a row like Kafka's own producer.
 
-A row's `partition` column wins. Otherwise a key is hashed, `toPositive(murmur2(key)) % partitions`, so that it
-finds the same partition from every Kafka client of Java's school. Rows without a key stick to one partition
-until a batch of it is full, then to the next (KIP-480, KIP-794): few large batches instead of many small ones.
+A value in the `partition` column takes precedence. Otherwise the partition is `toPositive(murmur2(key)) % partitions`,
+the same as with the Java client. Rows without a key go to one partition until its batch is full, then to the next
+(KIP-480, KIP-794). This makes a few large batches instead of many small ones.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from moldau.spark.columns.jit import address_of, byte_at, helper, kernel
 from moldau.spark.columns.kernels import Bytes, Int32s, Int64s
 
-NO_PARTITION = -1  # of a row that leaves the choice to its key
+NO_PARTITION = -1  # the partitioner chooses
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -51,8 +51,8 @@ def assign(  # noqa: PLR0917  # kernels have no keywords
     sticky: Int64s,
     out: Int32s,
 ) -> None:
-    """Fill in `out` where it says NO_PARTITION. `sticky` is kept between calls: the place in `available`, and the
-    bytes that the partition there got so far."""
+    """Replace NO_PARTITION in `out`. `sticky` is kept between calls: the index in `available`, and the bytes that this
+    partition has received so far."""
     for row in range(len(out)):
         if out[row] != NO_PARTITION:
             continue

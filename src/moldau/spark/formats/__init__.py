@@ -1,10 +1,10 @@
 """The formats of typed keys and values: `text` (string), `json`, `avro`, `protobuf`.
 
-`binary`, the default, is no format: the bytes stay as they are. Each format is a module with a `reader` and a `writer`
-of one column. The sink's `encoder` puts the writers of a DataFrame together; the source's `typed_fields` does the same
-with the readers, and deals with what cannot be read.
+The default, `binary`, leaves the bytes unchanged and has no module. Each other format is a module with a `reader` and a
+`writer` for one column. The sink's `encoder` combines the writers of a DataFrame. The source's `typed_fields` combines
+the readers and handles records that cannot be decoded.
 
-There are no half-read values: a key or value is what its schema says, or null.
+A key or value is never decoded in part: it matches its schema or is null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODULES = {"string": "text", "json": "json", "avro": "avro", "protobuf": "proto
 
 
 def encoder(options: Options, schema: StructType) -> Encoder | None:
-    """How a sink turns the typed key and value of `schema` into bytes; None where there is nothing to do."""
+    """Return what encodes the typed key and value of `schema` for a sink, or None if neither is typed."""
     writers = {}
     for column in TYPED_COLUMNS:
         module = format_module(options, column)
@@ -52,6 +52,6 @@ class Encoder:
 
 
 def format_module(options: Options, column: str) -> Any:
-    """The module of the column's format; None for binary. It is imported when it is used: so are its packages."""
+    """Return the module of the column's format, None for binary. It and its packages are imported only when used."""
     name = options.choice(f"{column}.format", ("binary", *_MODULES), "binary")
     return import_module(f"{__name__}.{_MODULES[name]}") if name in _MODULES else None

@@ -1,11 +1,11 @@
-"""Avro values: one bare datum each, without the header of an Avro file.
+"""Avro values: a single datum each, without the header of an Avro file.
 
-`value.schema` is the reader's schema; `value.writer.schema`, where the producers' differs, the one that the bytes
-were written with: fields are matched by name, new ones take their default. Bytes left over after the datum make a
-record bad: it was written with another schema.
+`value.schema` is the reader's schema. `value.writer.schema` is that of the producers if it differs: fields are matched
+by name, and missing ones get their default. A record with bytes left after the datum is bad, because it was written
+with another schema.
 
-Where a registry is in use, values begin with a zero byte and a schema id (Confluent's wire format). A `SchemaResolver`
-turns ids into writer's schemas; without one such values are bad, and their reason says so.
+With a schema registry, values begin with a zero byte and a schema id (Confluent's wire format). A `SchemaResolver`
+returns the writer's schema for an id. Without one, such values are bad, and their reason says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SCHEMA = "an Avro schema as JSON, or the path of an .avsc file"
 
 
 class SchemaResolver(Protocol):
-    """Finds the writer's schema of a record by the id that stands before it; pickled to the tasks."""
+    """Finds the writer's schema of a record by the id before its value. It is pickled and sent to the tasks."""
 
     def writer_schema(self, schema_id: int) -> str: ...
 
@@ -78,19 +78,19 @@ class AvroReader:
         self.spark_type = spark_type(schema)
 
     def decode(self, raw: pa.Array) -> Decoded:
-        from moldau.spark.formats.avro_columns import read_flat  # compiled: the driver need not wait for it
+        from moldau.spark.formats.avro_columns import read_flat  # compiled; the driver does not need it
 
         plan = flat_plan(self._schema) if self._writers is None and self._resolver is None else None
         if plan is None:
             return self._one_by_one(raw)
         try:
             values, bad = read_flat(plan, raw)
-        except pa.ArrowInvalid:  # some text is no UTF-8
+        except pa.ArrowInvalid:  # a string is not UTF-8
             return self._one_by_one(raw)
         rows = np.flatnonzero(bad & raw.is_valid().to_numpy(zero_copy_only=False))
         if not len(rows):
             return Decoded(values, {})
-        # fastavro finds the words. It takes symbols and branches before the first for the last: these are bad, too.
+        # fastavro gives the reasons, except for negative symbols and branches, which it counts from the end.
         reasons = self._one_by_one(raw.take(pa.array(rows))).reasons
         return Decoded(values, {int(row): reasons.get(index, _OUTSIDE) for index, row in enumerate(rows)})
 
@@ -101,7 +101,7 @@ class AvroReader:
         for row, value in enumerate(raw.to_pylist()):
             try:
                 rows.append(None if value is None else read(value))
-            except Exception as error:  # whatever a library makes of arbitrary bytes: this record is bad, no more
+            except Exception as error:  # arbitrary bytes can raise any error; only this record is bad
                 rows.append(None)
                 reasons[row] = _reason(value, error, self._resolver)
         return Decoded(array_of(rows, arrow_type(self.spark_type), reasons), reasons)
@@ -168,13 +168,13 @@ class AvroWriter:
 
 
 def _check_numbers(typed: pa.Array, schema: Schema) -> None:
-    """The library checks all but this: it would write a number that is too long for its type as it is."""
+    """Check the range of numbers. fastavro checks all else, but writes numbers that are too large for their type."""
     try:
         typed.cast(arrow_type(spark_type(schema)))
     except pa.ArrowInvalid as error:
         raise RecordFormatError(f"a row does not fit the Avro schema: {reason(error)}") from error
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        pass  # another shape, which the library judges row by row
+        pass  # a different type: fastavro checks it row by row
 
 
 def _written(schema: Any, row: Any) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Avro records straight into columns, in one compiled walk over their bytes."""
+"""Decodes Avro records directly into columns, in one compiled pass over their bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from moldau.spark.formats.avro_plan import BITS, BYTES, FIXED, LONG, MILLIS, NUL
 
 
 def read_flat(plan: FlatPlan, raw: pa.Array) -> tuple[pa.Array, Any]:
-    """The values, and which rows are bad or null; these are null. ArrowInvalid: some text is no UTF-8."""
+    """Return the values and which rows are bad or null; their values are null.
+
+    Raises ArrowInvalid if a string is not UTF-8.
+    """
     _, offsets, data = raw.buffers()
     bounds = np.frombuffer(offsets, np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)
     found = Slots.empty(np.frombuffer(data or b"", np.uint8), plan.slots, len(raw))
@@ -34,7 +37,7 @@ def _bits(pos: int, size: int) -> int:
 
 @kernel("void(Array(u1, 1, 'C', readonly=True), i8[::1], i8[:,::1], i8[:,::1], i8[:,::1], b1[::1])")
 def _read(data: Bytes, bounds: Int64s, steps: Int64s, values: Int64s, sizes: Int64s, bad: Any) -> None:  # noqa: PLR0917
-    """Row r lies between `bounds[r]` and `bounds[r + 1]`; it is bad unless its last step ends where it ends."""
+    """Row r is between `bounds[r]` and `bounds[r + 1]`. It is bad unless its last step ends exactly at its end."""
     address = address_of(data)
     for row in range(len(bounds) - 1):
         pos, end = address + bounds[row], address + bounds[row + 1]
@@ -48,7 +51,7 @@ def _read(data: Bytes, bounds: Int64s, steps: Int64s, values: Int64s, sizes: Int
                 value, pos = varint(pos, end)
             if op == BYTES:
                 size = value
-            # A varint that was cut off lies behind the end, so that no size fits.
+            # After a truncated varint, `pos` is past the end, so no size fits.
             if not 0 <= size <= end - pos or (op in (LONG, MILLIS) and not least <= value <= most):
                 pos = end + 1
             elif op == NULLABLE:

@@ -1,11 +1,11 @@
-"""An Avro schema as a list of steps that a kernel walks for every record, and the columns they fill or are filled from.
+"""An Avro schema as a list of steps that a kernel runs for every record, and the columns that it reads or fills.
 
-There are steps for records of numbers, texts, enums, nullable fields and records within them, which most topics
-hold. Arrays, maps, decimals and other unions have none: for these `flat_plan` gives None, and fastavro takes the
-values one by one, as it does those that a kernel finds bad, to have a reason.
+There are steps for numbers, strings, enums, nullable fields and nested records, which is what most topics contain.
+For schemas with arrays, maps, decimals or other unions `flat_plan` returns None, and fastavro converts the values one
+by one. It also reads the values that a kernel finds bad, to get a reason.
 
-Every column has a slot, two rows of numbers: its values (of texts, their places in the data) and its sizes (of what
-is no text 0); what is null has a size of -1.
+Each column has a slot with two rows of numbers: values (for strings, their positions in the data) and sizes (0 for
+anything but strings). The size of null is -1.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from moldau.spark.formats.avro_schema import Schema
 if TYPE_CHECKING:
     from moldau.spark.columns.kernels import Bytes, Int64s
 
-# A step: what to do, for which slot, and two numbers: the least and the largest value of a number; the size of what
-# has a fixed one; of a nullable field the number of the branch that is null, and how many steps to leave out then.
+# A step is an operation, a slot and two numbers. The two are the smallest and largest value of a number; the size of a
+# fixed-size value; or, for a nullable field, the index of the null branch and the number of steps to skip if null.
 STRUCT, BITS, FIXED, BYTES, LONG, MILLIS, NULLABLE = range(7)
 _LONG_MAX = 2**63 - 1
 _MILLIS_MAX = _LONG_MAX // 1000
 
-# What to do, the two numbers, the type.
+# The operation, its two numbers, the Arrow type.
 _LEAVES: dict[str, tuple[int, int, int, pa.DataType]] = {
     "boolean": (BITS, 1, 0, pa.bool_()),
     "int": (LONG, -(2**31), 2**31 - 1, pa.int32()),
@@ -77,7 +77,7 @@ def flat_plan(schema: Schema) -> FlatPlan | None:
 
 
 class _NoStepsError(Exception):
-    """A type that is read and written one by one."""
+    """The schema has a type that is read and written one by one."""
 
 
 class _Planner:

@@ -1,4 +1,4 @@
-"""Columns straight into Avro records, in one compiled walk over the rows."""
+"""Encodes columns directly as Avro records, in one compiled pass over the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORDS_BYTES_MAX = 2**31 - 1
 
 
 def write_flat(plan: FlatPlan, typed: pa.Array) -> pa.Array | None:
-    """Binary records; None where a row does not fit the schema, or not in this way."""
+    """Return binary records, or None if a row does not fit the schema or cannot be written in this way."""
     texts: list[Bytes] = []
     rows = Slots.empty(np.zeros(0, np.uint8), plan.slots, len(typed))
     try:
@@ -24,7 +24,7 @@ def write_flat(plan: FlatPlan, typed: pa.Array) -> pa.Array | None:
     except (pa.ArrowException, KeyError):
         return None
     data = np.concatenate(texts) if texts else rows.data
-    # Most of it is never touched, and so never there.
+    # Most of it is never written, so it takes no physical memory.
     room = len(data) + len(typed) * len(plan.steps) * _VARINT_BYTES_MAX
     if room > _RECORDS_BYTES_MAX:
         return None
@@ -41,7 +41,7 @@ def write_flat(plan: FlatPlan, typed: pa.Array) -> pa.Array | None:
 def _write(  # noqa: PLR0917
     data: Bytes, steps: Int64s, values: Int64s, sizes: Int64s, null: Bytes, out: Bytes, offsets: Int32s
 ) -> int:
-    """Returns how many rows could be written."""
+    """Return the number of rows written before the first that does not fit."""
     pos = 0
     for row in range(len(null)):
         at = len(steps) if null[row] else 0
@@ -77,7 +77,7 @@ def _write(  # noqa: PLR0917
 
 
 def _fill(rows: Slots, texts: list[Bytes], column: Column, array: pa.Array, inside: Bytes) -> None:
-    """Put a column into its slot; a row is there where those around it (`inside`) are."""
+    """Fill the slot of a column. A row is null where an enclosing struct is null (`inside` is false)."""
     valid = array.is_valid().to_numpy(zero_copy_only=False) & inside
     if column.op == STRUCT:
         rows.sizes[column.slot] = np.where(valid, 0, -1)

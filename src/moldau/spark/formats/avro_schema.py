@@ -1,8 +1,8 @@
-"""Avro schemas and Spark types, each from the other, by the rules of Spark's own Avro source.
+"""Converts Avro schemas to Spark types and back, by the rules of Spark's own Avro source.
 
-Unions of null and one type are that type; of int and long, long; of float and double, double; any other is a struct
-of `member0`, `member1`, … of which one is not null. Enums and UUIDs are strings, fixed is binary, times of day and
-nanoseconds stay the whole numbers they are. Types that contain themselves have no Spark type.
+A union of null and one type is that type; of int and long, long; of float and double, double. Any other union is a
+struct of `member0`, `member1`, … of which one is not null. Enums and UUIDs are strings, and fixed is binary. Times of
+day and nanosecond timestamps remain integers. Recursive types have no Spark type.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ _AVRO: dict[type[t.DataType], Schema] = {
 
 
 def load_schema(text: str) -> Schema:
-    """The schema of a text, all names in full, without the logical types that Spark has no type for; ValueError where
-    it is none."""
+    """Parse a schema: with full names, and without logical types that Spark does not have. Raises ValueError."""
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException, UnknownType
 
@@ -71,18 +70,18 @@ def _plain(schema: Schema) -> Schema:
     if "fields" in schema:
         parts["fields"] = [_plain(field) for field in schema["fields"]]
     known = (parts["type"], schema.get("logicalType")) in (*_LOGICAL, *_DECIMALS)
-    # With two underscores: what the library knows about a schema that it has read, all of it without this.
+    # fastavro adds names with two underscores to a schema that it has parsed. They are not part of it.
     left_out = [name for name in schema if name.startswith("__") or (name == "logicalType" and not known)]
     return {name: part for name, part in (schema | parts).items() if name not in left_out}
 
 
 def spark_type(schema: Schema) -> t.DataType:
-    """ValueError where there is none."""
+    """Return the Spark type of a schema. Raises ValueError if there is none."""
     return _Types().of(schema)
 
 
 def union_members(branches: list[Schema]) -> list[Schema]:
-    """The branches of a union that become members of a struct; empty where it is one Spark type."""
+    """Return the branches of a union that become members of a struct; none if the union is a single Spark type."""
     others = [branch for branch in branches if branch != "null"]
     one_type = len(others) < 2 or {type_name(b) for b in others} in ({"int", "long"}, {"float", "double"})
     return [] if one_type else others
@@ -94,10 +93,10 @@ def type_name(schema: Schema) -> str:
 
 
 class _Types:
-    """One walk over a schema: named types may be spoken of again after they were told."""
+    """Converts one schema. Named types can be referred to by name after their definition."""
 
     def __init__(self) -> None:
-        self._named: dict[str, t.DataType | None] = {}  # None while it is being told
+        self._named: dict[str, t.DataType | None] = {}  # None while it is being defined
 
     def of(self, schema: Schema) -> t.DataType:
         if isinstance(schema, list):
@@ -106,7 +105,7 @@ class _Types:
             return self._by_name(schema)
         kind = schema["type"]
         if kind in ("record", "error", "enum", "fixed"):
-            return self._name_told(schema)
+            return self._definition(schema)
         if kind == "array":
             return t.ArrayType(self.of(schema["items"]))
         if kind == "map":
@@ -123,7 +122,7 @@ class _Types:
             raise ValueError(f"type {name} contains itself, which no Spark type does")
         return found
 
-    def _name_told(self, schema: Schema) -> t.DataType:
+    def _definition(self, schema: Schema) -> t.DataType:
         name = schema["name"]
         self._named[name] = None
         if schema["type"] in ("record", "error"):
@@ -157,7 +156,7 @@ def _logical(schema: Schema) -> t.DataType | None:
 
 
 def avro_schema(kind: t.DataType, name: str) -> Schema:
-    """The Avro schema that `to_avro` of Spark would write, with every field nullable; ValueError where none fits."""
+    """Return the schema that Spark's `to_avro` uses, with every field nullable. Raises ValueError if there is none."""
     if isinstance(kind, t.StructType):
         fields = [
             {"name": field.name, "type": ["null", avro_schema(field.dataType, f"{name}.{field.name}")], "default": None}

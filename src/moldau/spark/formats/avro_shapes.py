@@ -1,10 +1,10 @@
-"""Schemas of the same bytes, by which fastavro gives and takes values in the shape that Arrow has them in.
+"""Changes schemas so that fastavro reads and writes the same bytes with values in the shape that Arrow needs.
 
-A record of one field is written as that field alone. So each branch of a union of several types may as well be called
-a record with a field `member0`, `member1`, …: its value then is a row of the struct that Spark has for such a union.
+Avro encodes a record with one field like the field itself. So each branch of a union can be declared as a record with a
+field `member0`, `member1`, …. Its value is then a row of the struct that Spark uses for such a union.
 
-A decimal is read by fastavro however long it is, in time that grows with the square of its length: minutes for a
-megabyte. Under a name of our own it has a limit.
+fastavro reads decimals of any length, in time that grows with the square of the length: minutes for a megabyte. They
+therefore get their own logical type, which has a limit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fastavro.write import LOGICAL_WRITERS
 from moldau.spark.formats.avro_schema import Schema, union_members
 
 _DECIMAL = "moldau-decimal"
-# The 38 digits of Spark's decimals fit into 16 bytes; fixed ones may have more before them that say nothing.
+# The 38 digits of Spark's decimals fit into 16 bytes. Fixed ones can be longer because of padding.
 _DECIMAL_BYTES_MAX = 64
 
 
 def shaped(schema: Schema, *, unions: bool = True) -> Schema:
-    """`unions` stay as they are where schemas are matched, which is by the types in them."""
+    """Return the changed schema. `unions=False` leaves unions unchanged, because schemas are matched by their types."""
     return _Shapes(unions).of(schema)
 
 

@@ -1,8 +1,8 @@
-"""The interface of a format: a way to read a column of bytes, and a way to write one.
+"""The interface of a format, which decodes and encodes a column of bytes.
 
-A format is a module with two functions, `reader(options, sample, given)` and `writer(options, spark_type)`; the
-objects they return are pickled on the driver and used in the tasks. None of them raises for a bad record: it is
-null in `Decoded.values` and has its reason in `Decoded.reasons`.
+A format is a module with two functions, `reader(options, sample, given)` and `writer(options, spark_type)`. The objects
+they return are pickled on the driver and used in the tasks. A reader does not raise an error for a bad record: its
+value is null in `Decoded.values`, and `Decoded.reasons` has the reason.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pyspark.sql.types import DataType
 from moldau.errors import ConfigError
 from moldau.spark.options import Options
 
-# Reasons end in log lines and record headers: the first words say what is wrong.
+# Reasons appear in log lines and record headers. Their first words say what is wrong.
 REASON_CHARS_MAX = 300
 
 Sample = Callable[[str, int], Sequence[bytes | None]]  # (column, rows) -> some values of that column
 
 
 class Decoded(NamedTuple):
-    values: pa.Array  # one for each raw value; null where it was null or bad
-    reasons: Mapping[int, str]  # row -> why it could not be read
+    values: pa.Array  # one for each raw value; null if that was null or bad
+    reasons: Mapping[int, str]  # row -> why it could not be decoded
 
 
 class ColumnReader(Protocol):
@@ -37,11 +37,11 @@ class ColumnReader(Protocol):
 
 class ColumnWriter(Protocol):
     def encode(self, typed: pa.Array) -> pa.Array:
-        """Binary values; raises RecordFormatError for one that the schema cannot hold."""
+        """Return binary values. Raises RecordFormatError for a value that does not fit the schema."""
 
 
 class ColumnOptions(NamedTuple):
-    """The options of one column: `schema` here is `value.schema` outside."""
+    """The options of one column, without its prefix: `schema` means `value.schema`."""
 
     options: Options
     column: str
@@ -62,7 +62,7 @@ class ColumnOptions(NamedTuple):
         return value
 
     def text_or_file(self, name: str, what: str) -> str:
-        """A text that begins like JSON, or the path of a file that holds it."""
+        """Return the option if it begins like JSON; otherwise it is the path of the file to return."""
         value = self.required(name, what)
         return value if value.lstrip()[:1] in ("{", "[", '"') else self._file(name, value).decode()
 
@@ -78,7 +78,7 @@ class ColumnOptions(NamedTuple):
 
 
 def arrow_type(spark_type: DataType) -> pa.DataType:
-    """The Arrow type Spark wants for this one, to the letter."""
+    """Return the exact Arrow type that Spark expects for this type."""
     return to_arrow_type(spark_type, timezone="UTC")
 
 
@@ -87,7 +87,7 @@ def reason(error: BaseException | str) -> str:
 
 
 def array_of(rows: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> pa.Array:
-    """Python values as an array; one that does not fit the type is null and gets its reason."""
+    """Convert Python values to an array. A value that does not fit the type becomes null and gets a reason."""
     try:
         return pa.array(rows, kind)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):

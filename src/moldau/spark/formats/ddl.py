@@ -1,11 +1,11 @@
-"""Spark's text for types, read without Spark's JVM, which the driver's side of a Python source does not have.
+"""Parses Spark's DDL types without Spark's JVM, which a Python source cannot reach on the driver.
 
     schema := type | column ("," column)*          a INT, b STRUCT<c: STRING> NOT NULL COMMENT 'x'
     column := name [":"] type ["NOT NULL"] ["COMMENT" text]
     type   := atom | DECIMAL(p, s) | ARRAY<type> | MAP<type, type> | STRUCT<column, …>
 
-Also the JSON that `df.schema.json()` prints. Everything is nullable, as in all of Spark's file sources: what comes
-from outside promises nothing.
+It also parses the JSON of `df.schema.json()`. Everything is nullable, as in Spark's file sources, because external data
+guarantees nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ATOMS: dict[str, Callable[[], t.DataType]] = {
 
 
 def parse_type(text: str) -> t.DataType:
-    """The type that a DDL text or the JSON of a schema describes; ValueError says what is wrong with it."""
+    """Parse a schema as DDL or JSON. Raises ValueError with the reason."""
     if text.lstrip().startswith("{"):
         return nullable(t.StructType.fromJson(json.loads(text)))
     tokens = _tokens(text)
@@ -65,7 +65,7 @@ def schema_option(name: str, text: str) -> t.DataType:
 
 
 def nullable(kind: t.DataType) -> t.DataType:
-    """The same type with nothing promised about nulls inside it."""
+    """Return the same type with everything in it nullable."""
     if isinstance(kind, t.StructType):
         return t.StructType([t.StructField(field.name, nullable(field.dataType)) for field in kind])
     if isinstance(kind, t.ArrayType):
@@ -95,7 +95,7 @@ class _Parser:
         self._depth = 0
 
     def schema(self) -> t.DataType:
-        # `a INT` is a column, `INT` and `ARRAY<INT>` are types: the second word tells.
+        # `a INT` is a column, `INT` and `ARRAY<INT>` are types. The second token tells them apart.
         one_type = len(self._tokens) == 1 or self._tokens[1] in ("<", "(")
         kind = self._type() if one_type else self._columns(end=None)
         if self._at < len(self._tokens):

@@ -1,18 +1,19 @@
 """JSON values, read in bulk by Arrow's parser.
 
-All values of a batch become one text, a line each, `{"_":[<value>]}`: so any JSON can be a value, not only an
-object, and no line can take part of the next (a closing bracket stands between them, and no JSON string holds a bare
-line break) or say more than its own: a value that closes a bracket it did not open is found before. Unknown fields are
-left out, missing ones are null.
+All values of a batch become one text with a line `{"_":[<value>]}` each, so any JSON can be a value, not only objects.
+A value cannot run into the next line, because there is a closing bracket in between and a JSON string contains no
+line break. Nor can it end its line early, because values that close a bracket they did not open are rejected first.
+Unknown fields are ignored, missing ones are null.
 
-A block with a record that Arrow refuses is cut smaller, at that record where Arrow names it. The few that are left
-are read one by one (`json_records`), as is all of a type Arrow's parser does not know: maps.
-An inferred schema is found when the DataFrame is made and stays as it is for all of its queries: fields that come later
-are left out, those that go are null, and a value of another type makes a record bad. A query that is started again
-infers anew; one that should live for long has its schema given.
+A block with a record that Arrow rejects is split, at that record if Arrow names it. The few remaining records are read
+one by one (`json_records`), and so are types that Arrow's parser does not support (maps).
 
-Spark's `from_json` is the model; where it differs is said there. Also: text after the value makes the record bad,
-the bare value `null` is null, and an empty value is bad.
+A schema is inferred when the DataFrame is created and stays the same for all of its queries. Fields that appear later
+are ignored, fields that disappear are null, and a value of another type makes the record bad. A restarted query infers
+its schema again, so long-lived queries should specify it.
+
+The rules are those of Spark's `from_json`; `json_records` lists the differences. In addition, a record with text after
+the value is bad, the value `null` is null, and an empty value is bad.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from moldau.spark.formats.json_text import JsonWriter
 from moldau.spark.formats.text import without_bad_utf8
 
 _SAMPLE_ROWS = 1000
-# Below this many rows a block costs more to set up than its records cost one by one.
+# Smaller blocks cost more to set up than reading their records one by one.
 _BLOCK_ROWS_MIN = 16
-# Arrow counts a block's bytes in 32 bits.
+# Arrow uses 32-bit sizes for a block.
 _BLOCK_BYTES_MAX = 256 * 1024 * 1024
-# Blocks of a batch with a bad record: small enough that to read one again costs little, large enough to set up.
+# The block size after a bad record: small enough to read again cheaply, large enough to be worth setting up.
 _BLOCK_ROWS_AFTER_ERROR = 512
-# A batch with more bad blocks than this is read record by record: to look for the good ones between costs more.
+# A batch with more bad blocks than this is read record by record, which is cheaper than to find the good ones.
 _BAD_BLOCKS_MAX = 250
 
 _HEAD, _BETWEEN, _TAIL = b'{"_":[', b']}\n{"_":[', b"]}"
-_BAD_ROW = re.compile(r"in row (\d{1,9})$")  # what a message quotes before may end in any digits
-# Decimals that Arrow would scale by more than its table of powers holds, behind the end of which it then reads; and
-# what may hide one: digits, signs and exponents spelt as escapes.
+_BAD_ROW = re.compile(r"in row (\d{1,9})$")  # a value quoted earlier in the message may end in digits
+# Decimals that Arrow would scale by more than its table of powers has, which makes it read past the end of the table;
+# and escapes that can hide one: digits, signs and exponents.
 _UNSCALABLE = (
     r'(?:^|[:\[,\s"])[-+]?[\d.]+[eE][-+]?\d{2,}(?:$|[\s"\],}\\])'
     r"|\.\d{39,}|\\u00(?:3\d|[46]5|2[bBdDeE])"
@@ -92,7 +93,7 @@ def writer(options: ColumnOptions, spark_type: t.DataType) -> ColumnWriter:
 
 class JsonReader:
     def __init__(self, spark_type: t.DataType) -> None:
-        json_records.reader(spark_type)  # refuses what JSON cannot hold, on the driver
+        json_records.reader(spark_type)  # raises on the driver if JSON cannot represent the type
         self.spark_type = spark_type
         self._arrow_type = arrow_type(spark_type)
         self._block_type = _block_type(self._arrow_type)
@@ -156,7 +157,7 @@ class JsonReader:
 
 
 def _cuts(start: int, end: int, error: str) -> tuple[int, ...]:
-    """Where to cut a block that was refused."""
+    """Return where to split a block that was rejected."""
     if end - start > _BLOCK_ROWS_AFTER_ERROR:
         return (*range(start, end, _BLOCK_ROWS_AFTER_ERROR), end)
     found = _BAD_ROW.search(error)
@@ -165,13 +166,13 @@ def _cuts(start: int, end: int, error: str) -> tuple[int, ...]:
 
 
 def _refuse(row: int, why: str) -> None:
-    """Say which row of a block is not for Arrow; -1 is none."""
+    """Raise ArrowInvalid for a row that Arrow must not read; -1 means there is none."""
     if row >= 0:
         raise pa.ArrowInvalid(f"{why} in row {row}")
 
 
 def _check_brackets(values: pa.Array) -> None:
-    from moldau.spark.formats.json_brackets import first_unopened  # compiled: the driver need not wait for it
+    from moldau.spark.formats.json_brackets import first_unopened  # compiled; the driver does not need it
 
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
@@ -185,13 +186,13 @@ def _check_one_value_each(lists: pa.ListArray, rows: int) -> None:
 
 
 def _block_type(kind: pa.DataType) -> pa.DataType | None:
-    """What Arrow's parser is asked for to get this type; None where it cannot give it."""
+    """Return the type to request from Arrow's parser for this type, or None if the parser does not support it."""
     if pa.types.is_map(kind):
         return None
     if pa.types.is_date(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
-        return pa.decimal256(76, kind.scale)  # the parser counts digits before it scales: the cast refuses too many
+        return pa.decimal256(76, kind.scale)  # the parser counts digits before it scales; the cast rejects too many
     if pa.types.is_list(kind):
         element = _block_type(kind.value_type)
         return None if element is None else pa.list_(kind.value_field.with_type(element))
@@ -204,7 +205,7 @@ def _block_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _settled(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What the parser gave, as the type wanted; ArrowInvalid where a text does not mean one."""
+    """Convert the parser's result to the final type. Raises ArrowInvalid for a text that is not such a value."""
     if array.type == kind:
         return array
     if pa.types.is_binary(kind):

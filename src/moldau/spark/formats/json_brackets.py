@@ -1,4 +1,4 @@
-"""The brackets of JSON values, looked through byte by byte."""
+"""Checks the brackets of JSON values byte by byte."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ANY_BRACKET = 0xDF  # without the bit in which "{" differs from "["
 
 @kernel("i8(Array(u1, 1, 'C', readonly=True), Array(i4, 1, 'C', readonly=True))")
 def first_unopened(data: Bytes, bounds: Int32s) -> int:
-    """The first row that closes a bracket too many, which could end the line that it is in; -1 where none does."""
+    """Return the first row that closes a bracket it did not open, which could end its line early; -1 if none does."""
     address = address_of(data)
     for row in range(len(bounds) - 1):
         depth = least = quoted = escaped = 0
-        # Without a branch per byte: it would be guessed wrong at every quote, and take twice as long.
+        # There is no branch per byte: it would be mispredicted at every quote and take twice as long.
         for at in range(address + bounds[row], address + bounds[row + 1]):
             byte = byte_at(at)
             quoted ^= (byte == _QUOTE) & (1 - escaped)

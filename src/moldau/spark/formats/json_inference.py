@@ -1,10 +1,11 @@
-"""A Spark type for JSON values seen in a sample, much as Spark's own JSON source finds it.
+"""Infers a Spark type from a sample of JSON values, much like Spark's own JSON source.
 
-Whole numbers are bigint, or decimal(38,0) where too long for it; other numbers are double; a field that is a number
-here and a text there is a string; objects become structs of all fields seen, sorted by name. A field that is always
-null, or an object without fields, is a string: it needs some type, and anything can be read as one. Times stay
-strings, as in Spark, whose rules differ in two points: its decimals are as long as those of the sample, which the next
-record may exceed, and it leaves out objects without fields.
+Integers are bigint, or decimal(38,0) if they do not fit; other numbers are double. A field with both numbers and
+strings is a string. Objects become structs of all fields in the sample, sorted by name. A field that is always null,
+or an object without fields, is a string, because any value can be read as one. Timestamps remain strings.
+
+Spark's rules differ in two points: its decimals are as long as those of the sample, which the next record may exceed,
+and it omits objects without fields.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from moldau.spark.formats.ddl import DEPTH_MAX
 
 _LONG_MAX = 2**63 - 1
 _DECIMAL_38 = t.DecimalType(38, 0)
-# Wider than any record people list fields of; beyond it keys are data, and `map<string, …>` is the type.
+# More fields than anybody lists in a schema. Beyond this, keys are data, and the type should be `map<string, …>`.
 _FIELDS_MAX = 2000
 
 
 def infer_type(values: Iterable[bytes | None]) -> t.DataType | None:
-    """None where no value says anything. Values that are no JSON are left out: they will be dead letters."""
+    """Return None if no value has a type. Values that are not JSON are ignored; they become bad records later."""
     seen: t.DataType = t.NullType()
     for value in values:
         if value is not None:
@@ -42,7 +43,7 @@ def _type_of(value: Any, depth: int) -> t.DataType:
     if isinstance(value, dict):
         if len(value) > _FIELDS_MAX:
             raise ValueError("too many fields")
-        "".join(value).encode()  # a name with half of a surrogate pair is none
+        "".join(value).encode()  # raises for a name with an unpaired surrogate
         fields = [t.StructField(name, _type_of(item, depth + 1)) for name, item in sorted(value.items())]
         return t.StructType(fields)
     if isinstance(value, list):
@@ -90,7 +91,7 @@ def _merged_structs(one: t.StructType, other: t.StructType) -> t.StructType:
 
 
 def _settled(kind: t.DataType) -> t.DataType:
-    """Without nulls and without empty structs, which Spark has no columns for."""
+    """Replace null types and empty structs, which Spark columns cannot have."""
     if isinstance(kind, t.StructType) and kind.fields:
         return t.StructType([t.StructField(field.name, _settled(field.dataType)) for field in kind])
     if isinstance(kind, t.ArrayType):

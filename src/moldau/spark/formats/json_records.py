@@ -1,9 +1,9 @@
-"""One JSON value at a time: the slow and lenient path, for what Arrow's parser refuses.
+"""Reads JSON values one by one: the slow and lenient path for records that Arrow's parser rejects.
 
-Arrow reads blocks of values and knows one way to write each type; a block with a record it refuses ends here,
-where each record becomes a value or a reason. The rules are those of Spark's `from_json`: a string column takes any
-JSON as its text, the last of two equal names counts, decimals are rounded, whole numbers as timestamps are seconds.
-Unlike there a timestamp without a zone is UTC, and a record with one bad field is bad as a whole.
+Arrow reads blocks of values and accepts one notation per type. The records of a rejected block come here, where each
+becomes a value or gets a reason. The rules are those of Spark's `from_json`: a string column accepts any JSON as text,
+the last of duplicate names is used, decimals are rounded, and integers as timestamps are seconds. There are two
+differences: a timestamp without a zone is UTC, and a record with one bad field is bad as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _decoder = json.JSONDecoder(parse_float=_Float)
 
 
 def reader(kind: t.DataType) -> Callable[[bytes], Any]:
-    """From a record to what `pyarrow.array` takes for this type; raises ValueError with the reason."""
+    """Return a function from a record to what `pyarrow.array` accepts; it raises ValueError with the reason."""
     convert = converter(kind)
 
     def read(value: bytes) -> Any:
@@ -158,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """The JSON of a loaded value, with its numbers as they were written."""
+    """Return the JSON of a decoded value, with numbers as they were written."""
     if isinstance(value, _Float):
         return str(value)
     if isinstance(value, dict):
@@ -207,7 +207,7 @@ def _date(value: Any) -> date:
 
 
 def _timestamp_ntz(value: Any) -> datetime:
-    """In UTC."""
+    """Parse a timestamp and convert it to UTC."""
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return _EPOCH + timedelta(seconds=value)

@@ -1,7 +1,7 @@
-"""Columns as JSON texts, in bulk: every step works on whole columns.
+"""Writes columns as JSON in bulk. Every step works on whole columns.
 
-As Spark's `to_json`: fields that are null are left out, maps are objects, binary is base64, what is no number is a
-string (`"NaN"`). Timestamps are UTC and keep their microseconds, of which Spark writes the milliseconds only.
+The rules are those of Spark's `to_json`: null fields are omitted, maps are objects, binary is base64, and NaN and
+infinities are strings (`"NaN"`). Timestamps are UTC with microseconds, while Spark writes only milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class JsonWriter:
 
 
 def _texts(array: pa.Array) -> pa.Array:
-    """Binary JSON texts; null where the value is."""
+    """Return JSON as binary; null for null."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _with_nulls_of(array, _objects(array))
@@ -48,7 +48,7 @@ def _joined(*parts: pa.Array | bytes) -> pa.Array:
 
 
 def _objects(array: pa.Array) -> pa.Array:
-    # Each field brings the comma before it, so that one left out leaves no gap; the bracket replaces the first.
+    # Each field begins with a comma, so that a missing one leaves no gap. The bracket replaces the first comma.
     fields = []
     for index in range(array.type.num_fields):
         name = json.dumps(array.type.field(index).name, ensure_ascii=False)
@@ -86,7 +86,7 @@ def _atoms(array: pa.Array) -> pa.Array:
 
 
 def _floats(array: pa.Array) -> pa.Array:
-    # A reader that infers types takes 1 for a whole number: 1.0 it is, as in Spark.
+    # Write 1.0 as in Spark: a reader that infers types would take 1 for an integer.
     texts = pc.replace_substring_regex(array.cast(pa.string()), r"^(-?\d+)$", r"\1.0").cast(pa.binary())
     if pc.all(pc.is_finite(array)).as_py() in (True, None):
         return texts

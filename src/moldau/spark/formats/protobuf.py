@@ -1,11 +1,11 @@
-"""Protobuf values: one message each, read by the descriptor set of `protoc --include_imports --descriptor_set_out`.
+"""Protobuf values: one message each, read with a descriptor set (`protoc --include_imports --descriptor_set_out`).
 
-Types are those of Spark's own `from_protobuf`, with two differences, for no number should come out wrong: unsigned
-integers have a type that holds them (bigint, decimal(20,0)), and a field without presence that is not in the message
-has its default, as Protobuf says, not null. Enums are their names; timestamps and durations Spark's.
+Types are those of Spark's own `from_protobuf`, with two differences: unsigned integers have a type that can hold all
+their values (bigint, decimal(20,0)), and a field without presence that is not in the message has its default value, as
+Protobuf specifies, instead of null. Enums are strings with the name; timestamps and durations are Spark's types.
 
-Protobuf skips what it does not know, and a field whose type was changed is unknown to it: it comes out as if it were
-not there. Only bytes that are no message at all, or text that is no UTF-8, make a record bad.
+Protobuf skips unknown fields, and a field whose type has changed is unknown, so it appears to be missing. A record
+is bad if its bytes are not a message, a string is not UTF-8, a required field is missing or a time is out of range.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from moldau.spark.formats.columns import (
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _DURATION = "google.protobuf.Duration"
-# Seconds of the year 1 and of the year 9999: what Protobuf allows, and what Spark can show.
+# The first second of the year 1 and the last of 9999: the range of Protobuf and Spark.
 _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
 
 _ATOMS: dict[int, t.DataType] = {
@@ -176,7 +176,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _row_of(message: Descriptor) -> Convert:
-    """From a parsed message to what `pyarrow.array` takes for its struct."""
+    """Return a function from a parsed message to what `pyarrow.array` accepts for its struct."""
     required = [field.name for field in message.fields if field.is_required]
     always = [(field.name, _value_of(field)) for field in message.fields if not field.has_presence]
     maybe = [(field.name, _value_of(field)) for field in message.fields if field.has_presence]
@@ -195,7 +195,7 @@ def _row_of(message: Descriptor) -> Convert:
 
 
 def _value_of(field: FieldDescriptor) -> Convert | None:
-    """What to do with a field's value; None where it is as Arrow wants it."""
+    """Return a function that converts a field's value for Arrow; None if it needs no conversion."""
     one = _single_value(field.message_type.fields_by_name["value"] if _is_map(field) else field)
     if not field.is_repeated:
         return one

@@ -1,4 +1,4 @@
-"""Strings: UTF-8, checked in bulk."""
+"""Strings in UTF-8, validated in bulk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _TextWriter:
 
 
 def without_bad_utf8(raw: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    """The same values with null for each that is no UTF-8, and why."""
+    """Return the values with null for each that is not UTF-8, and the reasons."""
     try:
         raw.cast(pa.string())
     except pa.ArrowInvalid:
