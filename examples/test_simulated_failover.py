@@ -97,7 +97,7 @@ async def test_an_order_is_billed_once_when_the_service_hears_no_answer_to_its_c
     simulated_kafka: SimulatedKafka,
 ) -> None:
     await start(simulated_kafka)
-    lost = simulated_kafka.lose_answer("EndTxn")
+    lost = simulated_kafka.lose_response("EndTxn")
     await place(simulated_kafka, ORDERS)
     assert lost.happened
     assert await written_invoices(simulated_kafka) == INVOICES

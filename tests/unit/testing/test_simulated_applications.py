@@ -87,7 +87,7 @@ def test_a_lost_acknowledgement_duplicates_a_record_only_without_idempotence() -
         await cluster.create_topic("orders")
         async with producer_for(cluster, enable_idempotence=idempotent) as producer:
             await producer.send_and_wait("orders", b"one")
-            lost = cluster.lose_answer("Produce")
+            lost = cluster.lose_response("Produce")
             await producer.send_and_wait("orders", b"two")
             assert lost.happened
         return await read_all(cluster, "orders")
@@ -103,7 +103,7 @@ def test_a_lost_acknowledgement_of_a_commit_is_repeated() -> None:
             await producer.send_and_wait("orders", b"one")
         async with consumer_for(cluster, "orders", group_id=GROUP) as consumer:
             await consumer.getone()
-            lost = cluster.lose_answer("OffsetCommit", broker=cluster.coordinator_of(GROUP))
+            lost = cluster.lose_response("OffsetCommit", broker=cluster.coordinator_of(GROUP))
             await consumer.commit()
             assert lost.happened
             committed: int | None = await consumer.committed(TopicPartition("orders", 0))

@@ -105,7 +105,7 @@ async def nests(cluster: SimulatedKafka) -> None:
 
 
 async def misspells(cluster: SimulatedKafka) -> None:
-    cluster.lose_answer("Prodce")
+    cluster.lose_response("Prodce")
 
 
 def is_not_async(cluster: SimulatedKafka) -> None:

@@ -11,7 +11,7 @@ from moldau.broker.cluster.peers import Peer
 from moldau.broker.coordination.state_topic import java_hash
 from moldau.config.properties import as_property
 from moldau.errors import ErrorCode, KafkaError, SimulationError
-from moldau.testing.simulation.answers import AnswerFilter, LostAnswer
+from moldau.testing.simulation.responses import ResponseFilter, LostResponse
 from moldau.testing.simulation.cluster import PORT, SimulatedBroker, SimulatedCluster
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import SECOND
@@ -75,7 +75,7 @@ class Broker:
         self._simulated.lose_power()
 
     def pause(self) -> None:
-        """As SIGSTOP: its connections stay open, and it answers nobody."""
+        """As SIGSTOP: its connections stay open, and it responds to nobody."""
         self._note(self.name, "is paused")
         self.host.pause()
 
@@ -113,8 +113,8 @@ class SimulatedKafka:
         self.processes: dict[str, Process] = {}
         self.random = Random(self._world.random.random())
         """For choices of the story: the seed decides them."""
-        self._answers = AnswerFilter(self._world, cluster.network.hosts)
-        cluster.network.on_write = self._answers
+        self._responses = ResponseFilter(self._world, cluster.network.hosts)
+        cluster.network.on_write = self._responses
 
     # -- where things are
 
@@ -263,9 +263,9 @@ class SimulatedKafka:
         self.note_of(one.name, f"has a slow network: up to {seconds:g} s")
 
     def stop_store(self) -> None:
-        """The metadata store (ZooKeeper) answers nobody."""
+        """The metadata store (ZooKeeper) responds to nobody."""
         self._cluster.store.is_away = True
-        self.note_of("store", "does not answer")
+        self.note_of("store", "does not respond")
 
     def heal(self) -> None:
         """Ends all cuts and delays, and the outage of the metadata store."""
@@ -273,11 +273,11 @@ class SimulatedKafka:
         self._cluster.store.is_away = False
         self.note_of("network", "is healed")
 
-    def lose_answer(self, api: str, *, broker: Broker | None = None, client: Process | None = None) -> LostAnswer:
-        """The next request of that API ("Produce", "OffsetCommit", "EndTxn") is applied, but its answer is lost and
-        the connection breaks. `LostAnswer.happened` says whether that has been."""
-        lost = LostAnswer(api, broker.host if broker else None, client.host if client else None)
-        self._answers.to_lose.append(lost)
+    def lose_response(self, api: str, *, broker: Broker | None = None, client: Process | None = None) -> LostResponse:
+        """The next request of that API ("Produce", "OffsetCommit", "EndTxn") is applied, but its response is lost and
+        the connection breaks. `LostResponse.happened` says whether that has been."""
+        lost = LostResponse(api, broker.host if broker else None, client.host if client else None)
+        self._responses.to_lose.append(lost)
         return lost
 
     def _others(self, one: Broker | Process) -> list[Host]:

@@ -1,4 +1,4 @@
-"""Answers that never arrive: the broker did what the client asked for, and the client does not learn it."""
+"""Responses that never arrive: the broker did what the client asked for, and the client does not learn it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _APIS = {"".join(word.capitalize() for word in key.name.split("_")): key for key
 """By Kafka's names: Produce, OffsetCommit, EndTxn."""
 REQUEST_HEAD_BYTES = 12
 """Size, API key, API version, correlation id."""
-ANSWER_HEAD_BYTES = 8
+RESPONSE_HEAD_BYTES = 8
 """Size, correlation id."""
 
 
-class LostAnswer:
-    """The next answer to a request of one API: the network loses it, and the connection breaks."""
+class LostResponse:
+    """The next response to a request of one API: the network loses it, and the connection breaks."""
 
     def __init__(self, api: str, broker: Host | None, client: Host | None) -> None:
         key = _APIS.get(api)
@@ -37,11 +37,11 @@ class LostAnswer:
         return key == self.key and self.broker in (None, broker) and self.client in (None, client)
 
 
-class AnswerFilter:
+class ResponseFilter:
     """Reads along on the connections of applications, as `Network.on_write`."""
 
     def __init__(self, world: World, hosts: dict[str, Host]) -> None:
-        self.to_lose: list[LostAnswer] = []
+        self.to_lose: list[LostResponse] = []
         self._world = world
         self._hosts = hosts
         self._connections: dict[Address, _Connection] = {}
@@ -60,7 +60,7 @@ class AnswerFilter:
                 if lost.matches(key, sender.loop.host, client):
                     lost.happened = True
                     self.to_lose.remove(lost)
-                    text = "its answer to a {} request from {} is lost"
+                    text = "its response to a {} request from {} is lost"
                     self._world.note(sender.loop.host.name, text, lost.api, client.name)
                     sender.abort()
                     return False
@@ -70,7 +70,7 @@ class AnswerFilter:
 class _Connection:
     def __init__(self) -> None:
         self._requests = _Heads(REQUEST_HEAD_BYTES)
-        self._answers = _Heads(ANSWER_HEAD_BYTES)
+        self._responses = _Heads(RESPONSE_HEAD_BYTES)
         self._keys: dict[bytes, int] = {}
         """API keys of unanswered requests, by correlation id."""
 
@@ -79,8 +79,8 @@ class _Connection:
             self._keys[head[8:12]] = int.from_bytes(head[4:6], "big")
 
     def answered(self, data: Buffer) -> list[int]:
-        """The API keys of the answers that begin in `data`."""
-        return [self._keys.pop(head[4:8], -1) for head in self._answers.feed(data)]
+        """The API keys of the responses that begin in `data`."""
+        return [self._keys.pop(head[4:8], -1) for head in self._responses.feed(data)]
 
 
 class _Heads:
