@@ -10,7 +10,8 @@ import pytest
 
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import MS, SECOND, StalledError, Timeout, World
-from moldau.testing.simulation.network import WINDOW_BYTES, Network
+from moldau.testing.simulation.network import Network
+from moldau.testing.simulation.transport import WINDOW_BYTES
 
 PORT = 7
 

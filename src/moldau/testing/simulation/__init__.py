@@ -20,9 +20,9 @@ timeline    log messages in the timeline of a run
 """
 
 from moldau.errors import SimulationError
-from moldau.testing.simulation.responses import LostResponse
 from moldau.testing.simulation.kafka import Broker, SimulatedKafka
 from moldau.testing.simulation.processes import Process
+from moldau.testing.simulation.responses import LostResponse
 from moldau.testing.simulation.stories import simulate
 
 __all__ = ["Broker", "LostResponse", "Process", "SimulatedKafka", "SimulationError", "simulate"]

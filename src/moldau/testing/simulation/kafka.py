@@ -11,11 +11,11 @@ from moldau.broker.cluster.peers import Peer
 from moldau.broker.coordination.state_topic import java_hash
 from moldau.config.properties import as_property
 from moldau.errors import ErrorCode, KafkaError, SimulationError
-from moldau.testing.simulation.responses import ResponseFilter, LostResponse
 from moldau.testing.simulation.cluster import PORT, SimulatedBroker, SimulatedCluster
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import SECOND
 from moldau.testing.simulation.processes import ApplicationHost, Main, Process
+from moldau.testing.simulation.responses import LostResponse, ResponseFilter
 from moldau.wire.apis import ApiKey
 from moldau.wire.messages import Schema, ms
 

@@ -6,8 +6,8 @@ from moldau.config.keys import nearest
 from moldau.errors import SimulationError
 from moldau.testing.simulation.host import Host
 from moldau.testing.simulation.loop import World
-from moldau.testing.simulation.network import Address, Buffer, SimulatedTransport
 from moldau.testing.simulation.processes import ApplicationHost
+from moldau.testing.simulation.transport import Address, Buffer, SimulatedTransport
 from moldau.wire.apis import ApiKey
 
 _APIS = {"".join(word.capitalize() for word in key.name.split("_")): key for key in ApiKey}
