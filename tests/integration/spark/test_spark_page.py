@@ -17,7 +17,7 @@ def test_the_page_has_python_only_so_that_all_its_examples_run_here() -> None:
     assert {language for language, _ in BLOCKS} == {"python"}
 
 
-@pytest.mark.timeout(300)  # a whole tour of the pipeline: a quarter of a minute on a quiet machine
+@pytest.mark.timeout(300)  # the whole pipeline once: 106 s on a very busy machine
 def test_the_examples_print_what_they_state(tmp_path: Path) -> None:
     program = "\n".join(code for _, code in BLOCKS)
     stated = "".join(f"{line}\n" for line in re.findall(r"# → ?(.*)", program))
