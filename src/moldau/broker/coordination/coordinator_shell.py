@@ -368,6 +368,7 @@ class CoordinatorShell(Generic[S]):
         """Until it succeeds; `_unload` cancels it."""
         while True:
             await asyncio.sleep(delay_s)
+            await self._context.turns.pause()  # a failover loads many shards: first turns, too, one by one
             shard = self._make_shard(partition)
             delay_s = min(max(2 * delay_s, RELOAD_DELAY_S), RELOAD_DELAY_MAX_S)
             try:
