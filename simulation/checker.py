@@ -31,6 +31,7 @@ from moldau.testing.simulation.cluster import SimulatedBroker
 from moldau.testing.simulation.loop import MS
 from moldau.wire.batch import check_batch, decode_records, iter_headers
 from moldau.wire.topic_partition import TopicPartition
+from simulation.faults import Faults
 from simulation.transactors import History
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ class Checker:
                 if values.get(offset) != value:
                     self.fail(f"{place}: {value!r} was acknowledged at {offset}, {values.get(offset)!r} is there")
         self.history.check_at_end()
-        if "reassign" not in self._run.scenario.faults:
+        if Faults.reassign not in self._run.scenario.faults:
             self._check_nothing_is_set_aside()
 
     def _check_nothing_is_set_aside(self) -> None:

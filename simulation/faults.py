@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    def __init__(self, run: Run, menu: Sequence[str]) -> None:
+    """Each public method except `heal` is a fault that a scenario can use."""
+
+    def __init__(self, run: Run, menu: Sequence[Fault]) -> None:
         self._run = run
         self._world = run.world
         self._cluster = run.cluster
@@ -38,24 +40,22 @@ class Faults:
             broker.host.resume()
         self._restart_the_dead()
 
-    def begin_lasting(self, name: str) -> None:
-        """Stays until `heal` is called again."""
-        getattr(self, "_" + name)()
+    # -- faults that stay until `heal` is called again
 
-    def _cut_for_good(self) -> None:
+    def cut_for_good(self) -> None:
         """Two brokers do not reach each other, everybody else does."""
         one, other = self._world.random.sample(list(self._cluster.brokers.values()), 2)
         self._note("the link {} <-> {} is cut for good", one.host.name, other.host.name)
         self._cluster.network.cut(one.host, other.host)
         self._cluster.network.cut(other.host, one.host)
 
-    def _pause_for_good(self) -> None:
-        broker = self._somebody()
+    def pause_for_good(self) -> None:
+        broker = self._random_broker()
         self._note("{} is paused for good", broker.host.name)
         broker.host.pause()
 
-    def _isolate_for_good(self) -> None:
-        lonely = self._somebody()
+    def isolate_for_good(self) -> None:
+        lonely = self._random_broker()
         self._note("{} is cut off for good", lonely.host.name)
         for host in [host for host in self._cluster.network.hosts.values() if host is not lonely.host]:
             self._cluster.network.cut(lonely.host, host)
@@ -74,7 +74,7 @@ class Faults:
 
     def _next(self) -> None:
         if not self._is_over:
-            getattr(self, "_" + self._world.random.choice(self._menu))()
+            self._world.random.choice(self._menu)(self)
             self._world.after(self._ms(*self._run.scenario.interval_ms), self._next)
 
     def _ms(self, least: int, most: int) -> int:
@@ -86,12 +86,12 @@ class Faults:
     def _undo(self, least_ms: int, most_ms: int, action: Callable[..., None], *args: object) -> None:
         self._world.after(self._ms(least_ms, most_ms), lambda: None if self._is_over else action(*args))
 
-    def _somebody(self) -> SimulatedBroker:
+    def _random_broker(self) -> SimulatedBroker:
         return self._world.random.choice(list(self._cluster.brokers.values()))
 
     def _controller(self) -> SimulatedBroker:
         term = self._cluster.store.term
-        return self._somebody() if term is None else self._cluster.brokers[term.node_id]
+        return self._random_broker() if term is None else self._cluster.brokers[term.node_id]
 
     def _ask(self, name: str, key: int, build: Callable[..., object]) -> None:
         self._count += 1
@@ -99,13 +99,13 @@ class Faults:
 
     # -- processes and machines
 
-    def _kill(self) -> None:
-        self._kill_one(self._somebody())
+    def kill(self) -> None:
+        self._kill_one(self._random_broker())
 
-    def _kill_controller(self) -> None:
+    def kill_controller(self) -> None:
         self._kill_one(self._controller())
 
-    def _kill_all(self) -> None:
+    def kill_all(self) -> None:
         for broker in self._cluster.brokers.values():
             self._kill_one(broker)
 
@@ -115,13 +115,13 @@ class Faults:
             broker.kill()
             self._undo(1, self._world.random.choice((50, 3_500)), self._start, broker)
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """At once."""
-        self._restart_one(self._somebody())
+        self._restart_one(self._random_broker())
 
-    def _restart_follower(self) -> None:
+    def restart_follower(self) -> None:
         """A broker that is not the controller."""
-        broker = self._somebody()
+        broker = self._random_broker()
         if broker is not self._controller():
             self._restart_one(broker)
 
@@ -131,22 +131,18 @@ class Faults:
             broker.kill()
             self._undo(1, 60, self._start, broker)
 
-    def _kill_in_write(self) -> None:
+    def kill_in_write(self) -> None:
         """In the middle of what it does with its disk."""
-        broker = self._somebody()
+        broker = self._random_broker()
         if broker.host.loop is not None:
             broker.disk.kill_after(self._world.between_us(0, 25), lambda: self._kill_one(broker))
 
-    def _lose_power(self) -> None:
-        self._lose_power_of(self._somebody(), even_if_lost=False)
+    def lose_power(self) -> None:
+        self._lose_power_of(self._random_broker(), even_if_lost=False)
 
-    def _lose_any_power(self) -> None:
-        """Even where nobody else vouches for the records."""
-        self._lose_power_of(self._somebody(), even_if_lost=True)
-
-    def _lose_all_power(self) -> None:
-        for broker in self._cluster.brokers.values():
-            self._lose_power_of(broker, even_if_lost=True)
+    def lose_any_power(self) -> None:
+        """Even if no other broker has the records on its disk."""
+        self._lose_power_of(self._random_broker(), even_if_lost=True)
 
     def _lose_power_of(self, broker: SimulatedBroker, *, even_if_lost: bool) -> None:
         checker = self._run.checker
@@ -159,8 +155,8 @@ class Faults:
         checker.check_survived(broker, durable)
         self._undo(1, self._world.random.choice((20, 200, 4_000)), self._start, broker)
 
-    def _shut_down(self) -> None:
-        broker = self._somebody()
+    def shut_down(self) -> None:
+        broker = self._random_broker()
         if broker.is_serving and broker.host.is_running and not broker.is_stopping:
             self._note("{} is shut down", broker.host.name)
             broker.stop()
@@ -171,10 +167,10 @@ class Faults:
             self._note("{} is started", broker.host.name)
             broker.start()
 
-    def _pause(self) -> None:
-        self._pause_one(self._somebody())
+    def pause(self) -> None:
+        self._pause_one(self._random_broker())
 
-    def _pause_controller(self) -> None:
+    def pause_controller(self) -> None:
         self._pause_one(self._controller())
 
     def _pause_one(self, broker: SimulatedBroker) -> None:
@@ -188,8 +184,8 @@ class Faults:
             self._note("{} goes on", broker.host.name)
             broker.host.resume()
 
-    def _jump_clock(self) -> None:
-        broker = self._somebody()
+    def jump_clock(self) -> None:
+        broker = self._random_broker()
         by_s = self._world.random.choice((-1_800, -30, -2, 1, 45, 86_400))
         self._note("the clock of {} is set by {} s", broker.host.name, by_s)
         broker.host.jump_clock(by_s * 1_000 * MS)
@@ -212,9 +208,9 @@ class Faults:
 
         self._undo(200, 4_000, mend)
 
-    def _isolate(self) -> None:
+    def isolate(self) -> None:
         """From other brokers, perhaps from the store, perhaps from clients."""
-        lonely, cluster = self._somebody(), self._cluster
+        lonely, cluster = self._random_broker(), self._cluster
         targets = [one.host for one in cluster.brokers.values() if one is not lonely]
         with_store, with_clients = self._world.chance(0.5), self._world.chance(0.5)
         if with_store:
@@ -226,22 +222,22 @@ class Faults:
         self._note("{} is cut off, {} (store: {}, clients: {})", lonely.host.name, way, with_store, with_clients)
         self._cut_off(lonely.host, targets, directions)
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         one, other = self._world.random.sample(list(self._cluster.brokers.values()), 2)
         directions = self._world.random.choice(((0, 2), (0, 1)))
         arrow = "<->" if directions == (0, 2) else "->"
         self._note("the link {} {} {} is cut", one.host.name, arrow, other.host.name)
         self._cut_off(one.host, [other.host], directions)
 
-    def _slow(self) -> None:
-        broker = self._somebody()
+    def slow(self) -> None:
+        broker = self._random_broker()
         self._note("the links of {} are slow", broker.host.name)
         self._cluster.network.slow_down(broker.host, self._ms(50, 1_800))
         self._undo(500, 4_000, self._cluster.network.slow_down, broker.host, 0)
 
     # -- the store
 
-    def _store_outage(self) -> None:
+    def store_outage(self) -> None:
         store = self._cluster.store
         if not store.is_away:
             self._note("the store does not answer")
@@ -252,17 +248,17 @@ class Faults:
         self._note("the store answers again")
         self._cluster.store.is_away = False
 
-    def _store_cut(self) -> None:
+    def store_cut(self) -> None:
         broker = self._controller()
         self._note("{} does not reach the store", broker.host.name)
         self._cut_off(broker.host, [self._cluster.store.host], (0, 2))
 
-    def _store_refuses(self) -> None:
+    def store_refuses(self) -> None:
         self._note("appends to the store fail now and then")
         self._cluster.store.refusals = 0.4
         self._undo(300, 2_000, setattr, self._cluster.store, "refusals", 0.0)
 
-    def _store_flaps(self) -> None:
+    def store_flaps(self) -> None:
         """One controller after the other, each for a moment."""
         if not self._cluster.store.flaps:
             self._note("the store elects one controller after the other")
@@ -271,15 +267,15 @@ class Faults:
 
     # -- disks
 
-    def _disk_full(self) -> None:
-        broker = self._somebody()
+    def disk_full(self) -> None:
+        broker = self._random_broker()
         self._note("the disk of {} is full", broker.host.name)
         self._had_bad_disks.add(broker.node_id)
         broker.disk.fill(self._world.between_us(0, 2_000))
         self._undo(300, 4_000, self._mend_disk, broker)
 
-    def _disk_fails(self) -> None:
-        broker = self._somebody()
+    def disk_fails(self) -> None:
+        broker = self._random_broker()
         if broker.host.loop is not None and self._run.checker.may_lose(broker.node_id):
             self._note("the disk of {} fails", broker.host.name)
             self._had_bad_disks.add(broker.node_id)
@@ -287,8 +283,8 @@ class Faults:
             self._run.checker.disk_failed(broker.node_id)
             self._undo(300, 4_000, self._mend_disk, broker)
 
-    def _disk_hangs(self) -> None:
-        broker = self._somebody()
+    def disk_hangs(self) -> None:
+        broker = self._random_broker()
         self._note("the disk of {} hangs", broker.host.name)
         broker.host.disk_is_hanging = True
         self._undo(300, 4_000, self._mend_disk, broker)
@@ -304,7 +300,7 @@ class Faults:
 
     # -- what people do
 
-    def _reassign(self) -> None:
+    def reassign(self) -> None:
         random, data = self._world.random, self._run.scenario.data_topic
         topic = self._cluster.store.image.topics[data]
         index = random.randrange(len(topic.partitions))
@@ -314,11 +310,14 @@ class Faults:
         self._note("{}-{} is to move to {}", data, index, replicas)
         self._ask("reassign", ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassigning(data, index, replicas))
 
-    def _set_minimum(self) -> None:
+    def set_minimum(self) -> None:
         data, value = self._run.scenario.data_topic, self._world.random.choice(("2", "3"))
         self._note("{}: min.insync.replicas is set to {}", data, value)
         self._ask("config", ApiKey.INCREMENTAL_ALTER_CONFIGS, setting(data, "min.insync.replicas", value))
 
-    def _elect(self) -> None:
+    def elect(self) -> None:
         self._note("preferred leaders are asked for")
         self._ask("elect", ApiKey.ELECT_LEADERS, electing)
+
+
+Fault = Callable[[Faults], None]

@@ -81,7 +81,7 @@ class Run:
         world.run_for(self.scenario.faults_ms * MS)
         faults.heal()
         if self.scenario.lasting:
-            faults.begin_lasting(world.random.choice(self.scenario.lasting))
+            world.random.choice(self.scenario.lasting)(faults)
             self._wait("the clients, with what is left", lambda: not self._unfinished, SETTLE_S)
             faults.heal()
         self._settle()

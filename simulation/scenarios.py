@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from moldau.wire.topic_partition import TopicPartition
 from simulation.client import Churn, Client
+from simulation.faults import Fault, Faults
 from simulation.producers import Consumer, Producer
 from simulation.transactors import Committer, Transactor
 
@@ -62,7 +63,7 @@ def _careless(run: Run) -> list[Client]:
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    faults: Sequence[str]
+    faults: Sequence[Fault]
     clients: Callable[[Run], list[Client]] = _producers
     broker_count: int = 3
     topics: Topics = field(default_factory=lambda: {DATA: (2, 3, SAFE)})
@@ -70,7 +71,7 @@ class Scenario:
     faults_ms: int = 4_000
     interval_ms: tuple[int, int] = (150, 1_200)
     """Between two faults."""
-    lasting: Sequence[str] = ()
+    lasting: Sequence[Fault] = ()
     """One of them stays when the others are over: the cluster has to do without."""
     is_synced: bool = False
     """Whether what is acknowledged is on the disks: then machines lose nothing."""
@@ -81,58 +82,86 @@ class Scenario:
         return DATA
 
 
-_CONTROLLER = ("kill_controller", "pause_controller")
-_STORE = ("store_outage", "store_cut", "store_refuses")
+_CONTROLLER = (Faults.kill_controller, Faults.pause_controller)
+_STORE = (Faults.store_outage, Faults.store_cut, Faults.store_refuses)
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("crashes", ("kill", "kill_in_write", "lose_power", "lose_power", "pause", "kill_all")),
-        Scenario("network", ("isolate", "isolate", "cut", "cut", "slow", "slow", "pause")),
+        Scenario(
+            "crashes",
+            (Faults.kill, Faults.kill_in_write, Faults.lose_power, Faults.lose_power, Faults.pause, Faults.kill_all),
+        ),
+        Scenario(
+            "network", (Faults.isolate, Faults.isolate, Faults.cut, Faults.cut, Faults.slow, Faults.slow, Faults.pause)
+        ),
         Scenario(
             "lasting",
-            ("isolate", "cut", "slow", "pause", "kill"),
+            (Faults.isolate, Faults.cut, Faults.slow, Faults.pause, Faults.kill),
             faults_ms=1_500,
-            lasting=("cut_for_good", "cut_for_good", "pause_for_good", "isolate_for_good"),
+            lasting=(Faults.cut_for_good, Faults.cut_for_good, Faults.pause_for_good, Faults.isolate_for_good),
         ),
-        Scenario("controllers", (*_CONTROLLER, *_STORE, "store_flaps", "kill", "kill", "lose_power")),
+        Scenario(
+            "controllers", (*_CONTROLLER, *_STORE, Faults.store_flaps, Faults.kill, Faults.kill, Faults.lose_power)
+        ),
         Scenario(
             "power",
-            ("lose_power", "lose_power", "lose_power", "kill", "pause", "slow"),
+            (Faults.lose_power, Faults.lose_power, Faults.lose_power, Faults.kill, Faults.pause, Faults.slow),
             topics={DATA: (2, 3, SYNCED)},
             is_synced=True,
         ),
         Scenario(
             "moves",
-            ("reassign", "reassign", "reassign", "elect", "kill", "lose_power", "isolate", *_CONTROLLER, "slow"),
+            (
+                *(Faults.reassign, Faults.reassign, Faults.reassign, Faults.elect, Faults.kill),
+                *(Faults.lose_power, Faults.isolate, *_CONTROLLER, Faults.slow),
+            ),
             broker_count=4,
         ),
         Scenario(
             "minimums",
-            ("set_minimum", "set_minimum", "kill", "kill", "lose_power", "isolate", "slow", *_CONTROLLER, "pause"),
+            (
+                *(Faults.set_minimum, Faults.set_minimum, Faults.kill, Faults.kill, Faults.lose_power),
+                *(Faults.isolate, Faults.slow, *_CONTROLLER, Faults.pause),
+            ),
         ),
         Scenario(
             "coordinators",
-            ("kill", "elect", "isolate", "pause", "lose_power", "cut", "slow", "slow", "kill_controller"),
+            (
+                *(Faults.kill, Faults.elect, Faults.isolate, Faults.pause, Faults.lose_power),
+                *(Faults.cut, Faults.slow, Faults.slow, Faults.kill_controller),
+            ),
             clients=_transactors,
         ),
-        Scenario("starts", ("restart_follower",), clients=_changers, interval_ms=(50, 500)),
+        Scenario("starts", (Faults.restart_follower,), clients=_changers, interval_ms=(50, 500)),
         Scenario(
-            "storms", ("restart", "restart", "kill_in_write", "store_flaps"), _one_producer, interval_ms=(10, 150)
+            "storms",
+            (Faults.restart, Faults.restart, Faults.kill_in_write, Faults.store_flaps),
+            _one_producer,
+            interval_ms=(10, 150),
         ),
-        Scenario("shutdowns", ("shut_down", "shut_down", "shut_down", "kill", "pause_controller", "elect")),
+        Scenario(
+            "shutdowns",
+            (Faults.shut_down, Faults.shut_down, Faults.shut_down, Faults.kill, Faults.pause_controller, Faults.elect),
+        ),
         Scenario(
             "mixed",
             (
-                *("kill", "lose_power", "pause", "isolate", "cut", "slow", "shut_down", "jump_clock", "set_minimum"),
-                *("elect", *_CONTROLLER, *_STORE),
+                *(Faults.kill, Faults.lose_power, Faults.pause, Faults.isolate, Faults.cut, Faults.slow),
+                *(Faults.shut_down, Faults.jump_clock, Faults.set_minimum, Faults.elect, *_CONTROLLER, *_STORE),
             ),
             clients=_everybody,
         ),
-        Scenario("disks", ("disk_full", "disk_full", "disk_fails", "disk_hangs", "kill", "lose_power", "pause")),
+        Scenario(
+            "disks",
+            (
+                *(Faults.disk_full, Faults.disk_full, Faults.disk_fails, Faults.disk_hangs),
+                *(Faults.kill, Faults.lose_power, Faults.pause),
+            ),
+        ),
         Scenario(
             "unclean",
-            ("lose_any_power", "kill", "isolate", "lose_any_power", "pause"),
+            (Faults.lose_any_power, Faults.kill, Faults.isolate, Faults.lose_any_power, Faults.pause),
             clients=_careless,
             topics={DATA: (1, 3, {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})},
             unclean=True,

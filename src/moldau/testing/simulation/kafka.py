@@ -22,8 +22,6 @@ from moldau.wire.messages import Schema, ms
 APPLICATION = "application"
 POLL_S = 0.01
 """How often `until` looks."""
-FAULTS = ("kill", "stop", "pause", "cut", "slow")
-"""Those after which a cluster of three has every acknowledged record, whatever the settings of its disks."""
 
 
 class Broker:
@@ -291,11 +289,11 @@ class SimulatedKafka:
 
         `kinds` are of "kill", "stop", "pause", "cut", "slow" and "lose_power"; without any, all but the last.
         """
-        unknown = set(kinds) - {*FAULTS, "lose_power"}
+        unknown = set(kinds) - _FAULTS.keys()
         if unknown:
             raise SimulationError(f"unknown faults: {', '.join(sorted(unknown))}")
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._cause_faults(kinds or FAULTS, pause_s, length_s))
+        task = loop.create_task(self._cause_faults(kinds or _SAFE_FAULTS, pause_s, length_s))
         try:
             yield
         finally:
@@ -312,12 +310,7 @@ class SimulatedKafka:
         while True:
             await asyncio.sleep(self.random.uniform(*pause_s))
             broker, kind = self.random.choice(list(self.brokers.values())), self.random.choice(kinds)
-            if kind == "cut":
-                self.cut(broker)
-            elif kind == "slow":
-                self.slow(broker, self.random.uniform(0.01, 0.3))
-            else:
-                getattr(broker, kind)()
+            _FAULTS[kind](self, broker)
             await asyncio.sleep(self.random.uniform(*length_s))
             await self._mend(broker)
             if kind in ("cut", "slow"):
@@ -329,3 +322,15 @@ class SimulatedKafka:
             broker.start()
         elif not broker.host.is_running:
             broker.resume()
+
+
+_FAULTS: dict[str, Callable[[SimulatedKafka, Broker], None]] = {
+    "kill": lambda _, broker: broker.kill(),
+    "stop": lambda _, broker: broker.stop(),
+    "pause": lambda _, broker: broker.pause(),
+    "cut": lambda cluster, broker: cluster.cut(broker),
+    "slow": lambda cluster, broker: cluster.slow(broker, cluster.random.uniform(0.01, 0.3)),
+    "lose_power": lambda _, broker: broker.lose_power(),
+}
+_SAFE_FAULTS = tuple(kind for kind in _FAULTS if kind != "lose_power")
+"""After these a cluster of three has every acknowledged record, whatever the settings of its disks."""
