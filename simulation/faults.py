@@ -33,8 +33,7 @@ class Faults:
         self._is_over = True
         self._note("everything is healed")
         self._cluster.network.heal()
-        self._cluster.store.refusals = 0.0
-        self._cluster.store.is_away = self._cluster.store.flaps = False
+        self._cluster.store.heal()
         for broker in self._cluster.brokers.values():
             self._mend_disk(broker)
             broker.host.resume()
@@ -241,12 +240,12 @@ class Faults:
         store = self._cluster.store
         if not store.is_away:
             self._note("the store does not answer")
-            store.is_away = True
+            store.stop()
             self._undo(100, 5_000, self._store_is_back)
 
     def _store_is_back(self) -> None:
         self._note("the store answers again")
-        self._cluster.store.is_away = False
+        self._cluster.store.start()
 
     def store_cut(self) -> None:
         broker = self._controller()
@@ -255,15 +254,15 @@ class Faults:
 
     def store_refuses(self) -> None:
         self._note("appends to the store fail now and then")
-        self._cluster.store.refusals = 0.4
-        self._undo(300, 2_000, setattr, self._cluster.store, "refusals", 0.0)
+        self._cluster.store.refuse(0.4)
+        self._undo(300, 2_000, self._cluster.store.refuse, 0.0)
 
     def store_flaps(self) -> None:
         """One controller after the other, each for a moment."""
         if not self._cluster.store.flaps:
             self._note("the store elects one controller after the other")
-            self._cluster.store.flaps = True
-            self._undo(300, 1_500, setattr, self._cluster.store, "flaps", False)
+            self._cluster.store.flap()
+            self._undo(300, 1_500, self._cluster.store.stop_flapping)
 
     # -- disks
 
@@ -286,7 +285,7 @@ class Faults:
     def disk_hangs(self) -> None:
         broker = self._random_broker()
         self._note("the disk of {} hangs", broker.host.name)
-        broker.host.disk_is_hanging = True
+        broker.host.hang_disk()
         self._undo(300, 4_000, self._mend_disk, broker)
 
     def _mend_disk(self, broker: SimulatedBroker) -> None:
@@ -296,7 +295,7 @@ class Faults:
             broker.kill()
             self._world.after(self._ms(50, 500), self._start, broker)
         broker.disk.heal()
-        broker.host.disk_is_hanging = False
+        broker.host.release_disk()
 
     # -- what people do
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from moldau.metadata.image import PartitionImage
-from moldau.metadata.stores.store import ControllerTerm
 from moldau.testing.simulation.cluster import SimulatedCluster
 from moldau.testing.simulation.loop import MS, SECOND, Timeout, World
 from moldau.testing.simulation.patches import patched, quietly_collected
@@ -53,10 +52,6 @@ class Run:
         """Whether readers may stop."""
         self.checker = Checker(self, unclean=scenario.unclean)
         self.cluster.store.watchers.append(self.checker.metadata_changed)
-        self.cluster.store.on_election = self._elected
-
-    def _elected(self, term: ControllerTerm) -> None:
-        self.world.note("store", "broker {} is elected controller, epoch {}", term.node_id, term.epoch)
 
     def add(self, client: Client) -> None:
         self.clients.append(client)

@@ -77,6 +77,12 @@ class Host:
         if self.loop is not None and self.loop.is_paused:
             self.loop.resume()
 
+    def hang_disk(self) -> None:
+        self.disk_is_hanging = True
+
+    def release_disk(self) -> None:
+        self.disk_is_hanging = False
+
     @property
     def is_running(self) -> bool:
         return self.loop is not None and not self.loop.is_paused

@@ -262,13 +262,13 @@ class SimulatedKafka:
 
     def stop_store(self) -> None:
         """The metadata store (ZooKeeper) responds to nobody."""
-        self._cluster.store.is_away = True
+        self._cluster.store.stop()
         self.note_of("store", "does not respond")
 
     def heal(self) -> None:
         """Ends all cuts and delays, and the outage of the metadata store."""
         self._cluster.network.heal()
-        self._cluster.store.is_away = False
+        self._cluster.store.heal()
         self.note_of("network", "is healed")
 
     def lose_response(self, api: str, *, broker: Broker | None = None, client: Process | None = None) -> LostResponse:

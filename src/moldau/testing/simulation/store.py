@@ -42,7 +42,6 @@ class SimulatedStore:
         self.image = MetadataImage()
         self.term: ControllerTerm | None = None
         self.watchers: list[Watcher] = []
-        self.on_election: Callable[[ControllerTerm], None] = lambda _: None
         self._epoch = 0
         self._owner: StoreSession | None = None
         self._sessions: list[StoreSession] = []
@@ -51,6 +50,28 @@ class SimulatedStore:
     def session(self, loop: SimulatedLoop) -> StoreSession:
         """For one process."""
         return StoreSession(self, loop)
+
+    # -- faults
+
+    def stop(self) -> None:
+        self.is_away = True
+
+    def start(self) -> None:
+        self.is_away = False
+
+    def refuse(self, share: float) -> None:
+        self.refusals = share
+
+    def flap(self) -> None:
+        self.flaps = True
+
+    def stop_flapping(self) -> None:
+        self.flaps = False
+
+    def heal(self) -> None:
+        self.start()
+        self.refuse(0.0)
+        self.stop_flapping()
 
     # -- elections
 
@@ -83,7 +104,7 @@ class SimulatedStore:
         self._epoch += 1
         self._owner = session
         self.term = ControllerTerm(self._epoch, *session.candidate)
-        self.on_election(self.term)
+        self.world.note("store", "broker {} is elected controller, epoch {}", session.candidate[0], self._epoch)
         self._tell_all()
 
     def leads(self, session: StoreSession, epoch: int) -> bool:
