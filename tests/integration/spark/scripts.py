@@ -46,7 +46,10 @@ def output_of(script: subprocess.Popen[str], within_s: int = SCRIPT_TIMEOUT_S) -
 
 
 def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def next_line(process: subprocess.Popen[str]) -> str:
