@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
 from moldau.version import __version__
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from moldau.client.cluster import ClusterClient
     from moldau.client.config import ClientConfig
+
+T = TypeVar("T")
 
 EXIT_FAILED = 1
 DEFAULT_SERVER = "localhost:9092"
@@ -83,6 +85,13 @@ class CommandParser(argparse.ArgumentParser):
                 args.bootstrap_server = _brokers_at(args.zookeeper)
             except MoldauError as error:
                 self.exit(EXIT_FAILED, f"{self.prog}: {error}\n")
+
+    def choose(self, args: argparse.Namespace, actions: Mapping[str, T]) -> T:
+        """The value of the one action that was given."""
+        given = [action for action in actions if getattr(args, action.removeprefix("--"))]
+        if len(given) != 1:
+            self.error(f"Command must include exactly one action: {', '.join(actions)}")
+        return actions[given[0]]
 
     def allow_with(self, args: argparse.Namespace, option: str, *actions: str) -> None:
         """`option` makes sense only together with one of `actions`."""

@@ -67,18 +67,11 @@ _ALLOWED = {
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-reassign-partitions") -> int:
     parser = _parser(prog)
     args = parser.parse_args(argv)
-    _check(parser, args)
-    work = next(
-        action
-        for given, action in (
-            (args.generate, _generate),
-            (args.execute, _execute),
-            (args.verify, _verify),
-            (args.cancel, _cancel),
-            (args.list, _list),
-        )
-        if given
+    work = parser.choose(
+        args,
+        {"--generate": _generate, "--execute": _execute, "--verify": _verify, "--cancel": _cancel, "--list": _list},
     )
+    _check(parser, args)
     # Kafka's --timeout is for the log directories only, not for the questions to the cluster.
     args.move_timeout_ms, args.timeout = 10_000 if args.timeout is None else args.timeout, None
     return run_with_cluster(prog, args, work, prefix="Error: ")
@@ -123,11 +116,8 @@ def _parser(prog: str) -> CommandParser:
 
 
 def _check(parser: CommandParser, args: argparse.Namespace) -> None:
-    given = [action for action in _NEEDED if getattr(args, action.removeprefix("--"))]
-    if len(given) != 1:
-        parser.error(f"Command must include exactly one action: {', '.join(_NEEDED)}")
     parser.require_connection(args)
-    parser.require(args, *_NEEDED[given[0]])
+    parser.require(args, *parser.choose(args, _NEEDED))
     for option, actions in _ALLOWED.items():
         parser.allow_with(args, option, *actions)
 

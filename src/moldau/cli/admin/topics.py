@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     Shown = list[tuple[PartitionMetadata, Reassignment | None]]
 
-_ACTIONS = ("--create", "--list", "--describe", "--alter", "--delete")
 _REPORTS = (
     "--under-replicated-partitions",
     "--unavailable-partitions",
@@ -45,19 +44,11 @@ _EXAMPLE = """\
 def main(argv: Sequence[str] | None = None, prog: str = "kafka-topics") -> int:
     parser = _parser(prog)
     args = parser.parse_args(argv)
-    _check(parser, args)
-    work = next(
-        action
-        for given, action in (
-            (args.create, _create),
-            (args.list, _list),
-            (args.describe, _describe),
-            (args.alter, _alter),
-            (args.delete, _delete),
-        )
-        if given
+    work = parser.choose(
+        args,
+        {"--create": _create, "--list": _list, "--describe": _describe, "--alter": _alter, "--delete": _delete},
     )
-
+    _check(parser, args)
     return run_with_cluster(prog, args, work, prefix="Error while executing topic command : ")
 
 
@@ -107,8 +98,6 @@ def _parser(prog: str) -> CommandParser:
 
 
 def _check(parser: CommandParser, args: argparse.Namespace) -> None:
-    if sum((args.create, args.list, args.describe, args.alter, args.delete)) != 1:
-        parser.error(f"Command must include exactly one action: {', '.join(_ACTIONS)}")
     parser.require_connection(args)
     if args.create or args.alter or args.delete:
         parser.require(args, "--topic")
