@@ -332,3 +332,11 @@ def test_the_fixture_works_with_and_without_pytest_asyncio(
     assert "@pytest.mark.simulated_kafka accepts only brokers=…, config=…, limit_s=…, seed=…, seeds=…" in printed
     assert "a test with the fixture simulated_kafka has to be an async function" in printed
     assert "simulated_kafka.bootstrap_servers: the cluster exists only inside the test" in printed
+
+
+def test_a_cluster_without_brokers_is_refused() -> None:
+    async def story(kafka: SimulatedKafka) -> None:
+        pass
+
+    with pytest.raises(SimulationError, match="at least one broker"):
+        simulate(story, brokers=0)

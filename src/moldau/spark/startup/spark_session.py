@@ -87,9 +87,11 @@ def get_or_create(
 
 
 def _is_fast_start(asked: Mapping[str, str]) -> bool:
-    value = asked.get(FAST_START, os.environ.get("MOLDAU_FAST_START", "true")).lower()
+    value = asked.get(FAST_START, os.environ.get("MOLDAU_FAST_START") or "true").lower()
     if value not in ("true", "false"):
-        raise ConfigError(f"{FAST_START}={value}: expected true or false")
+        raise ConfigError(
+            f"{FAST_START} (or MOLDAU_FAST_START in the environment) is {value!r}: expected true or false"
+        )
     return value == "true"
 
 

@@ -77,6 +77,8 @@ def simulate(
     __tracebackhide__ = True
     if asyncio._get_running_loop() is not None:
         raise SimulationError("simulate() runs event loops of its own: call it from a function that is not async")
+    if brokers < 1:
+        raise SimulationError(f"brokers={brokers}: a simulated cluster has at least one broker")
     if seeds is not None:
         return [_simulate(story, brokers, one, config or {}, limit_s) for one in seeds]
     return _simulate(story, brokers, seed, config or {}, limit_s)
