@@ -1,7 +1,7 @@
 """Bugs, put into the brokers one at a time: the simulation has to find each of them.
 
-The first three were in the shells once, each for a while. The others break one rule of replication, durability or
-transactions each.
+The first three are bugs that the brokers really had. Each of the others breaks one rule of replication, durability or
+transactions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from moldau.log.producer_state import ProducerState
 from moldau.log.segments.segment import Segment
 
 Put = Callable[[Any, str, Any], None]
-"""Replaces an attribute, until the bug is taken out again."""
+"""Replaces an attribute until the bug is removed again."""
 
 
-def first_image_untold(put: Put) -> None:
-    """Nobody is told that the first image is in force: who waits for it waits for ever."""
+def first_image_not_announced(put: Put) -> None:
+    """Tasks that wait for the first metadata image to be applied are not notified, and wait for ever."""
     set_applied = MetadataCache.set_applied
 
     async def only_later_ones(self: MetadataCache, version: int) -> None:
@@ -40,11 +40,11 @@ def first_image_untold(put: Put) -> None:
 
 
 def deposed_start(put: Put) -> None:
-    """A broker that was the controller for a moment of its start opens its logs by an image of nothing."""
+    """A broker that was the controller for a moment while it started opens its logs with an empty image."""
 
     async def only_as_controller(self: ClusterMembership) -> None:
         await self._store_thread(self._store.open)
-        await self._store_thread(self._store.campaign, self._me.candidate, self._tell_of_controller)
+        await self._store_thread(self._store.campaign, self._me.candidate, self._on_term_changed)
         self._spawn(self._fetcher.run())
         await self._wait_logging_progress("waiting for a controller", self._fetcher.has_image.wait)
         if self._controller.is_active:
@@ -53,24 +53,24 @@ def deposed_start(put: Put) -> None:
     put(ClusterMembership, "find_controller", only_as_controller)
 
 
-def followers_unwatched(put: Put) -> None:
-    """One slip, and nobody looks after followers any more."""
+def follower_checks_end(put: Put) -> None:
+    """One exception ends the task that removes slow followers from the ISR."""
     check_followers, shrink = ReplicaManager._check_followers, ReplicaManager._shrink
 
-    class Slip(BaseException):
+    class InternalError(BaseException):
         pass
 
-    def slips(self: ReplicaManager) -> None:
+    def failing(self: ReplicaManager) -> None:
         shrink(self)
-        raise Slip
+        raise InternalError
 
     async def unguarded(self: ReplicaManager) -> None:
         try:
             await check_followers(self)
-        except Slip:
+        except InternalError:
             return
 
-    put(ReplicaManager, "_shrink", slips)
+    put(ReplicaManager, "_shrink", failing)
     put(ReplicaManager, "_check_followers", unguarded)
 
 
@@ -84,12 +84,12 @@ def commits_before_replication(put: Put) -> None:
 
 
 def epochs_unknown(put: Put) -> None:
-    """Leader epochs tell followers nothing of where they differ."""
+    """A follower does not learn from leader epochs where its log differs from the leader's."""
     put(EpochCache, "end_offset_for", lambda _, epoch, end_offset: (epoch, end_offset))
 
 
 def truncation_skipped(put: Put) -> None:
-    """A follower keeps what its leader does not have."""
+    """A follower keeps records that its leader does not have."""
     put(Partition, "truncate_to", lambda *_: None)
 
 
@@ -104,7 +104,7 @@ def unclean_elections(put: Put) -> None:
 
 
 def lost_power_unnoticed(put: Put) -> None:
-    """A machine that comes back with less counts as in sync."""
+    """A broker that lost records with its machine's power still counts as in sync."""
     rightly = Controller._removed_from_isrs
 
     def without(controller: Controller, image: Any, *broker_ids: int, lost: bool = False) -> Any:
@@ -114,31 +114,31 @@ def lost_power_unnoticed(put: Put) -> None:
 
 
 def leads_unregistered(put: Put) -> None:
-    """A broker leads by an image of the time before its machine died."""
+    """A restarted broker leads partitions by an old image, before it is registered."""
     put(ReplicaManager, "is_registered", True)
 
 
 def duplicates_taken(put: Put) -> None:
-    """A retry of an idempotent producer is taken twice."""
+    """A retry of an idempotent producer is appended twice."""
     put(ProducerState, "check", lambda *_, **__: None)
 
 
 def decisions_forgotten(put: Put) -> None:
-    """A coordinator does not finish the transactions that the one before had decided."""
+    """A new transaction coordinator does not finish transactions that its predecessor had decided."""
     put(TransactionShard, "loaded", lambda *_: Effects())
 
 
 def syncs_skipped(put: Put) -> None:
-    """What is told to be on the disk is not."""
+    """Flushes do nothing: records that are reported as synced are not on the disk."""
     put(Segment, "flush", lambda *_, **__: None)
 
 
 PLANTED: dict[str, tuple[Callable[[Put], None], str]] = {
     bug.__name__: (bug, scenario)
     for bug, scenario in (
-        (first_image_untold, "starts"),
+        (first_image_not_announced, "starts"),
         (deposed_start, "storms"),
-        (followers_unwatched, "lasting"),
+        (follower_checks_end, "lasting"),
         (commits_before_replication, "crashes"),
         (epochs_unknown, "network"),
         (truncation_skipped, "network"),
@@ -150,7 +150,7 @@ PLANTED: dict[str, tuple[Callable[[Put], None], str]] = {
         (syncs_skipped, "power"),
     )
 }
-"""Each with a scenario that is quick to find it."""
+"""Each with a scenario that finds it quickly."""
 
 
 @contextmanager

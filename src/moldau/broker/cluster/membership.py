@@ -108,7 +108,7 @@ class ClusterMembership:
     async def find_controller(self) -> None:
         """Returns when the first image is the current one. The listeners must be bound."""
         await self._store_thread(self._store.open)
-        await self._store_thread(self._store.campaign, self._me.candidate, self._tell_of_controller)
+        await self._store_thread(self._store.campaign, self._me.candidate, self._on_term_changed)
         self._spawn(self._fetcher.run())
         await self._wait_logging_progress("waiting for a controller", self._fetcher.has_image.wait)
         self._metadata.begin_with(self._metadata.newest)
@@ -148,7 +148,7 @@ class ClusterMembership:
 
     # -- elections
 
-    def _tell_of_controller(self, term: ControllerTerm | None) -> None:
+    def _on_term_changed(self, term: ControllerTerm | None) -> None:
         """From a thread of the store."""
         with suppress(RuntimeError):  # the loop is closed: this broker stops
             self._loop.call_soon_threadsafe(self._on_new_controller, term)
