@@ -11,7 +11,7 @@ what others have acknowledged since. So it answers them only while it holds a le
   time at which it was sent itself, because it may have waited while this process was suspended. So a proof is up to two
   intervals old, half of a session at most.
 - A leader that has not heard from the controller for so long goes on as long as an in-sync follower fetches from it:
-  then it is the controller that is lost, and nobody else can have been elected.
+  then it is the controller that is lost, and no other leader can have been elected.
 
 Writes need no lease: they are acknowledged by the in-sync replicas.
 """

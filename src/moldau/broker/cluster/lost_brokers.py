@@ -24,7 +24,7 @@ class LostBrokers:
 
     def begin(self, image: MetadataImage) -> None:
         """It is not known when the fenced brokers of the first image were lost: the clients of a broker that was
-        killed together with another one ask whoever is back first."""
+        killed together with another one ask the first broker that is back."""
         for broker_id, broker in image.brokers.items():
             if broker.fenced:
                 self._lost(broker_id)

@@ -58,7 +58,7 @@ class MetadataFetcher:
         self._log_limit = LogLimit(clock=loop.time)
 
     def on_new_controller(self) -> None:
-        """Whoever is followed now, it is another one, or nobody."""
+        """The controller changed, or there is none at the moment."""
         self._is_changed.set()
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class MetadataFetcher:
         try:
             while True:
                 await self._fetch(peer, term)
-        except Exception as error:  # whatever it was: a broker that follows nobody is lost
+        except Exception as error:  # any error: a broker that stops fetching metadata cannot recover
             if self._log_limit.allows((term, str(error))):
                 logger.info("lost contact with the controller", extra={"controller": term.node_id, "why": str(error)})
             if await refuses(self._loop, (term.host, term.port)):

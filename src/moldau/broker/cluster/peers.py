@@ -134,7 +134,7 @@ class Peer:
     def _connect_ended(self, task: asyncio.Task[None]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it; the loop need not log it
+            task.exception()  # the callers that wait get it; the loop need not log it
 
     async def _connect(self) -> None:
         try:

@@ -94,7 +94,7 @@ class Cleaner:
                     worker = worker or await _Worker.start(self._threads.cleaning, self._loop)
                     if not await self._try_to_clean(todo, worker):
                         failed.add(todo.log)
-                        await worker.end()  # whatever it is doing, nobody waits for it
+                        await worker.end()  # without waiting for what it is doing
                         worker = None
                         await self._threads.disk(todo.log.log_dir.path)(
                             discard, todo.log.log_dir.disk, todo.log.directory

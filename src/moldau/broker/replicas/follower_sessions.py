@@ -116,7 +116,7 @@ class FollowerSubscription:
             self.is_due = True
             self.session.due[self] = None
 
-    # -- what the follower says
+    # -- what the follower sends
 
     def check(self) -> None:
         """Finds the partition and the follower's place in it, and what is wrong with the request."""
@@ -148,7 +148,7 @@ class FollowerSubscription:
             self.partition = partition
 
     def end(self) -> None:
-        """The session holds it no more. Up to the last fetch, the follower had everything, if nothing is due."""
+        """The session no longer holds it. If nothing is due, the follower was caught up at its last fetch."""
         if self.follower is not None and not self.is_due and not self.muted:
             self.follower.was_caught_up_at(self.session.last_fetch_ms)
         self.move_to(None)
@@ -305,11 +305,11 @@ class FollowerSession:
             subscription.muted = _SENT
             self.due.pop(subscription, None)
             if subscription.follower is not None:
-                # It follows no more, for its disk perhaps: what it has is no reason to take it into the ISR.
+                # It stopped following, perhaps because its disk failed: its offset no longer counts for the ISR.
                 subscription.follower.log_end_offset = UNKNOWN_OFFSET
 
     def _on_requested(self, topic_id: bytes, requested: FetchPartition, now_ms: int) -> bool:
-        """The follower says how far it is; False when it is wrong, and has to hear of it."""
+        """Takes the follower's offset; False if it is wrong, and the follower has to be told."""
         key = (topic_id, requested.index)
         subscription = self.subscriptions.get(key)
         if subscription is None:

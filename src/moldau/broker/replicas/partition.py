@@ -148,7 +148,7 @@ class Partition:
 
     @property
     def is_short_of_replicas(self) -> bool:
-        """Whether even with those who are about to join there are too few for acks=all."""
+        """Whether there are too few replicas for acks=all, even with those that are about to join the ISR."""
         return self.leadership is not None and len(self.leadership.maximal_isr) < self.min_isr
 
     # -- following the metadata
@@ -180,7 +180,7 @@ class Partition:
         if was_leader and not self.is_leader:
             self._fail_commits(self._not_leading())
         if was_epoch != image.leader_epoch or was_leader != self.is_leader:
-            # Who waits has to learn that the leader is another one.
+            # Waiting requests have to learn that the leader has changed.
             self.wake(ENOUGH_BYTES, ENOUGH_BYTES)
             for subscriber in tuple(self.subscribers):
                 subscriber.leader_changed()
@@ -344,7 +344,7 @@ class Partition:
         stable = self.log.last_stable_offset
         if stable == stable_before:
             return 0  # part of an open transaction, or behind one
-        # A transaction that ends sets everything free that came since its beginning.
+        # The end of a transaction makes everything since its beginning readable.
         return byte_count if stable_before == readable_before else ENOUGH_BYTES
 
     def wake(self, byte_count: int, stable_byte_count: int) -> None:
@@ -414,7 +414,7 @@ class Partition:
         while commits and commits[0][0] <= offset:
             commits.popleft()[1].committed()
 
-    # -- who waits for a commit
+    # -- requests that wait for a commit
 
     def wait_for_commit(self, offset: int, waiting: WaitingCommit) -> bool:
         """True when the high watermark is at `offset` already; else `waiting` is told, once.
@@ -432,7 +432,7 @@ class Partition:
         return False
 
     def stop_waiting(self, waiting: WaitingCommit) -> None:
-        if self._commits and self._commits[0][1] is waiting:  # whoever gives up first came first, mostly
+        if self._commits and self._commits[0][1] is waiting:  # requests mostly time out in the order in which they came
             self._commits.popleft()
         else:
             self._commits = deque(entry for entry in self._commits if entry[1] is not waiting)
@@ -447,7 +447,7 @@ class Partition:
         future: asyncio.Future[None] = self._replicas.loop.create_future()
         if self.is_leader:
             self.wait_for_commit(offset, CommitFuture(future))
-        else:  # who asks after a pause may be too late for `_fail_commits`
+        else:  # a caller that was suspended may be too late for `_fail_commits`
             future.set_exception(self._not_leading())
         return future
 

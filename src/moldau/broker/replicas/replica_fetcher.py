@@ -1,23 +1,23 @@
-"""The follower's end of replication: one fetcher for each broker that leads something this one follows.
+"""The follower's end of replication: one fetcher for each broker that leads partitions which this one follows.
 
-One connection and one fetch session: the first request names all partitions, each later one those whose offset moved.
-The leader holds a fetch while it has nothing; a partition that comes to be followed meanwhile is asked for
-by a second request at once, which ends the wait of the first.
+Each has one connection and one fetch session: the first request names all partitions, a later one those whose offset
+has changed. The leader holds a fetch while it has no records. If another partition is added in the meantime, a second
+request names it at once and ends the wait of the first.
 
-Where a log and its leader's part is decided in `cluster.follower`. A partition that fails is left out for a while, the
-first times a short one: after a change of leader, either side may know of it first. One that is throttled and not in
-sync is not named while the quota is exceeded. The others go on.
+`cluster.follower` decides where a log diverges from its leader's. A partition that fails is left out for a while. The
+first pauses are short: after a change of leader, either side may learn of it first. A partition that is throttled and
+not in sync is not named while the quota is exceeded. Other partitions are not affected.
 
-To fetch from an offset says that everything below it is here. With `flush.messages=1` that means on the disk, whoever
-sent it and however long ago: a partition whose flush is due is flushed before it is named, in every request of every
-session. And what is appended has to continue the log:
+A fetch from an offset confirms that this replica has everything below it. With `flush.messages=1` that means on the
+disk, including records from earlier leaders: a partition whose flush is due is flushed before it is named, in every
+request of every session. And what is appended has to continue the log:
 
 - An answer counts only for the offset that was asked for, and only while the log still ends there.
 - Its first batch begins at the log end. It may begin before, where records were deleted up to the middle of it and the
   log is empty. It may begin after: compaction removes whole batches, so in a compacted topic such a gap is legal, as in
   Kafka. In other topics it is not, except for what was left by a compaction before `cleanup.policy` changed. So there
   a gap is refused and fetched again; a replica that is catching up takes it when the leader's second answer has it too.
-  One that is in sync never does: what it gets was written a moment ago, and it would vouch for records that it lacks.
+  One that is in sync never does: what it gets was written a moment ago, and it would confirm records that it lacks.
 - The batches behind it never step back, and those that a gap separates wait for the next fetch, where it is the first.
 - None is of a later leader epoch than the one that was asked in: the log may have been truncated since (KAFKA-18723).
 """
@@ -72,7 +72,7 @@ Key = tuple[bytes, int]
 
 
 class Followed:
-    """One partition, and how it fares."""
+    """One partition, and the state of its fetches."""
 
     __slots__ = ("failures", "fetch_offset", "gap_end", "key", "leader_epoch", "named_in", "partition")
 
@@ -84,7 +84,7 @@ class Followed:
         self.named_in = 0
         """The number of the request that named it last: what answers an earlier one is about another state."""
         self.fetch_offset = -1
-        """From where that request asked."""
+        """The offset from which that request fetched."""
         self.gap_end = -1
         """Where the records began that were refused because they did not begin at the log end."""
 
@@ -188,7 +188,7 @@ class ReplicaFetcher:
         self._send_ahead()
 
     def _send_ahead(self) -> None:
-        """There is something to say: the request that waits is not waited for."""
+        """Sends the next request now, without waiting for the response to the current one."""
         if self._is_waiting and self._ahead is None and self._session != _NEW_SESSION:
             self._ahead = self._spawn(self._ask())
 
@@ -273,7 +273,7 @@ class ReplicaFetcher:
         topics: dict[bytes, list[FetchPartition]] = {}
         for key in tuple(islice(self._unnamed, NAMED_MAX)):
             followed = self._unnamed.pop(key)
-            # To name it says that its records are here: on the disk, where the topic asks for that.
+            # A named offset confirms the records below it: on the disk, if the topic requires that.
             if followed.partition.log.durable_end_offset < followed.partition.log.log_end_offset:
                 self._flush(followed)
                 continue
@@ -373,7 +373,7 @@ class ReplicaFetcher:
         if self._followed.get(followed.key) is followed:
             self._follow(followed)
 
-    # -- where the logs part
+    # -- where the logs diverge
 
     def _truncate_diverging(self, partition: Partition, leader_epoch: int, leader_end_offset: int) -> None:
         partition_log = partition.log
