@@ -33,6 +33,7 @@ from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinators import Coordinators
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.share_partitions import SharePartitions
+from moldau.broker.coordination.state_topic import StateTopic
 from moldau.broker.environment import REAL, Environment
 from moldau.broker.monitoring.metrics import Metrics
 from moldau.broker.network.client_connection import ClientConnection
@@ -248,7 +249,6 @@ class BrokerNode:
             loop=self.loop,
             wall_clock=self.clock,
             monotonic=self.monotonic_ms,
-            new_uuid=self.environment.new_uuid,
             turns=self.turns,
             spawn=self.spawn,
             metrics=self.metrics,
@@ -257,11 +257,18 @@ class BrokerNode:
             peers=self.peers,
             find_partition=self.find_partition,
             group_commit=self.group_commit,
+        )
+        self.new_state_topic = partial(
+            StateTopic,
+            loop=self.loop,
+            local=self.local,
+            metadata=self.metadata,
+            new_uuid=self.environment.new_uuid,
             ask_controller=self.controller_channel.ask,
             change_metadata=self.controller.change,
         )
         self.producer_ids = ProducerIds(self.local, self.spawn, self.controller_channel.ask, self.controller.change)
-        self.coordinators = Coordinators(self.coordinator_context, self.producer_ids)
+        self.coordinators = Coordinators(self.coordinator_context, self.new_state_topic, self.producer_ids)
         self.groups = self.coordinators.groups
         self.transactions = self.coordinators.transactions
         self.share_state = self.coordinators.share_state

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-from uuid import UUID
 
 from moldau.broker.background import Spawn
 from moldau.broker.cluster.controller_shell import Plan
@@ -26,6 +25,8 @@ class AskController(Protocol):
 
 
 class ChangeMetadata(Protocol):
+    """For a standalone broker, which is its own controller."""
+
     async def __call__(self, plan: Plan, /) -> MetadataImage: ...
 
 
@@ -36,7 +37,6 @@ class CoordinatorContext:
     """For what is written into records."""
     monotonic: Clock
     """For deadlines."""
-    new_uuid: Callable[[], UUID]
     turns: Turns
     spawn: Spawn
     metrics: Metrics
@@ -45,6 +45,3 @@ class CoordinatorContext:
     peers: Peers
     find_partition: Callable[[str | None, bytes | None, int], Partition]
     group_commit: GroupCommit
-    ask_controller: AskController
-    change_metadata: ChangeMetadata
-    """For a standalone broker, which is its own controller."""

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Shard, StepNotStartedError
 from moldau.broker.coordination.producer_ids import ProducerIds
-from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings
+from moldau.broker.coordination.state_topic import NewStateTopic, StateTopicSettings
 from moldau.broker.coordination.transaction_coordinator import TransactionCoordinator
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.effects import Effects
@@ -24,7 +24,7 @@ from moldau.wire.constants import GROUPS_TOPIC, SHARE_STATE_TOPIC
 
 
 class Coordinators:
-    def __init__(self, context: CoordinatorContext, producer_ids: ProducerIds) -> None:
+    def __init__(self, context: CoordinatorContext, new_state_topic: NewStateTopic, producer_ids: ProducerIds) -> None:
         self._metadata = context.metadata
         self._topics: tuple[Mapping[bytes, str], int] = ({}, 0)
         """Their names and how many partitions they have together, as the shards know them."""
@@ -33,16 +33,16 @@ class Coordinators:
         local, topics = context.local, ImageTopics(context.metadata)
         self.groups: CoordinatorShell[GroupShard] = CoordinatorShell(
             context,
-            StateTopic(context, GROUPS_TOPIC, _groups_topic),
+            new_state_topic(GROUPS_TOPIC, _groups_topic),
             GROUP_RECORDS,
             lambda _: GroupShard(lambda: local.config, topics, self._overrides, wall_clock=context.wall_clock),
             codec=lambda: Codec(local.config.offsets_topic_compression_codec),
             load_bytes=lambda: local.config.offsets_load_buffer_size,
         )
-        self.transactions = TransactionCoordinator(context, producer_ids, self.groups)
+        self.transactions = TransactionCoordinator(context, new_state_topic, producer_ids, self.groups)
         self.share_state: CoordinatorShell[ShareStateShard] = CoordinatorShell(
             context,
-            StateTopic(context, SHARE_STATE_TOPIC, _share_state_topic),
+            new_state_topic(SHARE_STATE_TOPIC, _share_state_topic),
             STATE_RECORDS,
             lambda _: ShareStateShard(lambda: local.config, topics, wall_clock=context.wall_clock),
         )

@@ -7,9 +7,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
+from moldau.broker.cluster.local_broker import LocalBroker
+from moldau.broker.cluster.metadata_cache import MetadataCache
 from moldau.broker.cluster.peers import FORWARDING
-from moldau.broker.coordination.context import CoordinatorContext
+from moldau.broker.coordination.context import AskController, ChangeMetadata
 from moldau.config.broker import BrokerConfig
 from moldau.errors import ErrorCode, KafkaError
 from moldau.log_limits import LogLimit
@@ -34,22 +37,39 @@ class StateTopicSettings(NamedTuple):
     replication_factor: int = 1
 
 
+_Settings = Callable[[BrokerConfig], StateTopicSettings]
+
+
 class StateTopic:
     def __init__(
-        self, context: CoordinatorContext, name: str, settings: Callable[[BrokerConfig], StateTopicSettings]
+        self,
+        name: str,
+        settings: _Settings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        local: LocalBroker,
+        metadata: MetadataCache,
+        new_uuid: Callable[[], UUID],
+        ask_controller: AskController,
+        change_metadata: ChangeMetadata,
     ) -> None:
         self.name = name
-        self._context = context
         self._settings = settings
+        self._loop = loop
+        self._local = local
+        self._metadata = metadata
+        self._new_uuid = new_uuid
+        self._ask_controller = ask_controller
+        self._change_metadata = change_metadata
         self._creating = asyncio.Lock()
-        self._refusals = LogLimit(clock=context.loop.time)
+        self._refusals = LogLimit(clock=loop.time)
 
     @property
     def exists(self) -> bool:
-        return self.name in self._context.metadata.image.topics
+        return self.name in self._metadata.image.topics
 
     def partition_for(self, key: str) -> int:
-        topic = self._context.metadata.image.topics.get(self.name)
+        topic = self._metadata.image.topics.get(self.name)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name} does not exist yet")
         return java_hash(key) % len(topic.partitions)
@@ -57,15 +77,15 @@ class StateTopic:
     def leader_for(self, key: str) -> int:
         """The broker that has the shard of `key`, or will have loaded it soon."""
         index = self.partition_for(key)
-        leader = self._context.metadata.image.topics[self.name].partitions[index].leader
-        if leader not in self._context.metadata.live_brokers:
+        leader = self._metadata.image.topics[self.name].partitions[index].leader
+        if leader not in self._metadata.live_brokers:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name}-{index} has no leader")
         return leader
 
     async def create(self) -> None:
         """Returns when the topic exists; KafkaError while it cannot be created."""
-        if not self._context.local.config.is_clustered:
-            await self._context.change_metadata(self._plan)
+        if not self._local.config.is_clustered:
+            await self._change_metadata(self._plan)
         elif not self.exists:
             async with self._creating:  # requests that arrive in the meantime wait for this one
                 if not self.exists:
@@ -74,20 +94,20 @@ class StateTopic:
     def _plan(self, image: MetadataImage) -> Sequence[Record]:
         if self.name in image.topics:
             return ()
-        settings = self._settings(self._context.local.config)
+        settings = self._settings(self._local.config)
         return plan_create_topic(
             image,
             self.name,
-            topic_id=self._context.new_uuid(),
+            topic_id=self._new_uuid(),
             num_partitions=settings.partitions,
             replication_factor=1,
             configs=settings.configs,
-            broker_config=self._context.local.config,
+            broker_config=self._local.config,
         )
 
     async def _create_by_controller(self) -> None:
         try:
-            answer = await self._context.ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
+            answer = await self._ask_controller(ApiKey.CREATE_TOPICS, self._request, purpose=FORWARDING)
         except KafkaError as error:
             raise self._unavailable(error.message) from error
         created = answer.topics[0]
@@ -95,9 +115,9 @@ class StateTopic:
             if self._refusals.allows(created.error_message):
                 logger.error("cannot create a state topic", extra={"topic": self.name, "why": created.error_message})
             raise self._unavailable(created.error_message)
-        deadline_s = self._context.loop.time() + KNOWN_TIMEOUT_S
+        deadline_s = self._loop.time() + KNOWN_TIMEOUT_S
         while not self.exists:
-            if self._context.loop.time() > deadline_s:
+            if self._loop.time() > deadline_s:
                 raise self._unavailable("it was created, but is not in the metadata of this broker yet")
             await asyncio.sleep(KNOWN_POLL_S)
 
@@ -105,7 +125,7 @@ class StateTopic:
         return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot create {self.name}: {why}")
 
     def _request(self, schema: Schema) -> Any:
-        settings = self._settings(self._context.local.config)
+        settings = self._settings(self._local.config)
         configs = tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in settings.configs.items())
         topic = schema.CreatableTopic(
             name=self.name,
@@ -115,6 +135,10 @@ class StateTopic:
             configs=configs,
         )
         return schema.CreateTopicsRequest(topics=(topic,), validate_only=False)
+
+
+NewStateTopic = Callable[[str, _Settings], StateTopic]
+"""With the parts of the broker that every state topic needs."""
 
 
 @lru_cache(maxsize=1024)  # the groups that are busy now; the hash is a fifth of what a small step costs

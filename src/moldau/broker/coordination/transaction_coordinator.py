@@ -20,7 +20,7 @@ from moldau.broker.coordination.context import CoordinatorContext
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Reply
 from moldau.broker.coordination.producer_ids import ProducerIds
 from moldau.broker.coordination.remote_transactions import RemoteTransactions, VerificationGuard, is_open
-from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings
+from moldau.broker.coordination.state_topic import NewStateTopic, StateTopicSettings
 from moldau.broker.coordination.txn_markers import Groups, LocalMarkers, MarkerWriter, RemoteMarkers
 from moldau.broker.replicas.partition import Partition
 from moldau.config.broker import BrokerConfig
@@ -61,8 +61,10 @@ def _topic_settings(config: BrokerConfig) -> StateTopicSettings:
 
 
 class TransactionCoordinator(CoordinatorShell[TransactionShard]):
-    def __init__(self, context: CoordinatorContext, producer_ids: ProducerIds, groups: Groups) -> None:
-        state_topic = StateTopic(context, TRANSACTIONS_TOPIC, _topic_settings)
+    def __init__(
+        self, context: CoordinatorContext, new_state_topic: NewStateTopic, producer_ids: ProducerIds, groups: Groups
+    ) -> None:
+        state_topic = new_state_topic(TRANSACTIONS_TOPIC, _topic_settings)
         super().__init__(context, state_topic, StateRecords(KINDS), self._new_shard)
         self._producer_ids = producer_ids
         self.remote = RemoteTransactions(context.peers, context.spawn, self.leader_for)

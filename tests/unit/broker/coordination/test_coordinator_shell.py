@@ -11,7 +11,7 @@ import pytest
 from moldau.broker import turns
 from moldau.broker.coordination import coordinator_shell as shell
 from moldau.broker.coordination.coordinator_shell import CoordinatorShell, Reply
-from moldau.broker.coordination.state_topic import StateTopic, StateTopicSettings, java_hash
+from moldau.broker.coordination.state_topic import StateTopicSettings, java_hash
 from moldau.broker.turns import Work
 from moldau.coordinators.effects import Effects, NothingChanged
 from moldau.errors import ErrorCode, KafkaError, StorageError
@@ -83,13 +83,10 @@ class Counters:
 
 
 def counters(broker: OfflineBroker, configs: dict[str, str] | None = None) -> CoordinatorShell[Counters]:
-    context, settings = (
-        broker.node.coordinator_context,
-        StateTopicSettings(4, {"cleanup.policy": "compact", **(configs or {})}),
-    )
+    settings = StateTopicSettings(4, {"cleanup.policy": "compact", **(configs or {})})
     return CoordinatorShell(
-        context,
-        StateTopic(context, "__counters", lambda _: settings),
+        broker.node.coordinator_context,
+        broker.node.new_state_topic("__counters", lambda _: settings),
         StateRecords({CountKey: CountValue}),
         lambda _: Counters(),
     )
