@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from moldau.errors import KafkaError
+from moldau.errors import KafkaError, MoldauError
 from moldau.testing.simulation import SimulatedKafka, SimulationError, simulate
 
 Story = Callable[[SimulatedKafka], Awaitable[object]]
@@ -112,6 +113,46 @@ def is_not_async(cluster: SimulatedKafka) -> None:
     pass
 
 
+async def takes_nothing() -> None:
+    pass
+
+
+async def kills_itself(cluster: SimulatedKafka) -> None:
+    cluster.application.kill()
+    await asyncio.sleep(3)
+
+
+async def calls_main(cluster: SimulatedKafka) -> None:
+    cluster.process("worker", takes_nothing())  # type: ignore[arg-type]
+
+
+async def has_a_main_that_is_not_async(cluster: SimulatedKafka) -> None:
+    cluster.process("worker", print)  # type: ignore[arg-type]
+    await asyncio.sleep(3)
+
+
+async def asks_for_another_broker(cluster: SimulatedKafka) -> None:
+    cluster.brokers[0].kill()
+
+
+async def asks_for_another_partition(cluster: SimulatedKafka) -> None:
+    await cluster.create_topic("orders")
+    cluster.leader_of("orders", 4)
+
+
+async def wants_another_fault(cluster: SimulatedKafka) -> None:
+    async with cluster.random_faults("kil"):
+        pass
+
+
+async def cuts_nobody(cluster: SimulatedKafka) -> None:
+    cluster.cut("broker-7")
+
+
+async def loses_the_response_of_a_process(cluster: SimulatedKafka) -> None:
+    cluster.lose_response("Produce", broker="application")
+
+
 @pytest.mark.parametrize(
     ("story", "hint"),
     [
@@ -123,6 +164,15 @@ def is_not_async(cluster: SimulatedKafka) -> None:
         (nests, "call it from a function that is not async"),
         (misspells, "did you mean 'Produce'?"),
         (is_not_async, "is not async"),
+        (takes_nothing, "a story is an async function that takes the cluster"),
+        (kills_itself, "the story ended its own process"),
+        (calls_main, "process('worker', main): expected an async function"),
+        (has_a_main_that_is_not_async, "is not async"),
+        (asks_for_another_broker, "there is no broker 0; known are 1"),
+        (asks_for_another_partition, "orders has 1 partition"),
+        (wants_another_fault, "unknown faults: kil; expected kill, stop"),
+        (cuts_nobody, "expected a broker or process or its name, got 'broker-7'; known are broker-1, application"),
+        (loses_the_response_of_a_process, "expected a broker or its name, got 'application'; known are broker-1"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(story: Story, hint: str) -> None:
@@ -304,6 +354,10 @@ class TestMethods:
 async def test_misspelt(simulated_kafka):
     pass
 
+@pytest.mark.simulated_kafka(seeds=5)
+async def test_one_seed(simulated_kafka):
+    pass
+
 def test_plain(simulated_kafka):
     pass
 
@@ -327,16 +381,64 @@ def test_the_fixture_works_with_and_without_pytest_asyncio(
         ["-q", "-p", "no:cacheprovider", "-rA", "-W", "ignore", *options, "--rootdir", str(tmp_path), str(module)]
     )
     printed = capfd.readouterr().out
-    assert "3 passed, 3 errors" in printed
+    assert "1 failed, 3 passed, 3 errors" in printed
+    assert "expected several, such as range(5); for one use seed=5" in printed
     assert f"{module.name}::test_seeds[seed=1]" in printed
     assert "@pytest.mark.simulated_kafka accepts only brokers=…, config=…, limit_s=…, seed=…, seeds=…" in printed
     assert "a test with the fixture simulated_kafka has to be an async function" in printed
     assert "simulated_kafka.bootstrap_servers: the cluster exists only inside the test" in printed
 
 
-def test_a_cluster_without_brokers_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"brokers": 0}, "at least one broker"),
+        ({"seeds": ()}, "nothing would run"),
+        ({"seeds": 5}, "for one use seed=5"),
+        ({"limit_s": 0}, "more than 0 virtual seconds"),
+    ],
+)
+def test_options_that_would_test_nothing_are_refused(options: dict[str, Any], hint: str) -> None:
     async def story(kafka: SimulatedKafka) -> None:
         pass
 
-    with pytest.raises(SimulationError, match="at least one broker"):
-        simulate(story, brokers=0)
+    with pytest.raises(SimulationError, match=hint):
+        simulate(story, **options)
+
+
+def test_a_run_that_did_not_begin_has_no_timeline() -> None:
+    async def story(kafka: SimulatedKafka) -> None:
+        pass
+
+    with pytest.raises(MoldauError, match="retention") as caught:
+        simulate(story, config={"log.retention.hour": 1})
+    assert not getattr(caught.value, "__notes__", None)
+
+
+def test_until_awaits_an_async_condition() -> None:
+    async def story(cluster: SimulatedKafka) -> float:
+        async def is_late() -> bool:
+            await asyncio.sleep(0.1)
+            return cluster.now > 3
+
+        await cluster.until(is_late)
+        return cluster.now
+
+    assert 3 < simulate(story, brokers=1) < 4
+
+
+def test_names_are_taken_for_brokers_and_processes() -> None:
+    async def story(cluster: SimulatedKafka) -> list[str]:
+        cluster.lose_response("Produce", broker="broker-1", client="application")
+        cluster.slow("broker-1", 0.5)
+        cluster.cut("application", "broker-2")
+        cluster.cut_link("broker-1", cluster.application)
+        cluster.cut("broker-1")
+        return [line.split(maxsplit=1)[1] for line in cluster.timeline()[-4:]]
+
+    assert simulate(story, brokers=2) == [
+        "broker-1       has a slow network: up to 0.5 s",
+        "application    is cut off from broker-2",
+        "broker-1       does not reach application any more",
+        "broker-1       is cut off from everybody",
+    ]

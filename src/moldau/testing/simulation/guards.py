@@ -13,10 +13,10 @@ from typing import Any
 from moldau.errors import SimulationError
 
 _FORBIDDEN: tuple[tuple[Any, str, str], ...] = (
-    (threading.Thread, "start", "threads cannot be simulated; use asyncio tasks, or asyncio.to_thread for short calls"),
-    (socket.socket, "connect", "real connections are not possible; use asyncio clients, such as aiokafka"),
-    (socket, "getaddrinfo", "real connections are not possible; use asyncio clients, such as aiokafka"),
-    (time, "sleep", "time.sleep() would stop the whole simulation; use await asyncio.sleep()"),
+    (threading.Thread, "start", "threads; use asyncio tasks, or asyncio.to_thread for short calls"),
+    (socket.socket, "connect", "real connections; use asyncio clients, such as aiokafka"),
+    (socket, "getaddrinfo", "real connections; use asyncio clients, such as aiokafka"),
+    (time, "sleep", "time.sleep(), which would stop every process; use await asyncio.sleep()"),
 )
 
 

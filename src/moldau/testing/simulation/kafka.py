@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
+from typing import TypeVar
 
 from moldau.broker.cluster.peers import Peer
 from moldau.broker.coordination.state_topic import java_hash
@@ -22,6 +24,19 @@ from moldau.wire.messages import Schema, ms
 APPLICATION = "application"
 POLL_S = 0.01
 """How often `until` looks."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Known(dict[K, V]):
+    """A missing key is an error that says which ones there are."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __missing__(self, key: object) -> V:
+        raise SimulationError(f"there is no {self._kind} {key!r}; known are {', '.join(map(repr, self))}")
 
 
 class Broker:
@@ -107,8 +122,9 @@ class SimulatedKafka:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._world = cluster.world
-        self.brokers = {node_id: Broker(one, self.note_of) for node_id, one in cluster.brokers.items()}
-        self.processes: dict[str, Process] = {}
+        self.brokers: dict[int, Broker] = _Known("broker")
+        self.brokers.update((node_id, Broker(one, self.note_of)) for node_id, one in cluster.brokers.items())
+        self.processes: dict[str, Process] = _Known("process")
         self.random = Random(self._world.random.random())
         """For choices of the story: the seed decides them."""
         self._responses = ResponseFilter(self._world, cluster.network.hosts)
@@ -133,8 +149,12 @@ class SimulatedKafka:
     def leader_of(self, topic: str, partition: int = 0) -> Broker:
         """As the controller has it: the leader may be dead without anybody having noticed yet."""
         known = self._cluster.store.image.topics.get(topic)
-        if known is None or partition >= len(known.partitions):
-            raise SimulationError(f"{topic}-{partition} does not exist yet; create it with create_topic()")
+        if known is None:
+            raise SimulationError(f"the topic {topic} does not exist yet; create it with create_topic()")
+        if partition not in range(len(known.partitions)):
+            raise SimulationError(
+                f"{topic}-{partition} does not exist: {topic} has {len(known.partitions)} partition(s)"
+            )
         leader = known.partitions[partition].leader
         if leader not in self.brokers:
             raise SimulationError(f"{topic}-{partition} has no leader at the moment; await until_ready() first")
@@ -163,8 +183,11 @@ class SimulatedKafka:
     # -- what a story waits for
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        """Returns when `is_so()` is true. `asyncio.timeout` limits it, as it does everything else."""
-        while not is_so():  # noqa: ASYNC110 - anything may change it, without telling anybody
+        """Returns when `is_so()` is true; it may be async. `asyncio.timeout` limits it, as it does everything else."""
+        while True:
+            value = is_so()
+            if await value if inspect.isawaitable(value) else value:
+                return
             await asyncio.sleep(POLL_S)
 
     async def until_ready(self) -> None:
@@ -221,6 +244,10 @@ class SimulatedKafka:
         """Starts a process of the application, on a machine of its own. An exception out of `main` fails the story."""
         if name in self._cluster.network.hosts:
             raise SimulationError(f"there is already a host {name!r}; process.start() starts a process again")
+        if not callable(main):
+            if inspect.iscoroutine(main):
+                main.close()
+            raise SimulationError(f"process({name!r}, main): expected an async function, got {main!r}; do not call it")
         process = self.processes[name] = Process(ApplicationHost(self._world, self._cluster.network, name), main)
         process.start()
         return process
@@ -243,22 +270,27 @@ class SimulatedKafka:
 
     # -- what goes wrong
 
-    def cut(self, one: Broker | Process, other: Broker | Process | None = None) -> None:
+    def cut(self, one: Broker | Process | str, other: Broker | Process | str | None = None) -> None:
         """Nothing passes between the two in either direction, or between `one` and everybody."""
-        for host in self._others(one) if other is None else [other.host]:
-            self._cluster.network.cut(one.host, host)
-            self._cluster.network.cut(host, one.host)
-        self.note_of(one.name, f"is cut off from {'everybody' if other is None else other.name}")
+        a = self._host(one)
+        others = [self._host(other)] if other is not None else self._cluster.network.hosts.values()
+        for b in others:
+            if b is not a:
+                self._cluster.network.cut(a, b)
+                self._cluster.network.cut(b, a)
+        self.note_of(a.name, f"is cut off from {'everybody' if other is None else self._host(other).name}")
 
-    def cut_link(self, source: Broker | Process, target: Broker | Process) -> None:
+    def cut_link(self, source: Broker | Process | str, target: Broker | Process | str) -> None:
         """Nothing from `source` reaches `target`; the other direction still works."""
-        self._cluster.network.cut(source.host, target.host)
-        self.note_of(source.name, f"does not reach {target.name} any more")
+        a, b = self._host(source), self._host(target)
+        self._cluster.network.cut(a, b)
+        self.note_of(a.name, f"does not reach {b.name} any more")
 
-    def slow(self, one: Broker | Process, seconds: float) -> None:
+    def slow(self, one: Broker | Process | str, seconds: float) -> None:
         """Whatever goes to or from it takes up to so much longer."""
-        self._cluster.network.slow_down(one.host, round(seconds * SECOND))
-        self.note_of(one.name, f"has a slow network: up to {seconds:g} s")
+        host = self._host(one)
+        self._cluster.network.slow_down(host, round(seconds * SECOND))
+        self.note_of(host.name, f"has a slow network: up to {seconds:g} s")
 
     def stop_store(self) -> None:
         """The metadata store (ZooKeeper) responds to nobody."""
@@ -271,27 +303,43 @@ class SimulatedKafka:
         self._cluster.store.heal()
         self.note_of("network", "is healed")
 
-    def lose_response(self, api: str, *, broker: Broker | None = None, client: Process | None = None) -> LostResponse:
+    def lose_response(
+        self, api: str, *, broker: Broker | str | None = None, client: Process | str | None = None
+    ) -> LostResponse:
         """The next request of that API ("Produce", "OffsetCommit", "EndTxn") is applied, but its response is lost and
         the connection breaks. `LostResponse.happened` says whether that has been."""
-        lost = LostResponse(api, broker.host if broker else None, client.host if client else None)
+        lost = LostResponse(
+            api,
+            None if broker is None else self._host(broker, Broker),
+            None if client is None else self._host(client, Process),
+        )
         self._responses.to_lose.append(lost)
         return lost
 
-    def _others(self, one: Broker | Process) -> list[Host]:
-        return [host for host in self._cluster.network.hosts.values() if host is not one.host]
+    def _host(self, one: Broker | Process | str, *kinds: type[Broker] | type[Process]) -> Host:
+        """Of a broker or a process, or of the name that it has in the timeline."""
+        known = {
+            each.name: each
+            for each in (*self.brokers.values(), *self.processes.values())
+            if isinstance(each, kinds or (Broker, Process))
+        }
+        found = known.get(one if isinstance(one, str) else getattr(one, "name", ""))
+        if found is None:
+            what = " or ".join(kind.__name__.lower() for kind in kinds or (Broker, Process))
+            raise SimulationError(f"expected a {what} or its name, got {one!r}; known are {', '.join(known)}")
+        return found.host
 
     @asynccontextmanager
     async def random_faults(
         self, *kinds: str, pause_s: tuple[float, float] = (0.2, 2.0), length_s: tuple[float, float] = (0.1, 4.0)
     ) -> AsyncIterator[None]:
-        """While the block runs, one broker after the other has a fault; at its end all is well again.
+        """While the block runs, one broker after another has a fault; at its end all is well again.
 
         `kinds` are of "kill", "stop", "pause", "cut", "slow" and "lose_power"; without any, all but the last.
         """
         unknown = set(kinds) - _FAULTS.keys()
         if unknown:
-            raise SimulationError(f"unknown faults: {', '.join(sorted(unknown))}")
+            raise SimulationError(f"unknown faults: {', '.join(sorted(unknown))}; expected {', '.join(_FAULTS)}")
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._cause_faults(kinds or _SAFE_FAULTS, pause_s, length_s))
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import linecache
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
@@ -152,7 +153,12 @@ class Process:
 
     async def _run(self) -> object:
         try:
-            result = await self._main()
+            coroutine = self._main()
+            if not inspect.isawaitable(coroutine):
+                raise SimulationError(
+                    f"process {self.name}: expected an async function, but {self._main!r} is not async"
+                )
+            result = await coroutine
         except Exception as error:
             error.add_note(f"It ended the simulated process {self.name!r}.")
             self.host.world.fail(error)

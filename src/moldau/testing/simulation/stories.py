@@ -79,9 +79,20 @@ def simulate(
         raise SimulationError("simulate() runs event loops of its own: call it from a function that is not async")
     if brokers < 1:
         raise SimulationError(f"brokers={brokers}: a simulated cluster has at least one broker")
+    if limit_s <= 0:
+        raise SimulationError(f"limit_s={limit_s}: expected more than 0 virtual seconds")
     if seeds is not None:
-        return [_simulate(story, brokers, one, config or {}, limit_s) for one in seeds]
+        return [_simulate(story, brokers, one, config or {}, limit_s) for one in checked_seeds(seeds)]
     return _simulate(story, brokers, seed, config or {}, limit_s)
+
+
+def checked_seeds(seeds: Iterable[int]) -> list[int]:
+    if not isinstance(seeds, Iterable):
+        raise SimulationError(f"seeds={seeds}: expected several, such as range(5); for one use seed={seeds}")
+    found = list(seeds)
+    if not found:
+        raise SimulationError("seeds has no seed, so nothing would run: expected at least one, such as range(5)")
+    return found
 
 
 def _simulate(story: Story[T], brokers: int, seed: int, config: Mapping[str, object], limit_s: float) -> T:
@@ -98,7 +109,8 @@ def _in_world(world: World, seed: int, run: Callable[[World], T]) -> T:
         with patched(world), guarded(), _logs_noted(world):
             return run(world)
     except BaseException as error:
-        error.add_note(_report(world, seed))
+        if world.events:
+            error.add_note(_report(world, seed))
         raise
     finally:
         _end(world)
@@ -140,6 +152,8 @@ def _run(story: Story[T], brokers: int, properties: Mapping[str, str], limit_s: 
     async def main() -> None:
         __tracebackhide__ = True
         try:
+            if not _takes_the_cluster(story):
+                raise SimulationError(f"a story is an async function that takes the cluster; {story!r} does not")
             told = story(kafka)
             if not inspect.isawaitable(told):
                 raise SimulationError(f"a story is an async function that takes the cluster; {story!r} is not async")
@@ -149,15 +163,27 @@ def _run(story: Story[T], brokers: int, properties: Mapping[str, str], limit_s: 
             kafka.note(f"raises {type(error).__name__}")
             await asyncio.Future()  # the run is over
 
-    kafka.process(APPLICATION, main)
+    process = kafka.process(APPLICATION, main)
     try:
-        world.run(lambda: bool(results or failures), world.now_us + round(limit_s * SECOND))
+        world.run(lambda: bool(results or failures) or not process.is_running, world.now_us + round(limit_s * SECOND))
     except Timeout:
         waiting = "\n".join(f"  {process.waits_at()}" for process in kafka.processes.values())
         raise SimulationError(f"the story did not end within {limit_s:g} virtual seconds:\n{waiting}") from None
     if failures:
         raise failures[0]
+    if not results:
+        raise SimulationError("the story ended its own process; kill only brokers, and processes from process()")
     return results[0]
+
+
+def _takes_the_cluster(story: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(story).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin: it has no signature
+        pass
+    return True
 
 
 def _report(world: World, seed: int) -> str:
