@@ -121,6 +121,7 @@ def test_the_commands_for_a_cluster_run_in_their_order(name: str, printed: list[
         run_shell("moldau stop || true", tmp_path, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [text for text in printed if text not in done.stdout] == []
+    assert "; stop it with moldau stop\n" in done.stdout
     assert f"stopping the brokers on PLAINTEXT://127.0.0.1:{port}, " in done.stdout
 
 

@@ -284,7 +284,7 @@ def test_kafka_server_stop_stops_the_broker_and_only_it(tmp_path: Path) -> None:
             [command("kafka-server-stop"), "--node-id", "2"],
             env=one.environment, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
-        assert (nobody.returncode, nobody.stderr.strip()) == (1, "No kafka server to stop")
+        assert (nobody.returncode, nobody.stderr.strip()) == (1, "No kafka server to stop with id 2; running: 1")
         done = subprocess.run(
             [command("kafka-server-stop")], env=one.environment, capture_output=True, text=True, timeout=60, check=False
         )

@@ -139,7 +139,7 @@ class Server:
             advice = (
                 "this machine does not have that address"
                 if error.errno == errno.EADDRNOTAVAIL
-                else "is another broker running there? Choose another port"
+                else "is another broker running there? Choose another port with listeners or --port"
             )
             raise ConfigError(
                 f"listeners: cannot listen on {listener.host}:{listener.port} ({error.strerror or error}); {advice}"

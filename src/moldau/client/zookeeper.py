@@ -17,7 +17,9 @@ def brokers_at(connect: str) -> str:
         from kazoo.exceptions import KazooException, NoNodeError
         from kazoo.handlers.threading import KazooTimeoutError
     except ImportError:
-        raise ConfigError("--zookeeper needs the package kazoo: pip install kazoo") from None
+        raise ConfigError(
+            "--zookeeper needs the package kazoo: run pip install '.[zookeeper]' in a checkout of Moldau"
+        ) from None
     ensemble = KazooClient(hosts=connect, read_only=True)
     try:
         ensemble.start(timeout=_TIMEOUT_S)

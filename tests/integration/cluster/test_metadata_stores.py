@@ -329,7 +329,7 @@ class TestZooKeeper:
 
     def test_a_missing_package_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "kazoo.client", None)
-        with pytest.raises(ConfigError, match="pip install kazoo"):
+        with pytest.raises(ConfigError, match=r"pip install '\.\[zookeeper\]'"):
             ZooKeeperStore("localhost:2181").open()
 
     def test_an_address_that_is_none_is_refused(self) -> None:

@@ -23,4 +23,4 @@ def test_the_examples_print_what_they_state(tmp_path: Path) -> None:
     stated = "".join(f"{line}\n" for line in re.findall(r"# → ?(.*)", program))
     output, complaints = output_of(start_script(program, tmp_path), within_s=280)
     assert output == stated
-    assert re.fullmatch(r"1 records could not be decoded .* expected an object, found 3\n", complaints)
+    assert re.fullmatch(r"1 record could not be decoded .* expected an object, found 3\n", complaints)

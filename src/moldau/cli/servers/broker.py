@@ -49,16 +49,17 @@ def kafka_server_start_main(argv: Sequence[str] | None = None) -> int:
     if not given:
         print("USAGE: kafka-server-start [-daemon] server.properties [--override property=value]*", file=sys.stderr)
         return EXIT_FAILED
-    return start_main(given)
+    return start_main(given, stop="kafka-server-stop")
 
 
-def start_main(argv: Sequence[str] | None = None) -> int:
+def start_main(argv: Sequence[str] | None = None, *, stop: str = "moldau stop") -> int:
+    """`stop` is the command that stops what was started, for the message of -daemon."""
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = _parse_start(given)
     try:
         logs.set_up(arguments.log_format, arguments.log_level, file=arguments.log_config)
         if arguments.daemon:
-            return _start_in_background(arguments, given)
+            return _start_in_background(arguments, given, stop)
         if arguments.node_id is not None:
             return _start_again(arguments)
         if arguments.brokers is not None:
@@ -104,7 +105,7 @@ def _parse_start(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) -> int:
+def _start_in_background(arguments: argparse.Namespace, given: Sequence[str], stop: str) -> int:
     from moldau.cli.servers.daemon import start_in_background
 
     if arguments.brokers is None:
@@ -113,7 +114,7 @@ def _start_in_background(arguments: argparse.Namespace, given: Sequence[str]) ->
         ["start", *(each for each in given if each not in DAEMON_FLAGS)],
         name=arguments.properties.stem if arguments.properties is not None else "server",
         is_ready=running.is_ready,
-        stop="kafka-server-stop",
+        stop=stop,
     )
 
 
@@ -292,14 +293,17 @@ def stop_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--node-id", type=int, help="stop only the broker with this id")
     arguments = parser.parse_args(argv)
     try:
-        found = [facts for facts in running.find_running() if arguments.node_id in (None, facts["node.id"])]
+        everything = list(running.find_running())
     except (OSError, MoldauError) as error:
         print(f"moldau: {error}", file=sys.stderr)
         return EXIT_FAILED
+    found = [facts for facts in everything if arguments.node_id in (None, facts["node.id"])]
     supervisors = {facts["pid"] for facts in found if facts["node.id"] is None}
     found = [facts for facts in found if facts.get("parent") not in supervisors]  # their supervisor stops them
     if not found:
-        print("No kafka server to stop", file=sys.stderr)
+        ids = sorted(facts["node.id"] for facts in everything if facts["node.id"] is not None)
+        others = f" with id {arguments.node_id}; running: {', '.join(map(str, ids))}" if ids else ""
+        print(f"No kafka server to stop{others}", file=sys.stderr)
         return EXIT_FAILED
     for facts in found:
         who = "the brokers" if facts["node.id"] is None else f"broker {facts['node.id']}"

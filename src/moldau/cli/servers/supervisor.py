@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NoReturn
@@ -86,9 +87,18 @@ def _lock(folder: Path) -> IO[bytes]:
     except BlockingIOError:
         file.close()
         raise ConfigError(
-            f"{folder} is in use by another `moldau start --brokers`: choose another directory with --data-dir"
+            f"{folder} is in use by a cluster that is already running{_where(folder)}: stop it with `moldau stop`, "
+            "or start another one with --data-dir and --port"
         ) from None
     return file
+
+
+def _where(folder: Path) -> str:
+    with suppress(OSError):
+        for facts in running.find_running():
+            if facts["log.dirs"] == [str(folder)]:
+                return " on " + ", ".join(listener.partition("://")[2] for listener in facts["listeners"])
+    return ""
 
 
 def _brokers(

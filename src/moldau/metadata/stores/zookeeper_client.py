@@ -104,7 +104,9 @@ class ZooKeeperClient:
             from kazoo.exceptions import ConfigurationError
             from kazoo.handlers.threading import SequentialThreadingHandler
         except ImportError:
-            raise ConfigError("zookeeper.connect requires the package kazoo: pip install kazoo") from None
+            raise ConfigError(
+                "zookeeper.connect needs the package kazoo: run pip install '.[zookeeper]' in a checkout of Moldau"
+            ) from None
         handler = SequentialThreadingHandler()
         handler.create_connection = self._connecting(handler.create_connection)
         try:

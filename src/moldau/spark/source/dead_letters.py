@@ -102,8 +102,9 @@ class BadRows:
         if self._count:
             letters, column = self._policy.letters, self._policy.corrupt_column
             where = f"topic {letters.topic}" if letters else f"column {column}"
+            records, are = ("record", "is") if self._count == 1 else ("records", "are")
             logger.warning(
-                "%d records could not be decoded and are in %s; the first: %s", self._count, where, self._first
+                "%d %s could not be decoded and %s in %s; the first: %s", self._count, records, are, where, self._first
             )
 
 

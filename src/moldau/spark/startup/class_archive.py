@@ -44,7 +44,7 @@ def spark_package() -> Path:
     """The folder of the pyspark package, which has Spark's jars. Importing pyspark would take much longer."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise ConfigError("PySpark is not installed: install Moldau with its extra 'spark'")
+        raise ConfigError("PySpark is not installed: run pip install '.[spark]' in a checkout of Moldau")
     return Path(found.origin).parent
 
 

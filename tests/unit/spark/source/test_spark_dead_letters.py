@@ -58,6 +58,11 @@ def test_a_bad_record_stays_a_row_with_its_bytes_and_the_reason(caplog: pytest.L
     assert "2 records could not be decoded and are in column _corrupt_record; the first: views-3@101" in caplog.text
 
 
+def test_one_bad_record_is_told_in_the_singular(caplog: pytest.LogCaptureFixture) -> None:
+    decoded(fields_of(), ("offset", "value", "_corrupt_record"), raw([b"?"]))
+    assert "1 record could not be decoded and is in column _corrupt_record; the first: views-3@100" in caplog.text
+
+
 def test_a_bad_key_and_a_bad_value_are_told_together() -> None:
     typed = fields_of(key_format="string")
     rows = decoded(typed, ("key", "value", "_corrupt_record"), raw([b"?", b'{"a":1}'], [b"\xff", b"\xfe"]))

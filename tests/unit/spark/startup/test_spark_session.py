@@ -296,7 +296,7 @@ def test_without_pyspark_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(class_archive, "find_spec", lambda _: None)
     monkeypatch.setattr(spark_session, "_running_session", lambda: None)
     spark_session._fork_server.cache_clear()
-    with pytest.raises(ConfigError, match="PySpark is not installed"):
+    with pytest.raises(ConfigError, match=r"PySpark is not installed: run pip install '\.\[spark\]'"):
         spark_session.get_or_create()
     assert spark_session._fork_server.cache_info().misses == 0
 
