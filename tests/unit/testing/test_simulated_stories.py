@@ -442,3 +442,72 @@ def test_names_are_taken_for_brokers_and_processes() -> None:
         "broker-1       does not reach application any more",
         "broker-1       is cut off from everybody",
     ]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_task_that_fails_unnoticed_is_reported(is_held: bool, fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    held: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        raise ValueError("out of paper")
+
+    async def story(cluster: SimulatedKafka) -> None:
+        task = asyncio.create_task(work())
+        if is_held:
+            held.append(task)
+        del task
+        await asyncio.sleep(1)
+        for _ in range(50):
+            cluster.note("goes on")
+        assert not fails
+
+    told = "a task ended with ValueError: out of paper (test_simulated_stories.py:"
+    if fails:
+        (line,) = [line for line in note_of(failing(story, AssertionError)).splitlines() if told in line]
+        when, who, text = line.split(maxsplit=2)
+        assert (float(when) < 1, who) == (True, "application")
+        assert text.endswith(" in work), and nobody awaited it")
+    else:
+        simulate(story, brokers=1)
+        assert told in caplog.text
+
+
+def test_tasks_whose_errors_are_handled_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        raise ValueError("handled")
+
+    async def story(_: SimulatedKafka) -> None:
+        assert isinstance((await asyncio.gather(work(), return_exceptions=True))[0], ValueError)
+        task = asyncio.create_task(work())
+        await asyncio.wait([task])
+        with pytest.raises(ValueError, match="handled"):
+            await task
+        raise LookupError
+
+    assert "ValueError" not in note_of(failing(story, LookupError))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("clock", [time.monotonic, time.time, None])
+def test_a_loop_that_waits_for_the_clock_without_await_fails(
+    clock: Callable[[], float] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.testing.simulation.loop.CLOCK_READS_MAX", 10_000)
+
+    async def story(_: SimulatedKafka) -> None:
+        read = asyncio.get_running_loop().time if clock is None else getattr(time, clock.__name__)
+        end = read() + 5
+        while read() < end:
+            pass
+
+    message = str(failing(story))
+    assert "has read the clock 10,000 times without an await" in message
+    assert message.startswith("test_simulated_stories.py:")
+
+
+def test_the_start_of_a_healthy_cluster_looks_healthy() -> None:
+    async def story(cluster: SimulatedKafka) -> str:
+        return "".join(cluster.timeline())
+
+    assert not [text for text in simulate(story, seeds=range(3)) if "lost contact" in text]

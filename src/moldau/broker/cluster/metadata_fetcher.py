@@ -30,6 +30,8 @@ POLL_WAIT_MS = 5_000
 RETRY_S = 0.05
 
 _FETCH_VERSION = APIS[ApiKey.FETCH].max_version
+_NOT_READY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH)
+"""How a broker responds that has been elected controller but has not begun."""
 
 
 class MetadataFetcher:
@@ -88,11 +90,17 @@ class MetadataFetcher:
                 await self._fetch(peer, term)
         except Exception as error:  # any error: a broker that stops fetching metadata cannot recover
             if self._log_limit.allows((term, str(error))):
-                logger.info("lost contact with the controller", extra={"controller": term.node_id, "why": str(error)})
+                level = logging.DEBUG if self._is_too_early(error) else logging.INFO
+                extra = {"controller": term.node_id, "why": str(error)}
+                logger.log(level, "lost contact with the controller", extra=extra)
             if await refuses(self._loop, (term.host, term.port)):
                 await self._take_over(term.epoch)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_changed.wait(), RETRY_S)
+
+    def _is_too_early(self, error: Exception) -> bool:
+        """A cluster that starts: the controller is elected but not ready."""
+        return not self.has_image.is_set() and isinstance(error, KafkaError) and error.code in _NOT_READY
 
     async def _fetch(self, peer: Peer, term: ControllerTerm) -> None:
         me, metadata = self._me, self._metadata

@@ -14,13 +14,17 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import sys
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
 from math import ceil
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from moldau.errors import SimulationError
 
 if TYPE_CHECKING:
     from moldau.testing.simulation.host import Host
@@ -45,6 +49,8 @@ START_US = 500_000
 CUT_TURN_SHARE = 0.05
 """Of the turns, end before all ready callbacks ran: a process can be killed or paused between any two of them."""
 NOTES_MAX = 5_000
+CLOCK_READS_MAX = 1_000_000
+"""Without an `await` in between: a loop that waits for the clock never ends, as no virtual time passes meanwhile."""
 _MASK = (1 << 64) - 1
 
 
@@ -63,6 +69,8 @@ class World:
         self.digest = 0
         """Of everything that happened so far: the same seed gives the same one."""
         self.events = 0
+        self.clock_reads = 0
+        """During the present event."""
         self.current: Host | None = None
         """Whose code runs at the moment."""
         self.failure: BaseException | None = None
@@ -109,9 +117,20 @@ class World:
                 raise Timeout(f"not done after {until_us / SECOND:g} virtual seconds")
             self.now_us, _, callback, args = heappop(heap)
             self.events += 1
+            self.clock_reads = 0
             callback(*args)
             if self.failure is not None:
                 raise self.failure
+
+    def on_clock_read(self) -> None:
+        self.clock_reads += 1
+        if self.clock_reads > CLOCK_READS_MAX:
+            error = SimulationError(
+                f"{_caller()} has read the clock {CLOCK_READS_MAX:,} times without an await: virtual time passes only"
+                " in await; wait with await asyncio.sleep()"
+            )
+            self.fail(error)
+            raise error
 
     def run_for(self, duration_us: int) -> None:
         over: list[bool] = []
@@ -123,6 +142,12 @@ class World:
     def note(self, who: str, text: str, *args: object) -> None:
         """Something worth reading; `text` has a {} for each of `args`."""
         self._notes.append((self.now_us, who, text, args))
+
+    def note_earlier(self, when_us: int, who: str, text: str) -> None:
+        """Something of that time that was not known then."""
+        place = sum(when <= when_us for when, *_ in self._notes)
+        if len(self._notes) < NOTES_MAX:
+            self._notes.insert(place, (when_us, who, "{}", (text,)))
 
     def timeline(self) -> list[str]:
         """The last notes, with their virtual times."""
@@ -241,6 +266,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # -- callbacks and time
 
     def time(self) -> float:
+        self.world.on_clock_read()
         return (self.world.now_us + self.host.monotonic_offset_us) / SECOND
 
     def call_soon(  # type: ignore[override]
@@ -386,6 +412,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         return self.network.listen(self, protocol_factory, int(port or 0))
+
+
+def _caller() -> str:
+    """Where the code is that called into this package."""
+    frame = sys._getframe()
+    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == Path(__file__).parent:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _settle(future: asyncio.Future[T], result: Any, error: BaseException | None) -> None:

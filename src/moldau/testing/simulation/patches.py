@@ -50,10 +50,12 @@ def patched(world: World) -> Iterator[None]:
     """
 
     def wall_ns() -> int:
+        world.on_clock_read()
         offset_us = world.current.wall_offset_us if world.current is not None else 0
         return (WALL_CLOCK_START_US + world.now_us + offset_us) * 1_000
 
     def monotonic_ns() -> int:
+        world.on_clock_read()
         offset_us = world.current.monotonic_offset_us if world.current is not None else 0
         return (world.now_us + offset_us) * 1_000
 

@@ -6,14 +6,23 @@ import asyncio
 import contextvars
 import inspect
 import linecache
+import logging
 import signal
+import traceback
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from moldau.errors import SimulationError
 from moldau.testing.simulation.host import Host
-from moldau.testing.simulation.loop import SimulatedLoop
+from moldau.testing.simulation.loop import SimulatedLoop, World
+
+if TYPE_CHECKING:
+    from moldau.testing.simulation.network import Network
+
+asyncio_logger = logging.getLogger("asyncio")
+UNAWAITED = ", and nobody awaited it"
 
 T = TypeVar("T")
 Main = Callable[[], Awaitable[object]]
@@ -23,6 +32,29 @@ class ApplicationLoop(SimulatedLoop):
     """The loop of a process whose code knows nothing of the simulation."""
 
     _count = 0
+
+    def __init__(self, world: World, host: Host, network: Network) -> None:
+        super().__init__(world, host, network)
+        self.tasks: weakref.WeakSet[_Task[Any]] = weakref.WeakSet()
+
+    def unawaited(self) -> list[_Task[Any]]:
+        """Tasks that ended with an exception, which nobody has looked at."""
+        failed = [task for task in self.tasks if task.done() and task._log_traceback]
+        return sorted(failed, key=hash)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """As asyncio does, it logs the error; with the line, as the timeline has no traceback."""
+        error, text = context.get("exception"), str(context.get("message"))
+        if self.is_dead:
+            return
+        if error is not None:
+            is_task = text.endswith("was never retrieved")
+            text = f"a task ended with {said(error)}{UNAWAITED}" if is_task else f"{text}: {said(error)}"
+        before, self.world.current = self.world.current, self.host  # a task may be collected after its turn
+        try:
+            asyncio_logger.error("%s", text, exc_info=error)
+        finally:
+            self.world.current = before
 
     def number(self) -> int:
         self._count += 1
@@ -119,9 +151,26 @@ class _Task(asyncio.Task[T]):
     ) -> None:
         self._number = loop.number()
         super().__init__(coro, loop=loop, name=name, context=context)
+        self.ended_us: int | None = None
+        loop.tasks.add(self)
+        self.add_done_callback(_remember_the_time)
 
     def __hash__(self) -> int:
         return self._number
+
+
+def _remember_the_time(task: Any) -> None:
+    task.ended_us = task.get_loop().world.now_us
+
+
+def said(error: BaseException) -> str:
+    """Its type, its text, and the line of the application that raised it."""
+    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [frame for frame in frames if not _is_installed(frame[0])] or frames
+    return text + "".join(f" ({Path(path).name}:{line} in {function})" for path, line, function in own[-1:])
 
 
 class ApplicationHost(Host):

@@ -22,6 +22,7 @@ from moldau.testing.simulation.guards import guarded
 from moldau.testing.simulation.kafka import APPLICATION, SimulatedKafka
 from moldau.testing.simulation.loop import SECOND, Timeout, World
 from moldau.testing.simulation.patches import patched, quietly_collected
+from moldau.testing.simulation.processes import UNAWAITED, ApplicationLoop, asyncio_logger, said
 from moldau.testing.simulation.timeline import TimelineHandler, broker_logs_to
 
 T = TypeVar("T")
@@ -110,10 +111,26 @@ def _in_world(world: World, seed: int, run: Callable[[World], T]) -> T:
             return run(world)
     except BaseException as error:
         if world.events:
+            _note_failed_tasks(world)
             error.add_note(_report(world, seed))
         raise
     finally:
+        for text, why in _note_failed_tasks(world):  # of a story that ended well: as asyncio.run() does
+            asyncio_logger.error("%s", text, exc_info=why)
         _end(world)
+
+
+def _note_failed_tasks(world: World) -> list[tuple[str, BaseException]]:
+    """Those that still exist and that nobody awaited, once; asyncio told of the others when they were collected."""
+    failed = []
+    for loop in world.loops:
+        for task in loop.unawaited() if isinstance(loop, ApplicationLoop) else ():
+            error = task.exception()
+            assert error is not None
+            text = f"a task ended with {said(error)}{UNAWAITED}"
+            world.note_earlier(world.now_us if task.ended_us is None else task.ended_us, loop.host.name, text)
+            failed.append((f"{loop.host.name}: {text}", error))
+    return failed
 
 
 def _end(world: World) -> None:
@@ -190,6 +207,7 @@ def _report(world: World, seed: int) -> str:
     timeline = world.timeline()
     left_out = len(timeline) - TIMELINE_LINES
     lines = [f"  … {left_out} lines before" if left_out > 0 else "", *timeline[-TIMELINE_LINES:]]
+    lines[:0] = [line for line in timeline[:-TIMELINE_LINES] if line.endswith(UNAWAITED)]
     again = f"Simulated with seed={seed}, {world.now_us / SECOND:.3f} virtual seconds."
     if sys.flags.hash_randomization and not os.environ.get("PYTHONHASHSEED", "random").isdigit():
         again += " Set PYTHONHASHSEED=0 to get the same run in every process: Python orders sets of strings by it."
