@@ -207,7 +207,7 @@ def results(demo: Demo) -> Group:
     table.add_column("page", no_wrap=True)
     for window in windows:
         table.add_column(f"{datetime.fromtimestamp(window):%H:%M:%S}", justify="right", min_width=8)
-    table.add_column("views", justify="right")
+    table.add_column("all windows", justify="right")
     table.add_column("share", no_wrap=True, min_width=16)
     for page, views in totals.most_common():
         share = views / totals.total()
