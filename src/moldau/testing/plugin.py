@@ -204,6 +204,7 @@ def _simulated(item: pytest.Function, function: Callable[..., Any]) -> Callable[
     def run(**fixtures: Any) -> None:
         __tracebackhide__ = True
         from moldau.testing.simulation import SimulatedKafka, simulate
+        from moldau.testing.simulation.stories import pytest_id
 
         cluster_to_be: _ClusterToBe = fixtures["simulated_kafka"]
         test = getattr(item.instance, item.originalname) if item.cls else function
@@ -212,6 +213,10 @@ def _simulated(item: pytest.Function, function: Callable[..., Any]) -> Callable[
             __tracebackhide__ = True
             await test(**{**fixtures, "simulated_kafka": cluster})
 
-        simulate(story, **cluster_to_be._options)
+        test_id = pytest_id.set(item.nodeid)
+        try:
+            simulate(story, **cluster_to_be._options)
+        finally:
+            pytest_id.reset(test_id)
 
     return run

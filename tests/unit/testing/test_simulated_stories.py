@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,12 +61,27 @@ def test_a_failure_comes_with_its_seed_and_its_timeline() -> None:
     error = failing(story, ValueError, seed=17)
     assert str(error) == "as it is"
     lines = note_of(error).splitlines()
-    assert [line.split(maxsplit=1)[1] for line in lines[-4:-1]] == [
+    assert [line.split(maxsplit=1)[1] for line in lines[-5:-2]] == [
         "application    about to fail",
         "broker-1       is killed",
         "application    raises ValueError",
     ]
-    assert lines[-1].startswith("Simulated with seed=17, ")
+    assert lines[-2].startswith("Simulated with seed=17, ")
+    assert lines[-1].startswith("Run it again: simulate(…, seed=17) in a process with PYTHONHASHSEED=")
+
+
+@pytest.mark.parametrize(
+    ("hash_seed", "setting", "hint"),
+    [("42", "PYTHONHASHSEED=42", ""), ("random", "PYTHONHASHSEED=0", "set it for all runs)")],
+)
+def test_a_failure_says_how_to_replay_it(
+    hash_seed: str, setting: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
+    monkeypatch.setattr("sys.flags", SimpleNamespace(hash_randomization=1))
+    line = note_of(failing(sleeps)).splitlines()[-1]
+    assert setting in line
+    assert line.endswith(hint)
 
 
 def test_a_story_that_never_ends_says_where_it_waits() -> None:
@@ -354,6 +370,10 @@ class TestMethods:
 async def test_misspelt(simulated_kafka):
     pass
 
+@pytest.mark.simulated_kafka(seeds=[17], brokers=1)
+async def test_fails(simulated_kafka):
+    assert not simulated_kafka.brokers
+
 @pytest.mark.simulated_kafka(seeds=5)
 async def test_one_seed(simulated_kafka):
     pass
@@ -381,7 +401,8 @@ def test_the_fixture_works_with_and_without_pytest_asyncio(
         ["-q", "-p", "no:cacheprovider", "-rA", "-W", "ignore", *options, "--rootdir", str(tmp_path), str(module)]
     )
     printed = capfd.readouterr().out
-    assert "1 failed, 3 passed, 3 errors" in printed
+    assert "2 failed, 3 passed, 3 errors" in printed
+    assert f' pytest "{module.name}::test_fails[seed=17]"' in printed
     assert "expected several, such as range(5); for one use seed=5" in printed
     assert f"{module.name}::test_seeds[seed=1]" in printed
     assert "@pytest.mark.simulated_kafka accepts only brokers=…, config=…, limit_s=…, seed=…, seeds=…" in printed

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -32,6 +33,8 @@ START_S = 60
 TIMELINE_LINES = 40
 """Of the last ones, in the report of a failure."""
 CLOSE_ATTEMPTS = 20
+pytest_id: ContextVar[str | None] = ContextVar("pytest_id", default=None)
+"""Of the test that is the story, for the report of a failure."""
 
 
 @overload
@@ -208,10 +211,19 @@ def _report(world: World, seed: int) -> str:
     left_out = len(timeline) - TIMELINE_LINES
     lines = [f"  … {left_out} lines before" if left_out > 0 else "", *timeline[-TIMELINE_LINES:]]
     lines[:0] = [line for line in timeline[:-TIMELINE_LINES] if line.endswith(UNAWAITED)]
-    again = f"Simulated with seed={seed}, {world.now_us / SECOND:.3f} virtual seconds."
-    if sys.flags.hash_randomization and not os.environ.get("PYTHONHASHSEED", "random").isdigit():
-        again += " Set PYTHONHASHSEED=0 to get the same run in every process: Python orders sets of strings by it."
-    return "\n".join(["Timeline (virtual seconds):", *filter(None, lines), again])
+    simulated = f"Simulated with seed={seed}, {world.now_us / SECOND:.3f} virtual seconds."
+    return "\n".join(["Timeline (virtual seconds):", *filter(None, lines), simulated, _how_to_replay(seed)])
+
+
+def _how_to_replay(seed: int) -> str:
+    """Python orders sets of strings by its hash seed, which a process cannot find out if it is a random one."""
+    hash_seed = os.environ.get("PYTHONHASHSEED", "random")
+    is_known = hash_seed.isdigit() or not sys.flags.hash_randomization
+    setting = f"PYTHONHASHSEED={hash_seed if hash_seed.isdigit() else 0}"
+    test = pytest_id.get()
+    again = f'{setting} pytest "{test}"' if test else f"simulate(…, seed={seed}) in a process with {setting}"
+    hint = "" if is_known else " (it was not set, so that run may differ from this one: set it for all runs)"
+    return f"Run it again: {again}{hint}"
 
 
 @contextmanager
