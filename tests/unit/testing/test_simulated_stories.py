@@ -16,6 +16,7 @@ import pytest
 
 from moldau.errors import KafkaError, MoldauError
 from moldau.testing.simulation import SimulatedKafka, SimulationError, simulate
+from moldau.testing.simulation.loop import NOTES_MAX
 
 Story = Callable[[SimulatedKafka], Awaitable[object]]
 
@@ -479,7 +480,7 @@ def test_a_task_that_fails_unnoticed_is_reported(is_held: bool, fails: bool, cap
             held.append(task)
         del task
         await asyncio.sleep(1)
-        for _ in range(50):
+        for _ in range(NOTES_MAX if is_held else 50):
             cluster.note("goes on")
         assert not fails
 

@@ -145,9 +145,10 @@ class World:
 
     def note_earlier(self, when_us: int, who: str, text: str) -> None:
         """Something of that time that was not known then."""
+        if len(self._notes) == NOTES_MAX:
+            self._notes.popleft()
         place = sum(when <= when_us for when, *_ in self._notes)
-        if len(self._notes) < NOTES_MAX:
-            self._notes.insert(place, (when_us, who, "{}", (text,)))
+        self._notes.insert(place, (when_us, who, "{}", (text,)))
 
     def timeline(self) -> list[str]:
         """The last notes, with their virtual times."""

@@ -222,7 +222,9 @@ def _how_to_replay(seed: int) -> str:
     setting = f"PYTHONHASHSEED={hash_seed if hash_seed.isdigit() else 0}"
     test = pytest_id.get()
     again = f'{setting} pytest "{test}"' if test else f"simulate(…, seed={seed}) in a process with {setting}"
-    hint = "" if is_known else " (it was not set, so that run may differ from this one: set it for all runs)"
+    hint = (
+        "" if is_known else " (PYTHONHASHSEED was not set, so that run may differ from this one: set it for all runs)"
+    )
     return f"Run it again: {again}{hint}"
 
 
