@@ -18,6 +18,7 @@ READERS = {
     "cli/coordination/transactions.py": "prints how old timestamps of answers are",
     "metadata/stores/zookeeper_election.py": "timestamps in ZooKeeper's nodes, as Kafka has them",
     "spark/sink/row_sink.py": "timestamps of records",
+    "testing/simulation/guards.py": "timestamps of records that an application sends",
 }
 
 
