@@ -133,6 +133,8 @@ class SimulatedStore:
             if self.is_away or self.reaches(session.loop):
                 session.seen_us = now_us
                 if not self.is_away:
+                    if session.resigned_epoch == self._epoch and self._owner is session:
+                        self.end_term()
                     session.tell()
                     if session.taken_over_epoch == self._epoch and self._owner is not session and session.stands:
                         self.begin(session)
@@ -160,6 +162,8 @@ class StoreSession:
         self.candidate = Candidate(-1, "", 0)
         self.stands = False
         self.taken_over_epoch = -1
+        self.resigned_epoch = -1
+        """Of the term that the process gave up, perhaps while the store could not be reached."""
         self.seen_us = store.world.now_us
         """When the store last heard of the session."""
         self._store = store
@@ -240,8 +244,10 @@ class StoreSession:
 
     def resign(self) -> None:
         self.stands = False
-        if self._store.reaches(self.loop) and self._told is not None and self._store.leads(self, self._told.epoch):
-            self._store.end_term()
+        if self._told is not None:
+            self.resigned_epoch = self._told.epoch
+            if self._store.reaches(self.loop) and self._store.leads(self, self._told.epoch):
+                self._store.end_term()
 
     def campaign_again(self) -> None:
         self.stands = True
