@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from moldau.broker.handlers import unsupported
 from moldau.broker.handlers.admin import (
@@ -35,6 +37,11 @@ def _handle_api_versions(broker: Broker, context: RequestContext, body: memoryvi
     return answer_api_versions(context, body, FOR_BROKERS if context.is_from_broker else FOR_CLIENTS)
 
 
+def _refused(key: ApiKey, handler: Callable[[Broker, RequestContext, Any], Any]) -> ServedApi[Broker]:
+    """An API that Kafka has and this broker does not."""
+    return ServedApi(key, handler, bytes_max=REFUSED_BYTES_MAX, audience=Audience.NOBODY)
+
+
 API_TABLE: dict[int, ServedApi[Broker]] = {
     row.key: row
     for row in (
@@ -53,12 +60,7 @@ API_TABLE: dict[int, ServedApi[Broker]] = {
         ServedApi(ApiKey.SYNC_GROUP, classic_groups.handle_sync_group, entries_max=10_000),
         ServedApi(ApiKey.DESCRIBE_GROUPS, group_admin.handle_describe_groups),
         ServedApi(ApiKey.LIST_GROUPS, group_admin.handle_list_groups),
-        ServedApi(
-            ApiKey.SASL_HANDSHAKE,
-            unsupported.handle_sasl_handshake,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
+        _refused(ApiKey.SASL_HANDSHAKE, unsupported.handle_sasl_handshake),
         ServedApi(ApiKey.API_VERSIONS, _handle_api_versions, is_raw=True, bytes_max=FETCH_BYTES_MAX),
         ServedApi(ApiKey.CREATE_TOPICS, topics.handle_create_topics, is_forwarded=True),
         ServedApi(ApiKey.DELETE_TOPICS, topics.handle_delete_topics, entries_max=20_000, is_forwarded=True),
@@ -75,19 +77,9 @@ API_TABLE: dict[int, ServedApi[Broker]] = {
         ServedApi(ApiKey.DELETE_ACLS, acls.handle_delete_acls, bytes_max=REFUSED_BYTES_MAX),
         ServedApi(ApiKey.DESCRIBE_CONFIGS, configs.handle_describe_configs),
         ServedApi(ApiKey.ALTER_CONFIGS, configs.handle_alter_configs, entries_max=20_000, is_forwarded=True),
-        ServedApi(
-            ApiKey.ALTER_REPLICA_LOG_DIRS,
-            unsupported.handle_alter_replica_log_dirs,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
+        _refused(ApiKey.ALTER_REPLICA_LOG_DIRS, unsupported.handle_alter_replica_log_dirs),
         ServedApi(ApiKey.DESCRIBE_LOG_DIRS, log_dirs.handle_describe_log_dirs),
-        ServedApi(
-            ApiKey.SASL_AUTHENTICATE,
-            unsupported.handle_sasl_authenticate,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
+        _refused(ApiKey.SASL_AUTHENTICATE, unsupported.handle_sasl_authenticate),
         ServedApi(ApiKey.CREATE_PARTITIONS, topics.handle_create_partitions, is_forwarded=True),
         ServedApi(ApiKey.DELETE_GROUPS, group_admin.handle_delete_groups),
         ServedApi(ApiKey.ELECT_LEADERS, reassignments.handle_elect_leaders, entries_max=20_000, is_forwarded=True),
@@ -104,30 +96,10 @@ API_TABLE: dict[int, ServedApi[Broker]] = {
             ApiKey.LIST_PARTITION_REASSIGNMENTS, reassignments.handle_list_partition_reassignments, is_forwarded=True
         ),
         ServedApi(ApiKey.OFFSET_DELETE, offset_commits.handle_offset_delete),
-        ServedApi(
-            ApiKey.DESCRIBE_CLIENT_QUOTAS,
-            unsupported.handle_describe_client_quotas,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
-        ServedApi(
-            ApiKey.ALTER_CLIENT_QUOTAS,
-            unsupported.handle_alter_client_quotas,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
-        ServedApi(
-            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-            unsupported.handle_describe_user_scram_credentials,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
-        ServedApi(
-            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-            unsupported.handle_alter_user_scram_credentials,
-            bytes_max=REFUSED_BYTES_MAX,
-            audience=Audience.NOBODY,
-        ),
+        _refused(ApiKey.DESCRIBE_CLIENT_QUOTAS, unsupported.handle_describe_client_quotas),
+        _refused(ApiKey.ALTER_CLIENT_QUOTAS, unsupported.handle_alter_client_quotas),
+        _refused(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, unsupported.handle_describe_user_scram_credentials),
+        _refused(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, unsupported.handle_alter_user_scram_credentials),
         ServedApi(ApiKey.VOTE, broker_requests.handle_vote, audience=Audience.BROKERS),
         ServedApi(ApiKey.DESCRIBE_QUORUM, broker_requests.handle_describe_quorum, is_forwarded=True),
         ServedApi(

@@ -10,16 +10,10 @@ from pathlib import Path
 
 from moldau.cli.common import load_server_properties
 from moldau.errors import ConfigError
+from moldau.log_fields import fields_of
 
 FORMATS = ("text", "json")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-
-_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
-
-
-def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller passed as `extra`."""
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 class TextFormatter(logging.Formatter):

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from moldau.log_fields import fields_of
 from moldau.testing.simulation.loop import World
-
-_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
 
 
 class TimelineHandler(logging.Handler):
@@ -20,7 +19,7 @@ class TimelineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         host = self.world.current
-        extra = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
+        extra = " ".join(f"{key}={value}" for key, value in fields_of(record).items())
         text = " ".join(filter(None, (record.getMessage(), extra)))
         self.world.note(host.name if host is not None else record.name, "{}", text)
 
