@@ -1,0 +1,1 @@
+"""One file per counterpart, source and sink together; `registry` finds them by name."""

@@ -1,0 +1,129 @@
+"""What a connector is: a class with option tables that reads a stream, writes one, or both.
+
+    class Clock(Connector):
+        name = "clock"
+        summary = "one row a second"
+        source_options = OptionTable.of(Option("zone", "Time zone.", default="UTC"))
+
+        def read(self, request: ReadRequest) -> DataFrame:
+            return request.spark.readStream.format("rate").load()
+
+A file names it as `connector: clock`, or as `connector: package.module:Clock` if it is your own. Modules of connectors
+import Spark only inside functions: lint and graph load them without Spark.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from moldau.errors import ConfigError
+from moldau.pipelines.model.options import Given, OptionTable, Value
+from moldau.pipelines.model.places import Problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+
+class Guarantee(Enum):
+    """What a sink promises when a query is killed at any point and restarted."""
+
+    EXACTLY_ONCE = "exactly once"
+    AT_LEAST_ONCE = "at least once"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a connector gets to work with. Values are converted, references resolved."""
+
+    spark: SparkSession
+    pipeline: str
+    name: str  # of the source or sink
+    options: Mapping[str, Value]  # of the connector's table, with defaults, and of SOURCE_OPTIONS or SINK_OPTIONS
+    kafka: Mapping[str, str] = field(default_factory=dict)  # `kafka.*` of the settings
+    folder: Path = field(default_factory=Path)  # relative paths are below it
+
+    def path(self, option: str) -> str:
+        """A path relative to the pipeline's folder; URLs and absolute paths as they are."""
+        text = str(self.options[option])
+        return text if "://" in text else str(self.folder / text)
+
+
+@dataclass(frozen=True)
+class ReadRequest(Request):
+    is_streaming: bool = True
+    # Where a dead letter of this source goes; None: nowhere.
+    dead_letters: str | None = None
+    # Set by `reset`: start here instead of where the options say. In the form of Spark's checkpoint.
+    start: str | None = None
+
+    def loader(self, format_name: str) -> DataStreamReader:
+        """`spark.readStream`, named, so that checkpoints find the source again when others come and go.
+
+        For a batch (a preview, or the search for a bad record) it is `spark.read`, which has the same methods.
+        """
+        if not self.is_streaming:
+            return cast("DataStreamReader", self.spark.read.format(format_name))
+        return self.spark.readStream.name(self.name).format(format_name)
+
+
+@dataclass(frozen=True)
+class WriteRequest(Request):
+    mode: str = "append"
+    checkpoint: str = ""  # of the query; a sink may keep files of its own in a folder below it
+    is_new: bool = False  # this sink has joined a query that had written before
+
+
+@dataclass(frozen=True)
+class StreamSink:
+    """A sink of Spark's: `writeStream.format(…)`."""
+
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: Sequence[str] = ()
+    rows: Callable[[DataFrame], DataFrame] = lambda rows: rows  # applied to the rows before they are written
+
+
+@dataclass(frozen=True)
+class BatchSink:
+    """A function that gets each micro-batch and its number: `foreachBatch`. A repeated batch has the same number."""
+
+    write: Callable[[DataFrame, int], None]
+    rows: Callable[[DataFrame], DataFrame] = lambda rows: rows  # applied to the stream before it is written
+
+
+class Connector(ABC):
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line of the reference page
+    source_options: ClassVar[OptionTable | None] = None  # None: it is no source
+    sink_options: ClassVar[OptionTable | None] = None  # None: it is no sink
+    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE  # of the sink
+    source_example: ClassVar[str] = ""  # YAML: the body of a source, for the reference page
+    sink_example: ClassVar[str] = ""
+    # Options that say what is read or written: a query with other values for them is another query.
+    identity: ClassVar[tuple[str, ...]] = ()
+    # Raw columns that together identify a record, for dead letters; empty: records cannot be singled out.
+    origin: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
+        """What the option table cannot say, without Spark or I/O."""
+        return ()
+
+    def read(self, request: ReadRequest) -> DataFrame:
+        """The stream, with the columns that the user's steps see."""
+        raise ConfigError(f"connector {self.name} cannot be a source")
+
+    def read_raw(self, request: ReadRequest) -> DataFrame:
+        """A batch of the same records with the columns of `origin`, for connectors that have one."""
+        raise ConfigError(f"connector {self.name} cannot single out records")
+
+    def write(self, request: WriteRequest) -> StreamSink | BatchSink:
+        raise ConfigError(f"connector {self.name} cannot be a sink")
+
+    def prepare(self, request: Request) -> None:  # noqa: B027 (most have nothing to do)
+        """Called before queries start, for what must exist: a topic, a folder. Called again at each restart."""

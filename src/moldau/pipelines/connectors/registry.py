@@ -1,0 +1,46 @@
+"""All connectors by name. Their modules are imported when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from moldau.config.keys import nearest
+from moldau.errors import ConfigError
+from moldau.pipelines.connectors.base import Connector
+
+BUILT_IN: Mapping[str, str] = {
+    "topic": "moldau.pipelines.connectors.topic:TopicConnector",
+}
+
+
+def connector(name: str, folder: Path | None = None) -> Connector:
+    """The connector of this name; a name with a colon is `module:Class`, found in `folder` or on Python's path."""
+    target = BUILT_IN.get(name, name)
+    if ":" not in target:
+        meant = nearest(name, BUILT_IN)
+        hint = f"did you mean '{meant}'?" if meant else f"there are {', '.join(BUILT_IN)}."
+        raise ConfigError(f"unknown connector '{name}': {hint} Your own is `module:Class`.")
+    module, _, attribute = target.partition(":")
+    found = load_attribute(module, attribute, folder, f"connector '{name}'")
+    if not (isinstance(found, type) and issubclass(found, Connector)):
+        raise ConfigError(f"connector '{name}': {attribute} is not a subclass of moldau.pipelines.Connector")
+    return found()
+
+
+def load_attribute(module: str, attribute: str, folder: Path | None, owner: str) -> object:
+    """An attribute of a module that is in `folder` or on Python's path."""
+    if folder is not None and str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:  # whatever the user's module raises when it is imported
+        raise ConfigError(f"{owner}: cannot import module '{module}': {error or type(error).__name__}") from error
+    try:
+        return getattr(loaded, attribute)
+    except AttributeError:
+        meant = nearest(attribute, vars(loaded))
+        hint = f": did you mean '{meant}'?" if meant else ""
+        raise ConfigError(f"{owner}: module '{module}' has no '{attribute}'{hint}") from None

@@ -1,0 +1,276 @@
+"""Topics of any Kafka, through Spark's data source `moldau`: typed columns in, typed columns out, exactly once.
+
+A source with a `format` has the fields of the value as columns; what else a record has comes as columns with Spark's
+names when `metadata` asks for it, because every column that is read costs time. A sink writes all columns as the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moldau.errors import ErrorCode, KafkaError
+from moldau.pipelines.connectors.base import (
+    BatchSink,
+    Connector,
+    Guarantee,
+    ReadRequest,
+    Request,
+    StreamSink,
+    WriteRequest,
+)
+from moldau.pipelines.model.kinds import BOOLEAN, NAMES, SQL, choice, whole
+from moldau.pipelines.model.options import Given, Option, OptionTable, Value
+from moldau.pipelines.model.places import Problem
+from moldau.spark.options import option_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_METADATA = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+_RAW = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+_RAW_TYPES = dict(column.split(" ") for column in _RAW.split(", ")) | {
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+}
+_SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
+_KAFKA = Option("kafka.*", "Client properties with Kafka's names after `kafka.`; they win over the settings.")
+_FORMATS = ("json", "string", "avro", "protobuf")
+_PASSED_TO_SOURCE = OptionTable.of(
+    Option("subscribe", "Several topics, with commas between.", example="clicks,orders"),
+    Option("subscribePattern", "Topics by regular expression.", example="clicks-.*"),
+    Option("assign", 'Partitions: `{"clicks": [0, 1]}`.'),
+    Option("startingOffsets", "Where a new pipeline starts: `earliest`, `latest`, or JSON.", default="earliest"),
+    Option("startingTimestamp", "Where a new pipeline starts, in milliseconds."),
+    Option("maxOffsetsPerTrigger", "Most records in a micro-batch.", whole(1)),
+    Option("minOffsetsPerTrigger", "Wait for this many records, at most `maxTriggerDelay`.", whole(1)),
+    Option("maxTriggerDelay", "Longest wait for `minOffsetsPerTrigger`.", example="15m"),
+    Option("minPartitions", "Read with at least this many tasks.", whole(1)),
+    Option("maxRecordsPerPartition", "Most records of one task.", whole(1)),
+    Option("failOnDataLoss", "Fail if records were deleted before they were read.", BOOLEAN, default=True),
+    Option("value.writer.schema", "Avro: the schema of the producers, if it differs."),
+    Option("value.descriptor", "Protobuf: a descriptor file of `protoc`."),
+    Option("value.message", "Protobuf: the message type."),
+    Option("key.format", "Format of the key: json, string, avro or protobuf.", choice(*_FORMATS)),
+    Option("key.schema", "Columns and types of the key."),
+    Option("commitGroupId", "Consumer group that shows the lag (default: the name of the pipeline and the source)."),
+    _KAFKA,
+)
+_PASSED_TO_SINK = (
+    "topic",
+    "processing.guarantee",
+    "transactionalIdPrefix",
+    "failOnDoubt",
+    "value.descriptor",
+    "value.message",
+)
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupId")
+_TOPIC_CREATION = "topic.creation.default."  # as in Kafka Connect
+
+
+class TopicConnector(Connector):
+    name = "topic"
+    summary = "A topic of any Kafka."
+    guarantee = Guarantee.EXACTLY_ONCE
+    identity = _SUBSCRIPTIONS
+    origin = ("topic", "partition", "offset")
+    source_options = (
+        OptionTable.of(
+            Option("topic", "The topic to read.", example="clicks"),
+            Option(
+                "format",
+                "Format of the value. Without it, columns are those of Spark's Kafka source.",
+                choice(*_FORMATS),
+            ),
+            Option(
+                "metadata", f"Columns besides the value's: {', '.join(_METADATA)}.", NAMES, example="key, timestamp"
+            ),
+        )
+        + _PASSED_TO_SOURCE
+    )
+    sink_options = OptionTable.of(
+        Option("topic", "The topic to write to.", required=True, example="page-counts"),
+        Option("key", "Column or SQL expression for the key.", SQL, example="page"),
+        Option("format", "Format of the value: all columns, as one record.", choice(*_FORMATS), default="json"),
+        Option("schema", "Avro: the schema to write."),
+        Option(
+            "partition",
+            "SQL expression for the partition; by default the key decides.",
+            SQL,
+            example="IF(level = 'critical', 0, 1)",
+        ),
+        Option("timestamp", "Column or SQL expression for the timestamp; by default now.", SQL),
+        Option(
+            "tombstone",
+            "SQL condition: rows that meet it are written as a key without a value.",
+            SQL,
+            example="deleted",
+        ),
+        Option(
+            "processing.guarantee",
+            "exactly_once or at_least_once.",
+            choice("exactly_once", "at_least_once"),
+            default="exactly_once",
+        ),
+        Option("transactionalIdPrefix", "Prefix of transactional ids."),
+        Option("failOnDoubt", "Fail if it is unknown whether a batch was written.", BOOLEAN, default=True),
+        Option("value.descriptor", "Protobuf: a descriptor file of `protoc`."),
+        Option("value.message", "Protobuf: the message type."),
+        Option(f"{_TOPIC_CREATION}partitions", "Partitions, if the topic does not exist.", whole(1)),
+        Option(f"{_TOPIC_CREATION}replication.factor", "Replicas, if the topic does not exist.", whole(1)),
+        Option(f"{_TOPIC_CREATION}*", "Configuration of the topic, if it does not exist.", example="compact"),
+        _KAFKA,
+    )
+    source_example = "topic: clicks\nformat: json\nschema: page STRING, at TIMESTAMP\nwatermark: at 1 minute"
+    sink_example = "topic: page-counts\nkey: page"
+
+    def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
+        if not is_source:
+            return
+        given = [name for name in _SUBSCRIPTIONS if name in options]
+        if len(given) != 1:
+            found = f"not {' and '.join(given)}" if given else "none is given"
+            place = options[given[1]].place if len(given) > 1 else None
+            yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
+        for name in options["metadata"].value if isinstance(options.get("metadata", Given("")).value, list) else ():
+            if name not in _METADATA:
+                yield Problem(f"metadata '{name}': expected some of {', '.join(_METADATA)}", options["metadata"].place)
+
+    def read(self, request: ReadRequest) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        options = request.options
+        metadata = tuple(options.get("metadata", ()))
+        if "format" not in options:
+            columns = ("value", *metadata) if metadata else tuple(name for name in _RAW_TYPES if name != "headers")
+            return self._load(request, columns)
+        frame = self._load(request, ("value", *metadata))
+        is_record = isinstance(frame.schema["value"].dataType, StructType)
+        return frame.select("value.*" if is_record else "value", *metadata)
+
+    def read_raw(self, request: ReadRequest) -> DataFrame:
+        """The same records as bytes, with where they are from."""
+        plain = {name: value for name, value in request.options.items() if name not in ("format", "metadata", "schema")}
+        return self._load(replace(request, options=plain), tuple(_RAW_TYPES))
+
+    def _load(self, request: ReadRequest, columns: Sequence[str]) -> DataFrame:
+        options = source_options(request)
+        types = {name: _column_type(name, request.options) for name in columns}
+        if None not in types.values():
+            schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
+            return request.loader("moldau").options(**options).schema(schema).load()
+        known = request.loader("moldau").options(**options).load().schema  # asks the topic
+        return request.loader("moldau").options(**options).schema(type(known)([known[name] for name in columns])).load()
+
+    def write(self, request: WriteRequest) -> StreamSink | BatchSink:
+        options = sink_options(request)
+        if request.mode == "append":
+            return StreamSink("moldau", options, rows=lambda rows: _records(rows, request.options))
+        import moldau.spark
+
+        # Spark has no update mode for sinks in Python.
+        return BatchSink(moldau.spark.batch_sink(**options), rows=lambda rows: _records(rows, request.options))
+
+    def prepare(self, request: Request) -> None:
+        """Create the sink's topic if options say how; otherwise the broker does when it is first written to."""
+        if not isinstance(request, WriteRequest):
+            return
+        wanted = {
+            name.removeprefix(_TOPIC_CREATION): str(value)
+            for name, value in request.options.items()
+            if name.startswith(_TOPIC_CREATION)
+        }
+        if wanted:
+            create_topic_if_missing(kafka_options(request), request.options["topic"], wanted)
+
+
+def kafka_options(request: Request) -> dict[str, str]:
+    """`kafka.*` options: the settings of the pipeline, overridden by those of the source or sink."""
+    own = {name: option_text(value) for name, value in request.options.items() if name.startswith("kafka.")}
+    return {"kafka.bootstrap.servers": "localhost:9092", **request.kafka, **own}
+
+
+def source_options(request: ReadRequest) -> dict[str, str]:
+    """The options of `format("moldau")`."""
+    given = dict(request.options)
+    passed = {name: option_text(given[name]) for name in _PASSED_TO_SOURCE.names if name in given}
+    if "topic" in given:
+        passed["subscribe"] = given["topic"]
+    if "format" in given:
+        passed["value.format"] = given["format"]
+        if "schema" in given:
+            passed["value.schema"] = given["schema"]
+        if "key" in given.get("metadata", ()):
+            passed.setdefault("key.format", "string")
+        # A bad record goes to the dead letters, or it fails the query: it never becomes a row of nulls.
+        passed |= (
+            {"errors.deadletterqueue.topic.name": request.dead_letters}
+            if request.dead_letters
+            else {"errors.tolerance": "none"}
+        )
+    if "headers" in given.get("metadata", ()) or "format" not in given:
+        passed["includeHeaders"] = "true"
+    if not request.is_streaming:
+        passed = {name: value for name, value in passed.items() if name not in _STREAM_ONLY}
+    else:
+        passed.setdefault("commitGroupId", f"{request.pipeline}.{request.name}")
+    if request.start is not None:
+        passed["startingOffsets"] = request.start
+    return kafka_options(request) | passed
+
+
+def sink_options(request: WriteRequest) -> dict[str, str]:
+    names = _PASSED_TO_SINK
+    given = {name: option_text(request.options[name]) for name in names if name in request.options}
+    if request.options["format"] != "string":
+        given["value.format"] = request.options["format"]
+    if "schema" in request.options:
+        given["value.schema"] = request.options["schema"]
+    if request.is_new:
+        given["failOnDoubt"] = "false"
+    return kafka_options(request) | given
+
+
+def _records(rows: DataFrame, options: Mapping[str, Value]) -> DataFrame:
+    """Rows as records: the value holds all columns; key, partition and timestamp are expressions over them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    value = F.col("value") if options["format"] == "string" else F.struct("*")
+    if "tombstone" in options:
+        value = F.when(~F.coalesce(F.expr(options["tombstone"]), F.lit(False)), value)
+    types = {"key": "string", "partition": "int", "timestamp": "timestamp"}
+    columns = [F.expr(options[name]).cast(kind).alias(name) for name, kind in types.items() if name in options]
+    return rows.select(value.alias("value"), *columns)
+
+
+def _column_type(name: str, options: Mapping[str, Value]) -> str | None:
+    """As in SQL; None if only the topic or a schema file can tell."""
+    if name == "value" and "format" in options:
+        if options["format"] == "string":
+            return "STRING"
+        return f"STRUCT<{options['schema']}>" if options["format"] == "json" and "schema" in options else None
+    if name == "key" and "format" in options:
+        return "STRING" if options.get("key.format", "string") == "string" else None
+    return _RAW_TYPES[name]
+
+
+def create_topic_if_missing(kafka: Mapping[str, str], topic: str, wanted: Mapping[str, str]) -> None:
+    """Create it with these settings: `partitions`, `replication.factor` and configurations."""
+    from moldau.client.admin import create_topic
+    from moldau.client.cluster import ClusterClient
+    from moldau.spark.options import Options
+
+    config = dict(wanted)
+    partitions, replicas = (config.pop(name, None) for name in ("partitions", "replication.factor"))
+    with ClusterClient(Options(kafka).client_config("moldau-pipelines")) as cluster:
+        try:
+            create_topic(
+                cluster,
+                topic,
+                partitions=int(partitions) if partitions else None,
+                replication_factor=int(replicas) if replicas else None,
+                configs=config,
+            )
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise

@@ -1,0 +1,1 @@
+"""Each door reads one format and returns a `Pipeline`."""

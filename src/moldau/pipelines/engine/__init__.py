@@ -1,0 +1,1 @@
+"""From a pipeline to running Spark queries: build, start, supervise."""

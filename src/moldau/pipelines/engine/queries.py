@@ -1,0 +1,162 @@
+"""The queries of a pipeline: which there are, and how each is started.
+
+There is a query for each sink, so that one that fails does not hold up the others. Sinks of the same stateful view
+share one, which keeps the state once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from moldau.errors import ConfigError
+from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink, WriteRequest
+from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.views import build_views
+from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.options import OptionTable, Value
+from moldau.pipelines.model.pipeline import Pipeline, Sink, Source
+from moldau.pipelines.model.references import resolve
+from moldau.pipelines.model.watermark import Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """One query: a view and the sinks it is written to. Its name is that of the first sink."""
+
+    pipeline: Pipeline
+    sinks: tuple[Sink, ...]
+
+    @property
+    def name(self) -> str:
+        return self.sinks[0].name
+
+    @property
+    def view(self) -> str:
+        return self.sinks[0].view
+
+    @property
+    def mode(self) -> str:
+        return self.sinks[0].mode
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return self.pipeline.sources_of(self.view)
+
+
+def plan_queries(pipeline: Pipeline) -> tuple[QueryPlan, ...]:
+    """In the order of the file."""
+    return tuple(QueryPlan(pipeline, (sink,)) for sink in pipeline.sinks)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a pipeline, resolved."""
+
+    values: Mapping[str, Value]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Settings:
+        return cls(SETTINGS.values(resolve(pipeline.settings, pipeline.folder)))
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        return {name: str(value) for name, value in self.values.items() if name.startswith("kafka.")}
+
+    def checkpoint(self, pipeline: Pipeline, query: str = "") -> str:
+        """The folder of a query's checkpoint, or of all checkpoints of a pipeline."""
+        base = str(self.values["checkpoint"])
+        base = base if "://" in base else str((pipeline.folder / base).resolve())
+        return "/".join(part for part in (base, pipeline.name, query) if part)
+
+
+def read_request(
+    spark: SparkSession, pipeline: Pipeline, source: Source, settings: Settings, **more: Any
+) -> ReadRequest:
+    table = connector(source.connector, pipeline.folder).source_options
+    return ReadRequest(
+        **_request(spark, pipeline, source, settings, table, SOURCE_OPTIONS),
+        dead_letters=settings.values.get("dead letters"),
+        **more,
+    )
+
+
+def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> DataFrame:
+    """A source as its steps see it, with its watermark."""
+    frame = connector(source.connector, pipeline.folder).read(request)
+    watermark = request.options.get("watermark")
+    if isinstance(watermark, Watermark):
+        frame = frame.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
+    return frame
+
+
+def write_request(
+    spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str
+) -> WriteRequest:
+    table = connector(sink.connector, pipeline.folder).sink_options
+    options = _request(spark, pipeline, sink, settings, table, SINK_OPTIONS)
+    return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint)
+
+
+def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
+    """Start it in a session of its own: its views are nobody else's."""
+    session = spark.newSession()
+    pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
+    session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
+    for name, value in (settings.values.get("spark") or {}).items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, str(value))
+
+    def read(source: Source) -> DataFrame:
+        return read_source(read_request(session, pipeline, source, settings), source, pipeline)
+
+    frame = build_views(session, pipeline, read, wanted=plan.view)[plan.view]
+    writes = [write_request(session, pipeline, sink, settings, checkpoint) for sink in plan.sinks]
+    connectors = [connector(sink.connector, pipeline.folder) for sink in plan.sinks]
+    for one, request in zip(connectors, writes, strict=True):
+        one.prepare(request)
+    opened = [one.write(request) for one, request in zip(connectors, writes, strict=True)]
+    writer = _writer(frame, opened).outputMode(plan.mode).queryName(f"{pipeline.name}.{plan.name}")
+    writer = writer.option("checkpointLocation", checkpoint)
+    trigger = settings.values.get("trigger")
+    if trigger == "available now":
+        writer = writer.trigger(availableNow=True)
+    elif trigger is not None:
+        writer = writer.trigger(processingTime=f"{trigger} milliseconds")
+    return writer.start()
+
+
+def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataStreamWriter:
+    if len(sinks) > 1:
+        raise ConfigError("several sinks in one query are not supported yet")
+    (sink,) = sinks
+    writer = sink.rows(frame).writeStream
+    if isinstance(sink, BatchSink):
+        return writer.foreachBatch(sink.write)
+    writer = writer.format(sink.format).options(**sink.options)
+    return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def _request(  # noqa: PLR0917
+    spark: SparkSession,
+    pipeline: Pipeline,
+    part: Source | Sink,
+    settings: Settings,
+    table: OptionTable | None,
+    common: OptionTable,
+) -> dict[str, Any]:
+    options = ((table or OptionTable()) + common).values(resolve(part.options, pipeline.folder))
+    return {
+        "spark": spark,
+        "pipeline": pipeline.name,
+        "name": part.name,
+        "options": options,
+        "kafka": settings.kafka,
+        "folder": pipeline.folder,
+    }

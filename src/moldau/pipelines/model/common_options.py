@@ -1,0 +1,60 @@
+"""The options that every source, every sink and the settings of a pipeline have, whichever connector is used."""
+
+from __future__ import annotations
+
+from moldau.pipelines.model.kinds import DURATION, MAPPING, TEXT, Kind, duration_ms
+from moldau.pipelines.model.options import Option, OptionTable
+from moldau.pipelines.model.watermark import Watermark
+
+_AVAILABLE_NOW = "available now"
+
+
+def _trigger(value: object) -> str | int:
+    """Milliseconds, or the words "available now"."""
+    if value == _AVAILABLE_NOW:
+        return _AVAILABLE_NOW
+    try:
+        return duration_ms(value)
+    except ValueError as error:
+        raise ValueError(f'expected "{_AVAILABLE_NOW}" or a duration, such as "1 second"') from error
+
+
+TRIGGER = Kind("duration or `available now`", _trigger, {"type": "string"})
+WATERMARK = Kind("column and duration", Watermark.parse, {"type": ["string", "object"]})
+
+SOURCE_OPTIONS = OptionTable.of(
+    Option(
+        "schema", "Columns and types, as in Spark: `page STRING, at TIMESTAMP`.", example="page STRING, at TIMESTAMP"
+    ),
+    Option(
+        "watermark",
+        "Event-time column and how late rows may be: `at 10 minutes`. Windows and stateful steps need it.",
+        WATERMARK,
+        example="at 10 minutes",
+    ),
+)
+
+SINK_OPTIONS = OptionTable.of()
+
+SETTINGS = OptionTable.of(
+    Option(
+        "trigger",
+        "How often a micro-batch starts, or `available now` to process what is there and stop. "
+        "By default the next one starts when there is data.",
+        TRIGGER,
+        example="1 second",
+    ),
+    Option(
+        "checkpoint", "Folder or URL for checkpoints; each query has a folder of its own in it.", default="checkpoints"
+    ),
+    Option("dead letters", "Topic for records that cannot be processed. Without it, such a record stops its query."),
+    Option("master", "Spark's master: `local[*]`, `spark://…`, `yarn`, `k8s://…`.", default="local[*]"),
+    Option("spark", "Spark's own settings, passed through.", MAPPING, example="{spark.sql.shuffle.partitions: 4}"),
+    Option("restart delay max", "Longest pause before a failed query is restarted.", DURATION, default=60_000),
+    Option(
+        "kafka.*",
+        "Client properties for all topics, with Kafka's names after `kafka.`.",
+        TEXT,
+        example="localhost:9092",
+    ),
+)

@@ -1,0 +1,104 @@
+"""Option tables: each option once, with its name, type, default, description and whether it is a secret.
+
+Lint, the JSON Schema and the reference page are made from these tables, and connectors get their values already
+converted. A table may end in patterns (`kafka.*`), which accept any name with that prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from moldau.config.keys import nearest
+from moldau.pipelines.model.kinds import TEXT, Kind
+from moldau.pipelines.model.places import Place, Problem
+
+Value = Any
+"""What a file can hold: text, number, boolean, None, list or mapping of these; from Python also functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as the user wrote it, with references (`${env:NAME}`) unresolved."""
+
+    value: Value
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str  # a name that ends in `*` is a pattern
+    doc: str  # one sentence
+    kind: Kind = TEXT
+    default: Value = None  # None: no default
+    required: bool = False
+    secret: bool = False  # never printed
+    example: str = ""
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.name.endswith("*")
+
+    def matches(self, name: str) -> bool:
+        if not self.is_pattern:
+            return name == self.name
+        return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    options: tuple[Option, ...] = field(default=())
+
+    @classmethod
+    def of(cls, *options: Option) -> OptionTable:
+        return cls(options)
+
+    def __iter__(self) -> Iterator[Option]:
+        return iter(self.options)
+
+    def __add__(self, other: OptionTable) -> OptionTable:
+        return OptionTable(self.options + other.options)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(option.name for option in self.options if not option.is_pattern)
+
+    def find(self, name: str) -> Option | None:
+        """The option of this name; an exact name wins over a pattern."""
+        exact = next((option for option in self.options if option.name == name), None)
+        return exact or next((option for option in self.options if option.is_pattern and option.matches(name)), None)
+
+    def check(self, given: Mapping[str, Given], owner: str, place: Place | None) -> Iterator[Problem]:
+        """What is wrong with these options. `owner` names whose they are: "source clicks"."""
+        for name, entry in given.items():
+            option = self.find(name)
+            if option is None:
+                yield Problem(f"{owner} has no option '{name}'{_hint(name, self.names)}", entry.place)
+            elif (reason := option.kind.wrong(entry.value)) is not None:
+                shown = "" if option.secret else f" {entry.value!r}"
+                yield Problem(f"{owner}: {name}{shown}: {reason}", entry.place)
+        for option in self.options:
+            if option.required and option.name not in given:
+                example = f" Add for example `{option.name}: {option.example}`." if option.example else ""
+                yield Problem(f"{owner} needs the option '{option.name}': {option.doc}{example}", place)
+
+    def values(self, given: Mapping[str, Given]) -> dict[str, Value]:
+        """Converted values with defaults, for options that are given or have one. Call `check` first."""
+        found = {option.name: option.default for option in self.options if option.default is not None}
+        for name, entry in given.items():
+            option = self.find(name)
+            if option is not None:
+                found[name] = option.kind.convert(entry.value)
+        return found
+
+
+def _hint(name: str, names: tuple[str, ...]) -> str:
+    meant = nearest(name, names)
+    return f": did you mean '{meant}'?" if meant else f". Its options are: {', '.join(names)}."
+
+
+def options_hint(name: str, names: tuple[str, ...]) -> str:
+    """ ": did you mean 'x'?", or the list of what is allowed."""
+    return _hint(name, names)

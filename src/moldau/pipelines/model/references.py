@@ -1,0 +1,61 @@
+"""References in values: `${env:NAME}`, `${env:NAME:default}` and `${file:path:key}`, resolved when a pipeline starts.
+
+They keep secrets out of files: what they stand for is never stored, printed or logged. A file has `key=value` lines, as
+in Kafka's configuration providers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from moldau.config.keys import nearest
+from moldau.config.properties import parse_properties
+from moldau.errors import ConfigError
+from moldau.pipelines.model.options import Given
+from moldau.pipelines.model.places import Place
+
+_REFERENCE = re.compile(r"\$\{(?P<kind>[a-z]+):(?P<rest>[^}]*)\}")
+
+
+def resolve(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
+    """The options with every reference replaced by what it stands for."""
+    return {name: replace(entry, value=_resolved(entry.value, folder, entry.place)) for name, entry in given.items()}
+
+
+def _resolved(value: Any, folder: Path, place: Place | None) -> Any:
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda match: _look_up(match["kind"], match["rest"], folder, place), value)
+    if isinstance(value, list):
+        return [_resolved(item, folder, place) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _resolved(item, folder, place) for name, item in value.items()}
+    return value
+
+
+def _look_up(kind: str, rest: str, folder: Path, place: Place | None) -> str:
+    where = f"{place}: " if place else ""
+    if kind == "env":
+        name, has_default, default = rest.partition(":")
+        if name not in os.environ and not has_default:
+            raise ConfigError(f"{where}${{env:{name}}}: the environment variable {name} is not set, and has no default")
+        return os.environ.get(name, default)
+    if kind == "file":
+        path, _, key = rest.rpartition(":")
+        return _from_file(folder / path, key, f"{where}${{file:{rest}}}")
+    raise ConfigError(f"{where}${{{kind}:{rest}}}: expected ${{env:NAME}}, ${{env:NAME:default}} or ${{file:path:key}}")
+
+
+def _from_file(path: Path, key: str, where: str) -> str:
+    try:
+        properties = parse_properties(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    if key not in properties:
+        meant = nearest(key, properties)
+        raise ConfigError(f"{where}: {path} has no key '{key}'" + (f": did you mean '{meant}'?" if meant else ""))
+    return properties[key]

@@ -1,0 +1,140 @@
+"""Which tables a SQL text reads, found without Spark: the names after FROM and JOIN that are not its own CTEs.
+
+Spark checks the text when the pipeline is built. This is for lint and the graph, which start no Spark, so it only has
+to know comments, quotes and where names of tables stand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skip>--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|\s+)
+  | (?P<name>`(?:[^`]|``)*`|[A-Za-z_][\w]*)
+  | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_END_OF_LIST = frozenset(
+    [
+        "where",
+        "group",
+        "order",
+        "having",
+        "limit",
+        "union",
+        "intersect",
+        "except",
+        "on",
+        "using",
+        "join",
+        "inner",
+        "left",
+        "right",
+        "full",
+        "cross",
+        "lateral",
+        "natural",
+        "window",
+        "sort",
+        "distribute",
+        "cluster",
+        "select",
+        "semi",
+        "anti",
+        "tablesample",
+        "pivot",
+        "unpivot",
+    ]
+)
+_NOT_TABLES = frozenset(["lateral", "values", "select", "explode", "range", "unnest"])
+
+
+class TableName(NamedTuple):
+    name: str
+    position: int  # in the text
+    is_qualified: bool = False  # `catalog.table`: a table of Spark's, not a view of the pipeline
+
+
+class _Token(NamedTuple):
+    text: str
+    position: int
+    is_name: bool
+
+    @property
+    def word(self) -> str:
+        return self.text.lower() if self.is_name and not self.text.startswith("`") else self.text
+
+
+def table_names(sql: str) -> tuple[TableName, ...]:
+    """Tables in the order of the text, without its common table expressions."""
+    tokens = list(_tokens(sql))
+    ctes = {
+        tokens[at].text.strip("`").lower()
+        for at in range(len(tokens) - 2)
+        if tokens[at].is_name and _opens_cte(tokens, at + 1)
+    }
+    return tuple(found for found in _tables(tokens) if found.is_qualified or found.name.lower() not in ctes)
+
+
+def _opens_cte(tokens: list[_Token], at: int) -> bool:
+    """`name AS (`, or `name (a, b) AS (`."""
+    if tokens[at].text == "(":
+        while at < len(tokens) and tokens[at].text != ")":
+            at += 1
+        at += 1
+    words = [token.word for token in tokens[at : at + 3]]
+    return words[:2] == ["as", "("] and words[2:] in (["select"], ["with"], ["values"], ["from"])
+
+
+def _tables(tokens: list[_Token]) -> Iterator[TableName]:
+    is_table_next = False
+    is_in_list, depth, list_depth = False, 0, 0
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if token.word in ("from", "join", "table"):
+            before = tokens[at - 1].word if at else ""
+            is_function = before in ("distinct",) or _is_in_function(tokens, at)
+            is_table_next, is_in_list, list_depth = not is_function, not is_function, depth
+        elif is_table_next and token.is_name:
+            end = at
+            while end + 2 < len(tokens) and tokens[end + 1].text == ".":
+                end += 2
+            is_call = end + 1 < len(tokens) and tokens[end + 1].text == "("
+            if token.word not in _NOT_TABLES and not is_call:
+                name = ".".join(part.text.strip("`") for part in tokens[at : end + 1 : 2])
+                yield TableName(name, token.position, end > at)
+            is_table_next, at = token.word == "lateral", end
+        elif token.text == "," and is_in_list and depth == list_depth:
+            is_table_next = True
+        elif token.text == "(" and is_table_next:
+            is_table_next = False
+        elif token.word in _END_OF_LIST or depth < list_depth:
+            is_in_list = is_in_list and not token.is_name and depth >= list_depth
+            is_table_next = False
+        at += 1
+
+
+def _is_in_function(tokens: list[_Token], at: int) -> bool:
+    """`extract(YEAR FROM at)`, `trim(BOTH ' ' FROM page)`, `substring(a FROM 2)`: no table follows."""
+    depth = 0
+    for token in reversed(tokens[max(at - 20, 0) : at]):
+        if token.text == ")":
+            depth += 1
+        elif token.text == "(":
+            if depth == 0:
+                before = tokens[tokens.index(token) - 1].word if tokens.index(token) else ""
+                return before in ("extract", "trim", "substring", "substr", "overlay", "position")
+            depth -= 1
+    return False
+
+
+def _tokens(sql: str) -> Iterator[_Token]:
+    for match in _TOKEN.finditer(sql):
+        if match.lastgroup != "skip":
+            yield _Token(match[0], match.start(), match.lastgroup == "name")
