@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _TOKEN = re.compile(
@@ -50,7 +51,8 @@ _END_OF_LIST = frozenset(
         "unpivot",
     ]
 )
-_NOT_TABLES = frozenset(["lateral", "values", "select", "explode", "range", "unnest"])
+# `extract(YEAR FROM at)`: no table follows.
+_FUNCTIONS_WITH_FROM = frozenset(["extract", "trim", "substring", "substr", "overlay", "position"])
 
 
 class TableName(NamedTuple):
@@ -90,48 +92,43 @@ def _opens_cte(tokens: list[_Token], at: int) -> bool:
     return words[:2] == ["as", "("] and words[2:] in (["select"], ["with"], ["values"], ["from"])
 
 
+@dataclass(slots=True)
+class _Level:
+    """One level of parentheses."""
+
+    function: str = ""  # the word before the parenthesis
+    is_in_list: bool = False  # between FROM and the next clause: a comma begins another table
+    is_table_next: bool = False
+
+
 def _tables(tokens: list[_Token]) -> Iterator[TableName]:
-    is_table_next = False
-    is_in_list, depth, list_depth = False, 0, 0
+    levels = [_Level()]
     at = 0
     while at < len(tokens):
-        token = tokens[at]
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if token.word in ("from", "join", "table"):
+        token, level = tokens[at], levels[-1]
+        if token.text == "(":
+            level.is_table_next = False
+            levels.append(_Level(tokens[at - 1].word if at else ""))
+        elif token.text == ")":
+            del levels[max(len(levels) - 1, 1) :]
+        elif token.word in ("from", "join"):
             before = tokens[at - 1].word if at else ""
-            is_function = before in ("distinct",) or _is_in_function(tokens, at)
-            is_table_next, is_in_list, list_depth = not is_function, not is_function, depth
-        elif is_table_next and token.is_name:
+            if before != "distinct" and level.function not in _FUNCTIONS_WITH_FROM:
+                level.is_in_list = level.is_table_next = True
+        elif token.text == ",":
+            level.is_table_next = level.is_in_list
+        elif level.is_table_next and token.is_name and token.word != "lateral":
             end = at
             while end + 2 < len(tokens) and tokens[end + 1].text == ".":
                 end += 2
             is_call = end + 1 < len(tokens) and tokens[end + 1].text == "("
-            if token.word not in _NOT_TABLES and not is_call:
+            if token.word != "values" and not is_call:
                 name = ".".join(part.text.strip("`") for part in tokens[at : end + 1 : 2])
                 yield TableName(name, token.position, end > at)
-            is_table_next, at = token.word == "lateral", end
-        elif token.text == "," and is_in_list and depth == list_depth:
-            is_table_next = True
-        elif token.text == "(" and is_table_next:
-            is_table_next = False
-        elif token.word in _END_OF_LIST or depth < list_depth:
-            is_in_list = is_in_list and not token.is_name and depth >= list_depth
-            is_table_next = False
+            level.is_table_next, at = False, end
+        elif token.word in _END_OF_LIST:
+            level.is_in_list = level.is_table_next = False
         at += 1
-
-
-def _is_in_function(tokens: list[_Token], at: int) -> bool:
-    """`extract(YEAR FROM at)`, `trim(BOTH ' ' FROM page)`, `substring(a FROM 2)`: no table follows."""
-    depth = 0
-    for token in reversed(tokens[max(at - 20, 0) : at]):
-        if token.text == ")":
-            depth += 1
-        elif token.text == "(":
-            if depth == 0:
-                before = tokens[tokens.index(token) - 1].word if tokens.index(token) else ""
-                return before in ("extract", "trim", "substring", "substr", "overlay", "position")
-            depth -= 1
-    return False
 
 
 def _tokens(sql: str) -> Iterator[_Token]:
