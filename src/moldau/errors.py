@@ -2,6 +2,7 @@
 
     MoldauError
     ├── ConfigError          an invalid key, value or file; at startup the process prints it and exits with 2
+    │   └── InvalidPipelineError     a pipeline with all that is wrong with it, each with its line and column
     ├── ProtocolError        bytes that are not a Kafka message; closes the connection they came on
     │   └── UnservedRequestError     an API or API version that this broker does not support
     ├── DataLossError        records were deleted before a query read them (Spark source)
@@ -197,6 +198,14 @@ class MoldauError(Exception):
 
 class ConfigError(MoldauError):
     """An invalid configuration; the message names the key, the value and what is allowed."""
+
+
+class InvalidPipelineError(ConfigError):
+    """A pipeline that cannot run: `problems` says all that is wrong with it, and each begins with its place."""
+
+    def __init__(self, problems: Sequence[object]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
 
 
 class ProtocolError(MoldauError):

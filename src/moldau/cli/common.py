@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from moldau.errors import ConfigError, ErrorCode, KafkaError, MoldauError
+from moldau.errors import ConfigError, ErrorCode, InvalidPipelineError, KafkaError, MoldauError
 from moldau.version import __version__
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ def run(prog: str, work: Callable[[], int], *, prefix: str = "") -> int:
         code = work()
         sys.stdout.flush()
         return code
+    except InvalidPipelineError as error:
+        return _fail_with_places(error)
     except ConfigError as error:
         return _fail(f"{prog}: {error}", 2)
     except BrokenPipeError:
@@ -184,6 +186,14 @@ def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
     print(" ".join(message.split()), file=sys.stderr)
     return code
+
+
+def _fail_with_places(error: InvalidPipelineError) -> int:
+    """A line for each problem, which begins with the place, so that terminals and editors find it."""
+    sys.stdout.flush()
+    for problem in error.problems:
+        print(" ".join(str(problem).split()), file=sys.stderr)
+    return 2
 
 
 def warn(message: str) -> None:

@@ -89,6 +89,7 @@ COMMANDS = (
         "write sample configuration files",
         script=None,
     ),
+    Command("pipeline", "pipelines.main:main", "write, check, test and run pipelines on Spark", script=None),
     Command("spark-archive", "spark_archive:main", "make Spark sessions start faster", script=None),
     Command(
         "zookeeper-server-start",

@@ -25,6 +25,7 @@ class Given:
 
     value: Value
     place: Place | None = None
+    key_place: Place | None = None  # where the option's name stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ class OptionTable:
         for name, entry in given.items():
             option = self.find(name)
             if option is None:
-                yield Problem(f"{owner} has no option '{name}'{_hint(name, self.names)}", entry.place)
+                yield Problem(
+                    f"{owner} has no option '{name}'{_hint(name, self.names)}", entry.key_place or entry.place
+                )
             elif (reason := option.kind.wrong(entry.value)) is not None:
                 shown = "" if option.secret else f" {entry.value!r}"
                 yield Problem(f"{owner}: {name}{shown}: {reason}", entry.place)

@@ -24,6 +24,7 @@ class Source:
     connector: str
     options: Mapping[str, Given] = field(default_factory=dict)  # the connector's and those of every source
     place: Place | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)  # of what is no option: `connector`
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Step:
     python: str | Callable[..., Any] | None = None  # "module:function", or the function itself
     inputs: tuple[str, ...] = ()  # views that it reads, in the order of the function's parameters
     place: Place | None = None
-    text_place: Place | None = None  # where the SQL text begins
+    text_place: Place | None = None  # where the SQL text, or the name of the function, begins
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Sink:
     mode: str = "append"  # Spark's output modes: append, update, complete
     options: Mapping[str, Given] = field(default_factory=dict)
     place: Place | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)  # of `from`, `connector`, `mode`
 
 
 class Action(Enum):
@@ -64,6 +66,7 @@ class Expectation:
     condition: str  # SQL; a row fails if it is false or null
     action: Action = Action.WARN
     place: Place | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)  # of `view`, `condition`, `action`
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -16,6 +18,21 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+
+class Placed(dict[str, Any]):
+    """A mapping of a file that knows where its keys stand, for messages about its content."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, values: Mapping[str, Any], places: Mapping[str, Place]) -> None:
+        super().__init__(values)
+        self.places = places
+
+
+def place_of(mapping: object, key: str, otherwise: Place | None) -> Place | None:
+    """Where a key stands, if the mapping knows."""
+    return mapping.places.get(key, otherwise) if isinstance(mapping, Placed) else otherwise
 
 
 class Severity(Enum):
