@@ -1,0 +1,56 @@
+"""Ends a streaming query after the batch it is in. Spark's own `stop()` interrupts the batch.
+
+Spark's loop asks after each batch whether the query is still active, and `stop()` first marks it as not active, then
+interrupts its thread. Here it is only marked. That is Spark's inside, reached through py4j: where it cannot be reached
+(Spark Connect), the query is stopped in Spark's way, and the interrupted batch is repeated at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+
+def end_after_batch(query: StreamingQuery) -> None:
+    """Returns at once; the query has ended when `is_over` says so."""
+    execution = _execution(query)
+    if execution is None:
+        query.stop()
+        return
+    state = execution.state()
+    state.set(_terminated(state.get()))
+
+
+def is_over(query: StreamingQuery) -> bool:
+    """Also tidies up after a query that was told to end and waits for its next batch."""
+    if query.isActive:
+        return False
+    execution = _execution(query)
+    if execution is None or not execution.queryExecutionThread().isAlive():
+        return True
+    if query.status["isTriggerActive"]:
+        return False
+    query.stop()
+    return True
+
+
+def _execution(query: StreamingQuery) -> Any:
+    """Spark's StreamExecution; None if it is out of reach."""
+    wrapper = getattr(query, "_jsq", None)
+    try:
+        return None if wrapper is None else wrapper.streamingQuery()
+    except Exception:
+        logger.debug("cannot reach Spark's StreamExecution", exc_info=True)
+        return None
+
+
+def _terminated(state: Any) -> Any:
+    """The object TERMINATED beside the state ACTIVE. Its package is another in other releases of Spark."""
+    package = state.getClass().getPackageName()
+    loader = state.getClass().getClassLoader()
+    return loader.loadClass(f"{package}.TERMINATED$").getField("MODULE$").get(None)

@@ -1,0 +1,84 @@
+"""Why a query failed, in one plain sentence, from what Spark says in a hundred lines."""
+
+from __future__ import annotations
+
+import re
+
+from moldau.errors import MoldauError
+
+_LENGTH_MAX = 400
+_END = re.compile(r"\n=== Streaming Query ===|\n\s*at [\w.$/]+\(|\nJVM stacktrace:|\nDriver stacktrace:|\n== ")
+_OURS = re.compile(r"moldau\.errors\.(?:\w+\.)?\w+: (.+)")
+_STATE = re.compile(r"\s*(?:SQLSTATE: \w+|\(SQLSTATE \w+\))")
+_CONDITION = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )*\[[A-Z][A-Z0-9_.]+\] ")
+_JAVA_CLASS = re.compile(r"^(?:(?:java|javax|scala|org|py4j|pyspark)\.[\w.$]+: )+")
+_LOST_TASK = re.compile(r"^.*most recent failure: Lost task .*?\((?:TID|task) [^)]*\) \([^)]*\): ", re.DOTALL)
+_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt)\w*)(?:: (.*))?$", re.MULTILINE)
+_PREAMBLES = (
+    "An exception was thrown from the Python worker",
+    "An exception was raised by the Python Proxy",
+)
+
+# No restart helps: a person has to change the pipeline, an option or a checkpoint.
+_LASTING = (
+    "moldau.errors.ConfigError",
+    "moldau.errors.DataLossError",
+    "moldau.errors.InDoubtError",
+    "[USER_RAISED_EXCEPTION] expectation ",
+    "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE]",
+    "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]",
+    "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA]",
+)
+# The cause is outside of the batch, so no record is at fault.
+_EXTERNAL = (
+    "No broker could be reached",
+    "Connection refused",
+    "Connection reset",
+    "timed out",
+    "No space left on device",
+    "OutOfMemoryError",
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """One sentence, without stacks, plans and names of Java classes."""
+    if isinstance(error, MoldauError):
+        return _one_line(str(error))
+    text = _END.split(str(getattr(error, "desc", None) or error), maxsplit=1)[0]
+    text = _STATE.sub("", text)
+    if ours := _OURS.findall(text):
+        return _one_line(ours[-1])
+    if "Traceback (most recent call last)" in text or any(preamble in text for preamble in _PREAMBLES):
+        return _of_python(text)
+    text = _LOST_TASK.sub("", text.strip())
+    text = _CONDITION.sub("", _JAVA_CLASS.sub("", text))
+    return _one_line(text.split("\n\n", maxsplit=1)[0].split(";\n", maxsplit=1)[0]) or type(error).__name__
+
+
+def is_lasting(error: BaseException) -> bool:
+    from pyspark.errors import AnalysisException
+
+    return isinstance(error, AnalysisException) or any(sign in str(error) for sign in _LASTING)
+
+
+def is_external(error: BaseException) -> bool:
+    return any(sign in str(error) for sign in _EXTERNAL)
+
+
+def _of_python(text: str) -> str:
+    """The error of a Python function, and where in the user's code it was raised."""
+    if not (errors := list(_PYTHON_ERROR.finditer(text))):
+        return _one_line(_CONDITION.sub("", text))
+    last = errors[-1]
+    name, message = last[1].rpartition(".")[2], (last[2] or "").strip()
+    if last[1].startswith("pyspark.errors.") and message:
+        return _one_line(_CONDITION.sub("", message))
+    frames = [frame for frame in _FRAME.findall(text, 0, last.start()) if "/site-packages/" not in frame[0]]
+    where = f" ({frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]})" if frames else ""
+    return _one_line(f"{name}: {message}" if message else name) + where
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 1]}…"

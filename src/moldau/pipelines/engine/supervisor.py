@@ -1,0 +1,341 @@
+"""Keeps the queries of pipelines running: starts them, watches them, restarts those that fail, ends them.
+
+    STARTING ──▶ RUNNING ──▶ RETRYING ──▶ STARTING …     a query that fails is restarted, after a delay that doubles
+        │           ├──────▶ FINISHED                    `available now`: all there was has been processed
+        │           └──────▶ STOPPED                     `stop()`
+        └──────▶ FAILED                                  no restart would help: a person has to change something
+
+One thread polls all queries, because one Python callback per micro-batch and query costs more. Starts, and what
+listeners do before a start and for a batch that fails again and again, may take long: each runs in a thread of its own.
+What else should happen to queries (progress, checkpoint identity, dead letters) is added by listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
+from moldau.errors import ConfigError
+from moldau.pipelines.engine.ending import end_after_batch, is_over
+from moldau.pipelines.engine.queries import QueryPlan, Settings, plan_queries, start_query
+from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
+from moldau.pipelines.model.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY_MS = 1_000
+POISON_FAILURES = 3  # so often a batch fails before it is searched for the records at fault
+_POLL_S = 0.2
+_PROGRESS_MS = 1_000  # asking for progress costs about a millisecond of CPU
+_WAITING = ("Waiting for data to arrive", "Waiting for next trigger")  # of Spark's status: the sources were reached
+
+
+class State(StrEnum):
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"  # batches complete, or the sources are reachable and empty
+    RETRYING = "RETRYING"  # failed; waits for its next try
+    FAILED = "FAILED"  # needs a person
+    STOPPED = "STOPPED"
+    FINISHED = "FINISHED"  # `available now`, and all was processed
+
+    @property
+    def is_end(self) -> bool:
+        return self in (State.FAILED, State.STOPPED, State.FINISHED)
+
+
+@dataclass(eq=False)
+class RunningQuery:
+    """A query under supervision. Written by the supervisor alone; everyone may read it."""
+
+    plan: QueryPlan
+    settings: Settings
+    state: State = State.STARTING
+    reason: str = ""  # one sentence: why it is RETRYING or FAILED
+    query: StreamingQuery | None = None  # the last one that was started
+    restarts: int = 0
+    next_try_ms: int | None = None  # wall clock; while RETRYING
+    since_ms: int = 0  # wall clock: when it got into this state
+    failures: int = 0  # of the same batch; those that have nothing to do with its records are not counted
+    progress: Mapping[str, Any] | None = None  # Spark's, of the last batch
+
+    @property
+    def pipeline(self) -> str:
+        return self.plan.pipeline.name
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def checkpoint(self) -> str:
+        return self.settings.checkpoint(self.plan.pipeline, self.plan.name)
+
+    def __str__(self) -> str:
+        return self.pipeline if self.pipeline == self.name else f"{self.pipeline}.{self.name}"
+
+
+class Listener:
+    """What else happens to queries. Override what you need; an error in a listener is logged, unless it says more."""
+
+    def before_start(self, spark: SparkSession, query: RunningQuery) -> None:
+        """Before each start and restart. A ConfigError fails the query for good; any other error is retried."""
+
+    def changed(self, query: RunningQuery) -> None:
+        """It has got into another state."""
+
+    def progressed(self, query: RunningQuery, progress: Mapping[str, Any]) -> None:
+        """Spark's progress of a batch, asked for once a second: `query.query.recentProgress` has those between."""
+
+    def failed_again(self, spark: SparkSession, query: RunningQuery, reason: str) -> bool:
+        """The same batch failed three times (then six, twelve, …). True: the cause is removed, restart now."""
+        return False
+
+    def polled(self, queries: Sequence[RunningQuery]) -> None:
+        """About once a second."""
+
+
+class Supervisor:
+    """The queries of these pipelines, in one Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipelines: Iterable[Pipeline],
+        listeners: Sequence[Listener] = (),
+        *,
+        start: Callable[[SparkSession, QueryPlan, Settings], StreamingQuery] = start_query,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        """Raises ConfigError if the settings of a pipeline cannot be resolved."""
+        self._spark = spark
+        self._listeners = list(listeners)
+        self._clock = clock
+        self._starting = threading.Semaphore(os.cpu_count() or 1)
+        self._watched = [
+            _Watched(RunningQuery(plan, settings))
+            for pipeline in pipelines
+            for settings in [Settings.of(pipeline)]
+            for plan in plan_queries(pipeline)
+        ]
+        self._start_query = start
+        self._is_stopping = False
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="moldau-supervisor", daemon=True)
+        self._polled_ms = 0
+
+    @property
+    def queries(self) -> tuple[RunningQuery, ...]:
+        return tuple(watched.query for watched in self._watched)
+
+    def add_listener(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        """Returns at once; queries start in the background."""
+        self._thread.start()
+
+    def stop(self, *, now: bool = False) -> None:
+        """End each query after the batch it is in, or at once. Returns immediately: `wait` for the end."""
+        for watched in self._watched if now else ():
+            _stop(watched.query)
+        self._is_stopping = True
+        self._wake.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until every query has ended. False if some have not when the time is up."""
+        return self._ended.wait(timeout_s)
+
+    # What follows runs in the supervisor's thread.
+
+    def _run(self) -> None:
+        while True:
+            self.tick()
+            if all(watched.is_over for watched in self._watched):
+                break
+            self._wake.wait(_POLL_S)
+            self._wake.clear()
+        self._ended.set()
+
+    def tick(self) -> None:
+        """Look at each query once. Called by the supervisor's thread, and by tests in place of it."""
+        now = self._clock()
+        is_progress_due = now - self._polled_ms >= _PROGRESS_MS
+        for watched in self._watched:
+            try:
+                self._look_at(watched, now, is_progress_due=is_progress_due)
+            except Exception as error:
+                # The JVM may be gone. Whatever it is, other queries are still looked after.
+                logger.debug("cannot look at query %s", watched.query, exc_info=True)
+                self._failed(watched, error, now)
+        if is_progress_due:
+            self._polled_ms = now
+            self._tell(lambda listener: listener.polled(self.queries))
+
+    def _look_at(self, watched: _Watched, now: int, *, is_progress_due: bool) -> None:
+        query = watched.query
+        if query.state.is_end or (watched.job is not None and not watched.job.is_done):
+            return
+        if watched.job is not None:
+            job, watched.job = watched.job, None
+            self._job_done(watched, job, now)
+        elif query.state is State.RETRYING or query.query is None:
+            self._start_when_due(watched, now)
+        else:
+            self._poll(watched, query.query, now, is_progress_due=is_progress_due)
+
+    def _start_when_due(self, watched: _Watched, now: int) -> None:
+        if self._is_stopping:
+            self._enter(watched.query, State.STOPPED, watched.query.reason)
+        elif now >= watched.due_ms:
+            watched.query.restarts += watched.query.state is State.RETRYING
+            self._enter(watched.query, State.STARTING, watched.query.reason)
+            watched.job = _Job(lambda: self._start_one(watched.query))
+
+    def _start_one(self, query: RunningQuery) -> StreamingQuery:
+        with self._starting:
+            for listener in self._listeners:
+                listener.before_start(self._spark, query)
+            return self._start_query(self._spark, query.plan, query.settings)
+
+    def _job_done(self, watched: _Watched, job: _Job, now: int) -> None:
+        if job.is_search and job.error is not None:
+            logger.warning("query %s: the records at fault were not found: %s", watched.query, reason_of(job.error))
+        elif job.error is not None:
+            self._failed(watched, job.error, now)
+        elif job.is_search:
+            watched.due_ms = now if job.result else watched.due_ms
+            watched.query.failures = 0 if job.result else watched.query.failures
+        else:
+            watched.query.query, watched.query.progress = job.result, None
+            if self._is_stopping:
+                end_after_batch(job.result)
+
+    def _poll(self, watched: _Watched, spark_query: StreamingQuery, now: int, *, is_progress_due: bool) -> None:
+        query = watched.query
+        if self._is_stopping and not watched.is_ending:
+            watched.is_ending = True
+            end_after_batch(spark_query)
+        if is_over(spark_query):
+            self._note_progress(watched, spark_query)
+            error = spark_query.exception()
+            if error is not None and not self._is_stopping:
+                self._failed(watched, error, now)
+            else:
+                is_asked = self._is_stopping or query.settings.values.get("trigger") != "available now"
+                self._enter(query, State.STOPPED if is_asked else State.FINISHED)
+        elif is_progress_due or query.state is State.STARTING:
+            self._note_progress(watched, spark_query)
+
+    def _note_progress(self, watched: _Watched, spark_query: StreamingQuery) -> None:
+        query = watched.query
+        progress: Mapping[str, Any] | None = spark_query.lastProgress
+        is_moving = progress is not None or spark_query.status["message"] in _WAITING
+        if is_moving and query.state is State.STARTING:
+            watched.delays = query.failures = 0
+            self._enter(query, State.RUNNING)
+        if progress is not None and progress != query.progress:
+            query.progress, query.failures = progress, 0
+            self._tell(lambda listener: listener.progressed(query, progress))
+
+    def _failed(self, watched: _Watched, error: BaseException, now: int) -> None:
+        query, reason = watched.query, reason_of(error)
+        logger.debug("query %s failed", query, exc_info=error)
+        if self._is_stopping:
+            self._enter(query, State.STOPPED, reason)
+            return
+        if isinstance(error, ConfigError) or is_lasting(error):
+            self._enter(query, State.FAILED, reason)
+            return
+        delay_ms = watched.next_delay_ms()
+        watched.due_ms, query.next_try_ms = now + delay_ms, wall_clock_ms() + delay_ms
+        self._enter(query, State.RETRYING, reason)
+        if query.query is not None and not is_external(error):
+            query.failures += 1
+            if _is_search_due(query.failures):
+                watched.job = _Job(lambda: self._search(query, reason), is_search=True)
+
+    def _search(self, query: RunningQuery, reason: str) -> bool:
+        return any(listener.failed_again(self._spark, query, reason) for listener in self._listeners)
+
+    def _enter(self, query: RunningQuery, state: State, reason: str = "") -> None:
+        if state is not State.RETRYING:
+            query.next_try_ms = None
+        is_same = query.state is state and query.reason == reason
+        query.reason, query.state = reason, state
+        if not is_same or not query.since_ms:
+            query.since_ms = wall_clock_ms()
+            self._tell(lambda listener: listener.changed(query))
+
+    def _tell(self, tell: Callable[[Listener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                tell(listener)
+            except Exception:
+                logger.exception("internal error in %s (please report it)", type(listener).__name__)
+
+
+class _Job:
+    """A start, or a search for bad records, in a thread of its own. A daemon: it may hang when the process ends."""
+
+    def __init__(self, work: Callable[[], Any], *, is_search: bool = False) -> None:
+        self.is_search = is_search
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._work()
+        except BaseException as error:  # also SystemExit of a user's module
+            self.error = error
+
+
+@dataclass(eq=False)
+class _Watched:
+    """What only the supervisor has to know about a query."""
+
+    query: RunningQuery
+    job: _Job | None = None
+    due_ms: int = 0  # the next try, by the monotonic clock
+    delays: int = 0  # failures in a row
+    is_ending: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.query.state.is_end
+
+    def next_delay_ms(self) -> int:
+        """1 s, then twice as long for each failure in a row."""
+        delay_ms = FIRST_DELAY_MS << min(self.delays, 30)
+        self.delays += 1
+        return min(delay_ms, int(self.query.settings.values["restart delay max"]))
+
+
+def _is_search_due(failures: int) -> bool:
+    """After 3, 6, 12, … failures: a search reads the batch again and again."""
+    return failures % POISON_FAILURES == 0 and (failures // POISON_FAILURES).bit_count() == 1
+
+
+def _stop(query: RunningQuery) -> None:
+    try:
+        if query.query is not None:
+            query.query.stop()
+    except Exception:
+        logger.debug("cannot stop query %s", query, exc_info=True)
