@@ -56,6 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ReadRequest(Request):
+    query: str = ""  # that reads; several may read the same source
     is_streaming: bool = True
     # Where a dead letter of this source goes; None: nowhere.
     dead_letters: str | None = None

@@ -53,7 +53,7 @@ _PASSED_TO_SOURCE = OptionTable.of(
     Option("value.message", "Protobuf: the message type."),
     Option("key.format", "Format of the key: json, string, avro or protobuf.", choice(*_FORMATS)),
     Option("key.schema", "Columns and types of the key."),
-    Option("commitGroupId", "Consumer group that shows the lag (default: the name of the pipeline and the source)."),
+    Option("commitGroupId", "Consumer group that shows the lag; by default `<pipeline>.<query>.<source>`."),
     _KAFKA,
 )
 _PASSED_TO_SINK = (
@@ -213,7 +213,9 @@ def source_options(request: ReadRequest) -> dict[str, str]:
     if not request.is_streaming:
         passed = {name: value for name, value in passed.items() if name not in _STREAM_ONLY}
     else:
-        passed.setdefault("commitGroupId", f"{request.pipeline}.{request.name}")
+        # Of this query alone: another may read the same source, and be elsewhere.
+        names = (request.pipeline, request.query, request.name)
+        passed.setdefault("commitGroupId", ".".join(name for name in names if name))
     if request.start is not None:
         passed["startingOffsets"] = request.start
     return kafka_options(request) | passed

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
+OUTPUT = "moldau:output"  # among a query's observed metrics: the rows that it wrote
+
+
 @dataclass(frozen=True)
 class QueryPlan:
     """One query: a view and the sinks it is written to. Its name is that of the first sink."""
@@ -114,7 +117,7 @@ def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> Str
             session.conf.set(name, str(value))
 
     def read(source: Source) -> DataFrame:
-        return read_source(read_request(session, pipeline, source, settings), source, pipeline)
+        return read_source(read_request(session, pipeline, source, settings, query=plan.name), source, pipeline)
 
     frame = build_views(session, pipeline, read, wanted=plan.view)[plan.view]
     writes = [write_request(session, pipeline, sink, settings, checkpoint) for sink in plan.sinks]
@@ -133,13 +136,16 @@ def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> Str
 
 
 def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataStreamWriter:
+    from pyspark.sql import functions as F  # noqa: N812
+
     if len(sinks) > 1:
         raise ConfigError("several sinks in one query are not supported yet")
     (sink,) = sinks
-    writer = sink.rows(frame).writeStream
+    rows = sink.rows(frame)
     if isinstance(sink, BatchSink):
-        return writer.foreachBatch(sink.write)
-    writer = writer.format(sink.format).options(**sink.options)
+        # Spark counts the rows of other sinks by itself.
+        return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(sink.write)
+    writer = rows.writeStream.format(sink.format).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
 
 
