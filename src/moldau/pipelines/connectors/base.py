@@ -27,6 +27,7 @@ from moldau.pipelines.model.places import Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
@@ -63,14 +64,18 @@ class ReadRequest(Request):
     # Set by `reset`: start here instead of where the options say. In the form of Spark's checkpoint.
     start: str | None = None
 
-    def loader(self, format_name: str) -> DataStreamReader:
+    def loader(self, source: str | type[DataSource]) -> DataStreamReader:
         """`spark.readStream`, named, so that checkpoints find the source again when others come and go.
 
+        `source` is the name of a Spark format, or the class of a data source in Python, which needs no registration.
         For a batch (a preview, or the search for a bad record) it is `spark.read`, which has the same methods.
         """
-        if not self.is_streaming:
-            return cast("DataStreamReader", self.spark.read.format(format_name))
-        return self.spark.readStream.name(self.name).format(format_name)
+        reader = self.spark.readStream.name(self.name) if self.is_streaming else self.spark.read
+        if isinstance(source, str):
+            return cast("DataStreamReader", reader.format(source))
+        from moldau.pipelines.connectors.readers.data_source import FORMAT, options_of
+
+        return cast("DataStreamReader", reader.format(FORMAT).options(**options_of(source)))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import Connector
 
 BUILT_IN: Mapping[str, str] = {
+    "generator": "moldau.pipelines.connectors.generator:GeneratorConnector",
     "topic": "moldau.pipelines.connectors.topic:TopicConnector",
 }
 
