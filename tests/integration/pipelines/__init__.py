@@ -1,0 +1,1 @@
+"""Tests of pipelines with real Spark, and a real broker where there is a topic."""
