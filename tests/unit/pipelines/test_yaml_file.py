@@ -120,7 +120,7 @@ def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
     assert problems(tmp_path, text) == [
         "counts.yaml:1:1: a pipeline has no 'souces': did you mean 'sources'?",
         "counts.yaml:3:3: step a needs either `sql` or `python`: it has both",
-        "counts.yaml:5:3: sink out needs `connector`",
+        "counts.yaml:5:9: sink out has no 'conector': did you mean 'connector'?",
         "counts.yaml:7:39: expectation ok has no action 'dropp': did you mean 'drop'?",
     ]
 
@@ -156,7 +156,7 @@ def test_an_error_carries_all_problems_and_is_a_configuration_error(tmp_path: Pa
     ],
 )
 def test_bad_yaml_is_refused_with_line_and_column(tmp_path: Path, text: str, said: str) -> None:
-    assert problems(tmp_path, text)[0].startswith(f"counts.yaml:{said}")
+    assert any(problem.startswith(f"counts.yaml:{said}") for problem in problems(tmp_path, text))
 
 
 def test_bytes_that_are_not_utf_8_have_a_place(tmp_path: Path) -> None:

@@ -7,13 +7,17 @@ for all doors alike.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from moldau.config.keys import nearest
 from moldau.errors import ConfigError, InvalidPipelineError
+from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.doors.python_functions import view_parameters
 from moldau.pipelines.doors.yaml_nodes import Node, items, read_nodes
+from moldau.pipelines.model.check import check
 from moldau.pipelines.model.options import Given, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Expectation, Pipeline, Row, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Placed, Problem, Severity
@@ -40,6 +44,8 @@ def read_pipeline(path: str | Path) -> tuple[Pipeline | None, list[Problem]]:
         root, problems = read_nodes(Path(path))
         reader = _Reader(Path(path), problems)
         pipeline = reader.pipeline(root)
+        if pipeline is not None and reader.is_whole:
+            reader.problems += check(pipeline, partial(connector, folder=pipeline.folder))
     except InvalidPipelineError as error:
         return None, [problem for problem in error.problems if isinstance(problem, Problem)]
     return pipeline, sorted(reader.problems, key=_position)
@@ -72,12 +78,14 @@ class _Reader:
         self.path = path
         self.folder = path.parent
         self.problems = problems
+        self.is_whole = True  # no part is missing, so that unknown names are mistakes of their own
 
     def pipeline(self, root: Node) -> Pipeline | None:
         if not isinstance(root.value, dict):
             self._wrong("a pipeline is a mapping with sources, steps and sinks", root)
             return None
         parts = self._parts(root, PARTS, "a pipeline")
+        self.is_whole = len(parts) == len(root.value)
         name = self._text(parts.get("name"), "name") or self.path.name.removesuffix(self.path.suffix)
         sources = self._each(parts.get("sources"), "sources", self._source)
         steps = self._each(parts.get("steps"), "steps", self._step)
@@ -96,6 +104,7 @@ class _Reader:
             settings=self._options(settings, ()) if self._is_mapping(settings, "settings") and settings else {},
             folder=self.folder,
             file=str(self.path),
+            place=parts["name"].place if "name" in parts else root.place,
         )
 
     def _source(self, name: str, node: Node, place: Place) -> Source:
@@ -103,31 +112,31 @@ class _Reader:
         connector = self._needed(node, "connector", owner, place)
         return Source(name, connector, self._options(node, ("connector",)), place, _places(node, "connector"))
 
-    def _step(self, name: str, node: Node, place: Place) -> Step | None:
+    def _step(self, name: str, node: Node, place: Place) -> Step:
+        """Without a query if it cannot be read: others may still name it."""
         owner = f"step {name}"
         parts = self._parts(node, _STEP, owner)
         if len(parts) != 1:
             found = "it has both" if parts else "it has neither"
-            self.problems.append(Problem(f"{owner} needs either `sql` or `python`: {found}", place))
-            return None
+            if parts or not node.value:  # else an unknown word has been reported
+                self.problems.append(Problem(f"{owner} needs either `sql` or `python`: {found}", place))
+            return Step(name, place=place)
         ((kind, value),) = parts.items()
         text = self._text(value, f"{owner}: {kind}")
-        if not text:
-            return None
-        return Step(name, **{kind: text}, place=place, text_place=value.text_place)  # type: ignore[arg-type]
+        sql, python = (text, None) if kind == "sql" else (None, text)
+        return Step(name, sql, python, place=place, text_place=value.text_place)
 
     def _with_inputs(self, step: Step, views: Mapping[str, str]) -> Step:
         """SQL finds tables whatever their case is; a parameter of a function is the name of a view as it stands."""
         if step.sql is not None:
             names = [views.get(table.name.lower()) for table in table_names(step.sql) if not table.is_qualified]
             inputs = tuple(dict.fromkeys(name for name in names if name is not None and name != step.name))
-        else:
-            try:
-                inputs = view_parameters(str(step.python), self.folder)
-            except ConfigError as error:
-                self.problems.append(Problem(f"step {step.name}: {error}", step.text_place))
-                inputs = ()
-        return Step(step.name, step.sql, step.python, inputs, step.place, step.text_place)
+            return replace(step, inputs=inputs)
+        try:
+            return replace(step, inputs=view_parameters(str(step.python), self.folder) if step.python else ())
+        except ConfigError as error:
+            self.problems.append(Problem(f"step {step.name}: {error}", step.text_place))
+            return step
 
     def _sink(self, view: str, name: str, node: Node, place: Place) -> Sink:
         owner = f"sink {name}"
@@ -213,16 +222,16 @@ class _Reader:
     def _each(self, node: Node | None, part: str, read: Any) -> list[Any]:
         """Every named entry of a part of the file, as `read` returns it."""
         if node is None or not self._is_mapping(node, part):
+            self.is_whole = self.is_whole and (node is None or node.value is None)
             return []
-        read_entries = (
-            read(name, value, place) for name, value, place in items(node) if self._is_entry(value, f"{part}: {name}")
-        )
-        return [entry for entry in read_entries if entry is not None]
-
-    def _is_entry(self, node: Node, owner: str) -> bool:
-        if not isinstance(node.value, dict):
-            self._wrong(f"{owner}: expected a mapping", node)
-        return isinstance(node.value, dict)
+        entries = []
+        for name, value, place in items(node):
+            if isinstance(value.value, dict):
+                entries.append(read(name, value, place))
+            else:
+                self._wrong(f"{part}: {name}: expected a mapping", value)
+                self.is_whole = False
+        return entries
 
     def _is_mapping(self, node: Node | None, owner: str) -> bool:
         """An empty part is as good as none."""
@@ -247,10 +256,17 @@ class _Reader:
     def _needed(self, node: Node, name: str, owner: str, place: Place) -> str:
         """The text of this name; empty, with a problem, if there is none."""
         assert isinstance(node.value, dict)
-        if name not in node.value:
-            self.problems.append(Problem(f"{owner} needs `{name}`", place))
-            return ""
-        return self._text(node.value[name], f"{owner}: {name}") or ""
+        if name in node.value:
+            return self._text(node.value[name], f"{owner}: {name}") or ""
+        meant = nearest(name, node.value)
+        problem = (
+            Problem(f"{owner} has no '{meant}': did you mean '{name}'?", node.keys[meant])
+            if meant
+            else Problem(f"{owner} needs `{name}`", place)
+        )
+        if problem not in self.problems:
+            self.problems.append(problem)
+        return ""
 
     def _text(self, node: Node | None, owner: str) -> str | None:
         if node is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ class Node:
 
     value: Scalar | list[Node] | dict[str, Node]
     place: Place
-    text_place: Place  # where the text of a scalar begins: after the quote, or on the line below `|`
+    # Where the text of a scalar begins: after the quote, or on the line below `|`. None if lines were folded, so that
+    # positions in the text are not positions in the file.
+    text_place: Place | None
     keys: dict[str, Place] = field(default_factory=dict)  # where the keys of a mapping stand
     size: int = 1  # nodes in it, itself included
 
@@ -222,11 +224,11 @@ class _Builder:
     def _scalar(self, event: yaml.ScalarEvent) -> Node:
         place = self._place(event)
         self._check_tag(event, place)
-        if event.style in ("|", ">"):
-            return Node(event.value, place, self._block_start(place))
-        if event.style:  # quoted
-            return Node(event.value, place, Place(self.file, place.line, place.column + 1))
-        return Node(self._plain_scalar(event.value, place), place, place)
+        value = event.value if event.style else self._plain_scalar(event.value, place)
+        if event.style == "|":
+            return Node(value, place, self._block_start(place))
+        is_folded = event.style == ">" or event.end_mark.line > event.start_mark.line
+        return Node(value, place, None if is_folded else replace(place, column=place.column + bool(event.style)))
 
     def _block_start(self, place: Place) -> Place:
         for number in range(place.line, len(self.lines)):

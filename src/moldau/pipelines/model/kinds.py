@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from moldau.pipelines.model.sql_names import expression_mistake
+
 _REFERENCE = re.compile(r"\$\{[a-z]+:")
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _UNITS = {
@@ -69,6 +71,14 @@ def _text(value: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise ValueError("expected text")
+
+
+def _expression(value: object) -> str:
+    text = _text(value)
+    mistake = expression_mistake(text)
+    if mistake is not None:
+        raise ValueError(mistake.message)
+    return text
 
 
 def _whole(least: int) -> Callable[[object], int]:
@@ -139,6 +149,6 @@ BOOLEAN = Kind("true or false", _flag, {"type": ["boolean", "string"]})
 DURATION = Kind("duration", duration_ms, {"type": "string"})
 NAMES = Kind("names", _texts, {"type": ["string", "array"], "items": {"type": "string"}})
 MAPPING = Kind("mapping", _any_mapping, {"type": "object"})
-SQL = Kind("SQL", _text, {"type": "string"})
-"""An expression or a query. Spark checks it when the pipeline is built."""
+SQL = Kind("SQL", _expression, {"type": ["string", "number", "boolean"]})
+"""An expression. Spark checks it when the pipeline is built."""
 ANY = Kind("any value", lambda value: value)

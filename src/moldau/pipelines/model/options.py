@@ -77,7 +77,7 @@ class OptionTable:
             option = self.find(name)
             if option is None:
                 yield Problem(
-                    f"{owner} has no option '{name}'{_hint(name, self.names)}", entry.key_place or entry.place
+                    f"{owner} has no option '{name}'{options_hint(name, self.names)}", entry.key_place or entry.place
                 )
             elif (reason := option.kind.wrong(entry.value)) is not None:
                 shown = "" if option.secret else f" {entry.value!r}"
@@ -97,11 +97,9 @@ class OptionTable:
         return found
 
 
-def _hint(name: str, names: tuple[str, ...]) -> str:
+def options_hint(name: str, names: tuple[str, ...], otherwise: str = "Its options are") -> str:
+    """The end of a message about an unknown word: ": did you mean 'x'?", or the list of what is allowed."""
     meant = nearest(name, names)
-    return f": did you mean '{meant}'?" if meant else f". Its options are: {', '.join(names)}."
-
-
-def options_hint(name: str, names: tuple[str, ...]) -> str:
-    """ ": did you mean 'x'?", or the list of what is allowed."""
-    return _hint(name, names)
+    if meant:
+        return f": did you mean '{meant}'?"
+    return f". {otherwise}: {', '.join(names)}." if names else ""

@@ -90,6 +90,7 @@ class Pipeline:
     settings: Mapping[str, Given] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)  # relative paths and Python modules are looked up here
     file: str | None = None
+    place: Place | None = None  # of its name
 
     @property
     def views(self) -> Mapping[str, Source | Step]:

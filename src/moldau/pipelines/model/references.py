@@ -22,6 +22,32 @@ from moldau.pipelines.model.places import Place
 _REFERENCE = re.compile(r"\$\{(?P<kind>[a-z]+):(?P<rest>[^}]*)\}")
 
 
+_KINDS = ("env", "file")
+_OPENED = re.compile(r"\$\{(?P<kind>[^}:]*)(?P<colon>:?)(?P<rest>[^}]*)(?P<end>\}?)")
+
+
+def reference_mistake(value: Any) -> str | None:
+    """What is wrong with a reference in a value, as far as it shows without resolving it."""
+    if isinstance(value, Mapping | list):
+        inside = value.values() if isinstance(value, Mapping) else value
+        return next((mistake for item in inside if (mistake := reference_mistake(item)) is not None), None)
+    if not isinstance(value, str):
+        return None
+    for found in _OPENED.finditer(value):
+        kind, rest = found["kind"], found["rest"]
+        if not found["end"]:
+            return f"the reference '{found[0][:50]}' has no closing brace"
+        if not found["colon"]:
+            return f"{found[0]}: expected ${{env:{kind or 'NAME'}}} or ${{file:path:key}}"
+        if kind not in _KINDS:
+            meant = nearest(kind.lower(), _KINDS)
+            hint = f"did you mean '{meant}'?" if meant else "there are env and file"
+            return f"{found[0]}: unknown kind of reference '{kind}': {hint}"
+        if not rest.partition(":")[0] or (kind == "file" and not all(rest.rpartition(":"))):
+            return f"{found[0]}: expected {'${env:NAME}' if kind == 'env' else '${file:path:key}'}"
+    return None
+
+
 def resolve(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
     """The options with every reference replaced by what it stands for."""
     return {name: replace(entry, value=_resolved(entry.value, folder, entry.place)) for name, entry in given.items()}

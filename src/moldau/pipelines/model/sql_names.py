@@ -1,19 +1,22 @@
-"""Which tables a SQL text reads, found without Spark: the names after FROM and JOIN that are not its own CTEs.
+"""What a SQL text says without Spark: which tables it reads, whether it groups, quotes and parentheses left open.
 
 Spark checks the text when the pipeline is built. This is for lint and the graph, which start no Spark, so it only has
-to know comments, quotes and where names of tables stand.
+to know comments, quotes and where names of tables stand: after FROM and JOIN, if they are not its own CTEs.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from moldau.config.keys import nearest
+
 _TOKEN = re.compile(
     r"""
-    (?P<skip>--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|\s+)
+    (?P<skip>--[^\n]*|/\*.*?\*/|[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|\s+)
   | (?P<name>`(?:[^`]|``)*`|[A-Za-z_][\w]*)
   | (?P<other>.)
     """,
@@ -55,6 +58,22 @@ _END_OF_LIST = frozenset(
 _FUNCTIONS_WITH_FROM = frozenset(["extract", "trim", "substring", "substr", "overlay", "position"])
 
 
+_QUERIES = ("select", "with", "from", "values", "table", "(")
+_PAIRS = {")": "(", "]": "["}
+_AGGREGATES = frozenset(
+    [
+        *("count", "count_if", "sum", "avg", "mean", "min", "max", "min_by", "max_by", "first", "last", "any_value"),
+        *("collect_list", "collect_set", "array_agg", "listagg", "string_agg", "stddev", "variance", "median"),
+        *("approx_count_distinct", "approx_percentile", "percentile", "bool_and", "bool_or", "every", "some", "mode"),
+    ]
+)
+
+
+class Mistake(NamedTuple):
+    message: str
+    position: int  # in the text
+
+
 class TableName(NamedTuple):
     name: str
     position: int  # in the text
@@ -80,6 +99,50 @@ def table_names(sql: str) -> tuple[TableName, ...]:
         if tokens[at].is_name and _opens_cte(tokens, at + 1)
     }
     return tuple(found for found in _tables(tokens) if found.is_qualified or found.name.lower() not in ctes)
+
+
+def groups(sql: str) -> bool:
+    """Whether it has a GROUP BY."""
+    return ("group", "by") in _pairs(sql)
+
+
+def aggregates(sql: str) -> bool:
+    """Whether rows are grouped or aggregated. An aggregate function over a window of rows (OVER) looks the same."""
+    return groups(sql) or any(word in _AGGREGATES and after == "(" for word, after in _pairs(sql))
+
+
+def _pairs(sql: str) -> list[tuple[str, str]]:
+    return list(itertools.pairwise(token.word for token in _tokens(sql)))
+
+
+def sets_watermark(sql: str) -> bool:
+    """Spark's SQL has a WATERMARK clause."""
+    return any(token.word == "watermark" for token in _tokens(sql))
+
+
+def query_mistake(sql: str) -> Mistake | None:
+    """Why this cannot be a query, as far as it shows without Spark."""
+    first = next(_tokens(sql), None)
+    if first is None:
+        return Mistake("the query is empty", 0)
+    if first.word not in _QUERIES:
+        meant = nearest(first.word, _QUERIES)
+        hint = f": did you mean {meant.upper()}?" if meant else ": it begins with SELECT, WITH, FROM or VALUES"
+        return Mistake(f"'{first.text}' does not begin a query{hint}", first.position)
+    return expression_mistake(sql)
+
+
+def expression_mistake(sql: str) -> Mistake | None:
+    """A quote or parenthesis that is not closed, or closed without being open."""
+    opened: list[_Token] = []
+    for token in _tokens(sql):
+        if token.text in ("'", '"', "`"):
+            return Mistake(f"the quote {token.text} is never closed", token.position)
+        if token.text in _PAIRS.values():
+            opened.append(token)
+        elif token.text in _PAIRS and (not opened or opened.pop().text != _PAIRS[token.text]):
+            return Mistake(f"there is no '{_PAIRS[token.text]}' for this '{token.text}'", token.position)
+    return Mistake(f"the '{opened[-1].text}' is never closed", opened[-1].position) if opened else None
 
 
 def _opens_cte(tokens: list[_Token], at: int) -> bool:

@@ -1,0 +1,374 @@
+"""What is wrong with a pipeline, as far as it shows without Spark and without a broker: the rules of lint.
+
+They are the same whichever door the pipeline came through. A rule takes the pipeline and yields problems. Connectors
+are looked up by a function, because the model knows none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+from moldau.errors import ConfigError
+from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.options import Given, OptionTable, options_hint
+from moldau.pipelines.model.pipeline import Action, Case, Pipeline, Sink, Source, Step
+from moldau.pipelines.model.places import Place, Problem, Severity, place_of
+from moldau.pipelines.model.references import reference_mistake
+from moldau.pipelines.model.schemas import Column, schema_columns
+from moldau.pipelines.model.sql_names import (
+    aggregates,
+    expression_mistake,
+    groups,
+    query_mistake,
+    sets_watermark,
+    table_names,
+)
+from moldau.pipelines.model.watermark import Watermark
+
+MODES = ("append", "update", "complete")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # names folders, consumer groups and queries
+_RESERVED = frozenset(
+    # `spark` is the session in Python steps; the others are no tables after FROM.
+    ["spark", "select", "from", "join", "table", "values", "lateral", "where", "group", "order", "on", "using", "union"]
+)
+
+
+class ConnectorTables(Protocol):
+    """What the rules need to know of a connector."""
+
+    source_options: ClassVar[OptionTable | None]
+    sink_options: ClassVar[OptionTable | None]
+    origin: ClassVar[tuple[str, ...]]
+
+    def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]: ...
+
+
+Lookup = Callable[[str], ConnectorTables]
+"""The connector of a name. Raises ConfigError if there is none."""
+
+
+def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
+    """All problems. Warnings only where nothing is wrong: many would be consequences."""
+    checked = _Checked(pipeline, connector_lookup)
+    problems = [problem for rule in _RULES for problem in rule(checked)]
+    return problems or list(_unused(checked))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A pipeline under check, with what several rules need."""
+
+    pipeline: Pipeline
+    lookup: Lookup
+
+    @property
+    def view_names(self) -> tuple[str, ...]:
+        return tuple(self.pipeline.views)
+
+    def columns(self, view: str) -> tuple[Column, ...] | None:
+        """The columns of a source, if its options say all of them."""
+        source = next((each for each in self.pipeline.sources if each.name == view), None)
+        return _columns(source) if source else None
+
+
+def _names(checked: _Checked) -> Iterator[Problem]:
+    pipeline = checked.pipeline
+    if not _PIPELINE_NAME.fullmatch(pipeline.name):
+        yield Problem(
+            f"the name of the pipeline, '{pipeline.name}', may have letters, digits, '.', '_' and '-', up to 100 of "
+            "them. Set it with `name`.",
+            pipeline.place,
+        )
+    if not pipeline.views:
+        yield Problem("the pipeline has no sources", pipeline.place)
+    seen: dict[str, str] = {}
+    parts: tuple[tuple[str, Iterable[Source | Step | Sink]], ...] = (
+        ("source", pipeline.sources),
+        ("step", pipeline.steps),
+        ("sink", pipeline.sinks),
+    )
+    for kind, entries in parts:
+        seen = {} if kind == "sink" else seen  # a sink may have the name of its view
+        for entry in entries:
+            lowered = entry.name.lower()
+            if not _NAME.fullmatch(entry.name):
+                fixed = re.sub(r"\W", "_", entry.name, flags=re.ASCII)
+                hint = f": write {fixed}" if _NAME.fullmatch(fixed) else ""
+                message = f"{kind} '{entry.name}': a name has letters, digits and '_', and begins with no digit{hint}"
+                yield Problem(message, entry.place)
+            elif lowered in _RESERVED and kind != "sink":
+                yield Problem(f"{kind} '{entry.name}': the word is reserved, choose another name", entry.place)
+            elif lowered in seen:
+                yield Problem(f"{kind} {entry.name} has the name of {seen[lowered]}: choose another", entry.place)
+            seen[lowered] = f"{kind} {entry.name}"
+
+
+def _connectors(checked: _Checked) -> Iterator[Problem]:
+    for source in checked.pipeline.sources:
+        yield from _part(checked, source, f"source {source.name}", is_source=True)
+    for sink in checked.pipeline.sinks:
+        yield from _part(checked, sink, f"sink {sink.name}", is_source=False)
+
+
+def _part(checked: _Checked, part: Source | Sink, owner: str, *, is_source: bool) -> Iterator[Problem]:
+    if not part.connector:  # the door has said so
+        return
+    place = part.places.get("connector", part.place)
+    try:
+        connector = checked.lookup(part.connector)
+    except ConfigError as error:
+        yield Problem(f"{owner}: {error}", place)
+        return
+    table = connector.source_options if is_source else connector.sink_options
+    if table is None:
+        yield Problem(f"{owner}: connector {part.connector} cannot be a {'source' if is_source else 'sink'}", place)
+        return
+    table += SOURCE_OPTIONS if is_source else SINK_OPTIONS
+    wrong = [*_references(part.options, owner), *table.check(part.options, owner, part.place)]
+    yield from wrong
+    if not wrong:  # connectors may rely on their tables
+        for problem in connector.check(part.options, is_source=is_source):
+            yield replace(problem, message=f"{owner}: {problem.message}", place=problem.place or part.place)
+
+
+def _references(options: Mapping[str, Given], owner: str) -> Iterator[Problem]:
+    for name, given in options.items():
+        if (mistake := reference_mistake(given.value)) is not None:
+            yield Problem(f"{owner}: {name}: {mistake}", given.place)
+
+
+def _schemas(checked: _Checked) -> Iterator[Problem]:
+    for source in checked.pipeline.sources:
+        schema = source.options.get("schema")
+        if schema is not None and _has_ddl(source):
+            try:
+                schema_columns(schema.value)
+            except ValueError as error:
+                yield Problem(f"source {source.name}: schema: {error}", schema.place)
+                continue
+        columns, watermark = _columns(source), _watermark(source)
+        if columns is None or watermark is None:
+            continue
+        place = source.options["watermark"].place
+        types = {column.name.lower(): column.type for column in columns}
+        found = types.get(watermark.column.partition(".")[0].lower())
+        if found is None:
+            hint = options_hint(watermark.column, tuple(column.name for column in columns), "Its columns are")
+            yield Problem(f"source {source.name}: watermark: there is no column '{watermark.column}'{hint}", place)
+        elif "." not in watermark.column and not found.startswith("timestamp"):
+            message = f"column {watermark.column} is {found.upper()}: event time is a TIMESTAMP"
+            yield Problem(f"source {source.name}: watermark: {message}", place)
+
+
+def _steps(checked: _Checked) -> Iterator[Problem]:
+    known = {name.lower(): name for name in checked.view_names}
+    before = {source.name.lower() for source in checked.pipeline.sources}
+    for step in checked.pipeline.steps:
+        for name, place in _reads(step):
+            found = known.get(name.lower())
+            if found is None or (step.sql is None and found != name):  # Python's names have a case
+                hint = options_hint(name, checked.view_names, "There are")
+                own = f" A table of Spark's is written with its database: default.{name}." if step.sql else ""
+                yield Problem(f"step {step.name} reads '{name}', which is no source or step{hint}{own}", place)
+            elif found.lower() not in before:
+                yield Problem(_too_early(checked.pipeline, step.name, found), place)
+        if step.sql is not None and (mistake := query_mistake(step.sql)) is not None:
+            yield Problem(f"step {step.name}: {mistake.message}", _in_text(step, mistake.position))
+        before.add(step.name.lower())
+
+
+def _reads(step: Step) -> Iterator[tuple[str, Place | None]]:
+    """The views that a step names, each once, and where."""
+    if step.sql is None:
+        yield from ((name, step.text_place or step.place) for name in step.inputs if name != "spark")
+        return
+    seen = set()
+    for table in table_names(step.sql):
+        if not table.is_qualified and table.name.lower() not in seen:
+            seen.add(table.name.lower())
+            yield table.name, _in_text(step, table.position)
+
+
+def _too_early(pipeline: Pipeline, step: str, view: str) -> str:
+    if step == view:
+        return f"step {step} reads itself"
+    if step in pipeline.needed_by(view):
+        return f"steps {step} and {view} depend on each other: one of them must not read the other"
+    return f"step {step} reads step {view}, which comes after it: move {view} up"
+
+
+def _in_text(step: Step, position: int) -> Place | None:
+    start = step.text_place
+    if start is None or step.sql is None:
+        return step.place
+    before = step.sql[:position].split("\n")
+    return Place(start.file, start.line + len(before) - 1, start.column + len(before[-1]))
+
+
+def _sinks(checked: _Checked) -> Iterator[Problem]:
+    for sink in checked.pipeline.sinks:
+        place = sink.places.get("from", sink.place)
+        if not sink.view:
+            views = ", ".join(checked.view_names)
+            yield Problem(
+                f"sink {sink.name} needs `from`: the view that it writes{views and f', one of {views}'}", place
+            )
+        elif sink.view not in checked.view_names:
+            hint = options_hint(sink.view, checked.view_names, "There are")
+            yield Problem(f"sink {sink.name}: from '{sink.view}' is no source or step{hint}", place)
+        if sink.mode not in MODES:
+            hint = options_hint(sink.mode, MODES, "Modes are")
+            yield Problem(f"sink {sink.name} has no mode '{sink.mode}'{hint}", sink.places.get("mode", sink.place))
+        else:
+            yield from _mode(checked.pipeline, sink)
+
+
+def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
+    """What Spark would refuse when the query starts. Python steps may do anything, so nothing is said about them."""
+    needed = pipeline.needed_by(sink.view)
+    steps = [step for step in pipeline.steps if step.name in needed]
+    if any(step.sql is None for step in steps):
+        return
+    queries = {step.name: step.sql for step in steps if step.sql is not None}
+    place = sink.places.get("mode", sink.place)
+    if sink.mode == "complete" and not any(map(aggregates, queries.values())):
+        yield Problem(
+            f"sink {sink.name}: mode complete writes all groups again and again, but no step groups rows. "
+            "Use append or update.",
+            place,
+        )
+    if sink.mode != "append" or any(map(sets_watermark, queries.values())):
+        return
+    for name, sql in queries.items():
+        sources = pipeline.sources_of(name)
+        if groups(sql) and sources and not any("watermark" in source.options for source in sources):
+            names = " or ".join(source.name for source in sources)
+            yield Problem(
+                f"sink {sink.name}: in mode append, the groups of step {name} are written when their time is over, "
+                f"and without a watermark it never is. Add `watermark` to source {names}, or use mode update.",
+                place,
+            )
+            return
+
+
+def _expectations(checked: _Checked) -> Iterator[Problem]:
+    for expectation in checked.pipeline.expectations:
+        owner, places = f"expectation {expectation.name}", expectation.places
+        if expectation.view and expectation.view not in checked.view_names:
+            hint = options_hint(expectation.view, checked.view_names, "There are")
+            where = places.get("view", expectation.place)
+            yield Problem(f"{owner}: view '{expectation.view}' is no source or step{hint}", where)
+        if (mistake := expression_mistake(expectation.condition)) is not None:
+            yield Problem(f"{owner}: condition: {mistake.message}", places.get("condition", expectation.place))
+        if expectation.action is Action.DEAD_LETTER and "dead letters" not in checked.pipeline.settings:
+            yield Problem(
+                f"{owner}: action dead-letter needs a topic: set `dead letters` in the settings",
+                places.get("action", expectation.place),
+            )
+
+
+def _tests(checked: _Checked) -> Iterator[Problem]:
+    sources = tuple(source.name for source in checked.pipeline.sources)
+    results = (*checked.view_names, *(sink.name for sink in checked.pipeline.sinks))
+    names: set[str] = set()
+    for case in checked.pipeline.tests:
+        if case.name in names:
+            yield Problem(f"there are two tests '{case.name}': give one another name", case.place)
+        names.add(case.name)
+        for name in case.given:
+            if name not in sources:
+                is_step = name in checked.view_names
+                what = "is a step: give rows to sources" if is_step else f"is no source{_hint_of(name, sources)}"
+                yield Problem(f"test '{case.name}': given: {name} {what}", place_of(case.given, name, case.place))
+        for name in case.expect:
+            if name not in results:
+                message = f"test '{case.name}': expect: {name} is no source, step or sink{_hint_of(name, results)}"
+                yield Problem(message, place_of(case.expect, name, case.place))
+        yield from _test_columns(checked, case)
+
+
+def _test_columns(checked: _Checked, case: Case) -> Iterator[Problem]:
+    views = {sink.name: sink.view for sink in checked.pipeline.sinks}
+    tables = [("given", name, [row for batch in batches for row in batch]) for name, batches in case.given.items()]
+    tables += [("expect", name, list(rows)) for name, rows in case.expect.items()]
+    for part, name, rows in tables:
+        columns = checked.columns(views.get(name, name) if name not in checked.view_names else name)
+        if columns is None:
+            continue
+        known = tuple(column.name for column in columns)
+        lowered = {column.lower() for column in known}
+        for row in rows:
+            for column in row:
+                if column.lower() not in lowered:
+                    hint = options_hint(column, known, "Its columns are")
+                    message = f"test '{case.name}': {part}: {name} has no column '{column}'{hint}"
+                    yield Problem(message, place_of(row, column, case.place))
+
+
+def _hint_of(name: str, known: tuple[str, ...]) -> str:
+    return options_hint(name, known, "There are")
+
+
+def _settings(checked: _Checked) -> Iterator[Problem]:
+    settings = checked.pipeline.settings
+    yield from _references(settings, "settings")
+    yield from SETTINGS.check(settings, "the settings", None)
+
+
+def _unused(checked: _Checked) -> Iterator[Problem]:
+    pipeline = checked.pipeline
+    if not pipeline.sinks:
+        yield Problem("the pipeline has no sinks: it writes nothing", pipeline.place, Severity.WARNING)
+        return
+    used = set[str]().union(*(pipeline.needed_by(sink.view) for sink in pipeline.sinks))
+    for name, view in pipeline.views.items():
+        if name not in used:
+            kind = "source" if isinstance(view, Source) else "step"
+            yield Problem(f"{kind} {name} is not used by any sink", view.place, Severity.WARNING)
+
+
+def _has_ddl(source: Source) -> bool:
+    """Schemas of Avro and Protobuf have languages of their own; a reference is unknown until the start."""
+    schema = source.options["schema"].value
+    formats = source.options.get("format", Given("")).value
+    return (
+        isinstance(schema, str) and formats not in ("avro", "protobuf") and not schema.lstrip().startswith(("{", "$"))
+    )
+
+
+def _columns(source: Source) -> tuple[Column, ...] | None:
+    if "schema" not in source.options or not _has_ddl(source):
+        return None
+    try:
+        columns = schema_columns(source.options["schema"].value)
+    except ValueError:
+        return None
+    metadata = source.options.get("metadata", Given(())).value
+    more = metadata.split(",") if isinstance(metadata, str) else metadata if isinstance(metadata, list) else ()
+    return (*columns, *(Column(str(name).strip(), _METADATA_TYPES.get(str(name).strip(), "")) for name in more))
+
+
+_METADATA_TYPES = {"timestamp": "timestamp"}
+
+
+def _watermark(source: Source) -> Watermark | None:
+    try:
+        return Watermark.parse(source.options["watermark"].value) if "watermark" in source.options else None
+    except ValueError:
+        return None
+
+
+_RULES: tuple[Callable[[_Checked], Iterator[Problem]], ...] = (
+    _names,
+    _connectors,
+    _schemas,
+    _steps,
+    _sinks,
+    _expectations,
+    _tests,
+    _settings,
+)
