@@ -20,7 +20,7 @@ from moldau.pipelines.connectors.base import (
     StreamSink,
     WriteRequest,
 )
-from moldau.pipelines.model.kinds import BOOLEAN, NAMES, SQL, choice, whole
+from moldau.pipelines.model.kinds import BOOLEAN, SQL, choice, names_of, whole
 from moldau.pipelines.model.options import Given, Option, OptionTable, Value
 from moldau.pipelines.model.places import Problem
 from moldau.spark.options import option_text
@@ -83,7 +83,10 @@ class TopicConnector(Connector):
                 choice(*_FORMATS),
             ),
             Option(
-                "metadata", f"Columns besides the value's: {', '.join(_METADATA)}.", NAMES, example="key, timestamp"
+                "metadata",
+                f"Columns besides the value's: {', '.join(_METADATA)}.",
+                names_of(*_METADATA),
+                example="key, timestamp",
             ),
         )
         + _PASSED_TO_SOURCE
@@ -132,9 +135,6 @@ class TopicConnector(Connector):
             found = f"not {' and '.join(given)}" if given else "none is given"
             place = options[given[1]].place if len(given) > 1 else None
             yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
-        for name in options["metadata"].value if isinstance(options.get("metadata", Given("")).value, list) else ():
-            if name not in _METADATA:
-                yield Problem(f"metadata '{name}': expected some of {', '.join(_METADATA)}", options["metadata"].place)
 
     def read(self, request: ReadRequest) -> DataFrame:
         from pyspark.sql.types import StructType

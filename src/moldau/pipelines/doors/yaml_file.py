@@ -27,6 +27,12 @@ PARTS = ("name", "sources", "steps", "sinks", "expect", "tests", "settings")
 SUFFIXES = (".yaml", ".yml")
 _STEP = ("sql", "python")
 _EXPECTATION = ("view", "condition", "action")
+_ENTRIES = {
+    "sources": "`connector` and its options",
+    "steps": "`sql` or `python`",
+    "sinks": "`from`, `connector` and its options",
+    "expect": "`view`, `condition` and `action`",
+}
 _TEST = ("name", "given", "expect")
 
 
@@ -45,7 +51,9 @@ def read_pipeline(path: str | Path) -> tuple[Pipeline | None, list[Problem]]:
         reader = _Reader(Path(path), problems)
         pipeline = reader.pipeline(root)
         if pipeline is not None and reader.is_whole:
-            reader.problems += check(pipeline, partial(connector, folder=pipeline.folder))
+            found = check(pipeline, partial(connector, folder=pipeline.folder))
+            # What looks unused may be used by what could not be read.
+            reader.problems += [each for each in found if not reader.problems or each.severity is Severity.ERROR]
     except InvalidPipelineError as error:
         return None, [problem for problem in error.problems if isinstance(problem, Problem)]
     return pipeline, sorted(reader.problems, key=_position)
@@ -78,14 +86,15 @@ class _Reader:
         self.path = path
         self.folder = path.parent
         self.problems = problems
-        self.is_whole = True  # no part is missing, so that unknown names are mistakes of their own
+        # If a part of the file is missing, names in others look unknown: nothing is said about those.
+        self.is_whole = not problems
 
     def pipeline(self, root: Node) -> Pipeline | None:
         if not isinstance(root.value, dict):
             self._wrong("a pipeline is a mapping with sources, steps and sinks", root)
             return None
         parts = self._parts(root, PARTS, "a pipeline")
-        self.is_whole = len(parts) == len(root.value)
+        self.is_whole = self.is_whole and len(parts) == len(root.value)
         name = self._text(parts.get("name"), "name") or self.path.name.removesuffix(self.path.suffix)
         sources = self._each(parts.get("sources"), "sources", self._source)
         steps = self._each(parts.get("steps"), "steps", self._step)
@@ -182,7 +191,7 @@ class _Reader:
             parts = self._parts(test, _TEST, f"test {number}")
             name = self._text(parts.get("name"), f"test {number}: name") or f"test {number}"
             for part in _TEST[1:]:
-                if part not in parts:
+                if part not in parts and len(parts) == len(test.value):  # else an unknown word has been reported
                     self.problems.append(Problem(f"test '{name}' needs `{part}`", test.place))
             yield Case(
                 name,
@@ -221,15 +230,12 @@ class _Reader:
 
     def _each(self, node: Node | None, part: str, read: Any) -> list[Any]:
         """Every named entry of a part of the file, as `read` returns it."""
-        if node is None or not self._is_mapping(node, part):
-            self.is_whole = self.is_whole and (node is None or node.value is None)
-            return []
         entries = []
-        for name, value, place in items(node):
+        for name, value, place in items(node) if node is not None and self._is_mapping(node, part) else ():
             if isinstance(value.value, dict):
                 entries.append(read(name, value, place))
             else:
-                self._wrong(f"{part}: {name}: expected a mapping", value)
+                self._wrong(f"{part}: {name}: expected a mapping with {_ENTRIES[part]}", value)
                 self.is_whole = False
         return entries
 
@@ -239,6 +245,7 @@ class _Reader:
             return False
         if not isinstance(node.value, dict):
             self._wrong(f"{owner}: expected a mapping of names", node)
+            self.is_whole = False
         return isinstance(node.value, dict)
 
     def _parts(self, node: Node, known: tuple[str, ...], owner: str) -> dict[str, Node]:

@@ -58,7 +58,7 @@ class Node:
             return "a mapping"
         if isinstance(self.value, list):
             return "a list"
-        return "nothing" if self.value is None else repr(self.value)
+        return "an empty value" if self.value is None else repr(self.value)
 
     def plain(self) -> Any:
         """The value without nodes. Mappings still know where their keys stand."""
@@ -76,13 +76,12 @@ def read_nodes(path: Path) -> tuple[Node, list[Problem]]:
     """
     file = str(path)
     text = _read_text(path, file)
-    builder = _Builder(file, text.split("\n"))
+    builder = _Builder(file, text.rstrip().split("\n"))
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             builder.add(event)
     except yaml.MarkedYAMLError as error:
-        place = _place_of_error(error, text.rstrip().split("\n"), file)
-        raise InvalidPipelineError([Problem(_syntax_message(error, builder.lines, place), place)]) from error
+        raise InvalidPipelineError([*builder.problems, _syntax_problem(error, builder)]) from error
     except yaml.YAMLError as error:
         raise InvalidPipelineError([Problem(f"this is not valid YAML: {error}", Place(file, 1, 1))]) from error
     if builder.root is None:
@@ -114,26 +113,40 @@ def _place_at(before: str, file: str) -> Place:
     return Place(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
 
 
-def _place_of_error(error: yaml.MarkedYAMLError, lines: list[str], file: str) -> Place:
-    """Where the parser gave up; the end of the last line if the file ended too early."""
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
-        return Place(file, 1, 1)
-    return (
-        Place(file, mark.line + 1, mark.column + 1)
-        if mark.line < len(lines)
-        else Place(file, len(lines), len(lines[-1]) + 1)
+def _syntax_problem(error: yaml.MarkedYAMLError, builder: _Builder) -> Problem:
+    """What the parser says in words of people who write files, and where they made the mistake."""
+    said = f"{error.problem} {error.context}"
+    message, at_start = next(
+        ((text, at_start) for pattern, text, at_start in _SYNTAX_ERRORS if re.search(pattern, said)),
+        (str(error.problem), False),
     )
-
-
-def _syntax_message(error: yaml.MarkedYAMLError, lines: list[str], place: Place) -> str:
-    line = lines[place.line - 1] if place.line <= len(lines) else ""
+    mark = error.problem_mark or error.context_mark
+    mark = error.context_mark or mark if at_start else mark
+    place = Place(builder.file, mark.line + 1, mark.column + 1) if mark else Place(builder.file, 1, 1)
+    if place.line > len(builder.lines):  # the file ended too early
+        place = Place(builder.file, len(builder.lines), len(builder.lines[-1]) + 1)
+    line = builder.lines[place.line - 1]
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return "this is not valid YAML: a line is indented with a tab: use spaces"
-    context = f" {error.context}" if error.context else ""
-    if "mapping values are not allowed" in str(error.problem):
-        return "this is not valid YAML: a second ': ' in a line, or a wrong indentation; put text with ': ' in quotes"
-    return f"this is not valid YAML: {error.problem}{context and f' ({context.strip()})'}"
+        message = "a line is indented with a tab: use spaces"
+    elif builder.last_quote is not None and builder.last_quote[1] == place.line and not at_start:
+        message, place = "the quote that begins here ends too late, or never", builder.last_quote[0]
+    return Problem(f"this is not valid YAML: {message}", place)
+
+
+# What libyaml and PyYAML say, what is meant, and whether the place is where the thing began.
+_SYNTAX_ERRORS = (
+    ("scanning a quoted scalar", "the quote that begins here is never closed", True),
+    ("expected ',' or '\\]'", "the list that begins here is not closed, or a comma is missing", True),
+    ("expected ',' or '\\}'", "the mapping that begins here is not closed, or a comma is missing", True),
+    ("could not find expected ':'", "expected ': ' after this name", True),
+    (
+        "mapping values are not allowed",
+        "a second ': ' in a line, or a wrong indentation; put text with ': ' in quotes",
+        False,
+    ),
+    ("expected (key|'-' indicator|<block end>)", "the indentation fits to no line above, or ': ' is missing", False),
+    ("cannot start any token", "text that begins with this character must be in quotes", False),
+)
 
 
 @dataclass(slots=True)
@@ -151,6 +164,7 @@ class _Builder:
         self.lines = lines
         self.root: Node | None = None
         self.problems: list[Problem] = []
+        self.last_quote: tuple[Place, int] | None = None  # of several lines: where it begins, in which line it ends
         self._open: list[_Open] = []
         self._anchors: dict[str, Node] = {}
         self._is_document_seen = False
@@ -227,6 +241,8 @@ class _Builder:
         value = event.value if event.style else self._plain_scalar(event.value, place)
         if event.style == "|":
             return Node(value, place, self._block_start(place))
+        if event.style in ("'", '"') and event.end_mark.line > event.start_mark.line:
+            self.last_quote = place, event.end_mark.line + 1
         is_folded = event.style == ">" or event.end_mark.line > event.start_mark.line
         return Node(value, place, None if is_folded else replace(place, column=place.column + bool(event.style)))
 

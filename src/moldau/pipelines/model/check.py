@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
+from moldau.config.keys import nearest
 from moldau.errors import ConfigError
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import Given, OptionTable, options_hint
@@ -52,10 +53,13 @@ Lookup = Callable[[str], ConnectorTables]
 
 
 def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
-    """All problems. Warnings only where nothing is wrong: many would be consequences."""
+    """All problems. Rules that would report the consequences of other mistakes wait until those are mended."""
     checked = _Checked(pipeline, connector_lookup)
-    problems = [problem for rule in _RULES for problem in rule(checked)]
-    return problems or list(_unused(checked))
+    problems: list[Problem] = []
+    for rules in _RULES:
+        if not problems:
+            problems += [problem for rule in rules for problem in rule(checked)]
+    return problems
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ def _part(checked: _Checked, part: Source | Sink, owner: str, *, is_source: bool
         yield Problem(f"{owner}: connector {part.connector} cannot be a {'source' if is_source else 'sink'}", place)
         return
     table += SOURCE_OPTIONS if is_source else SINK_OPTIONS
-    wrong = [*_references(part.options, owner), *table.check(part.options, owner, part.place)]
+    own = ("connector",) if is_source else ("connector", "from", "mode")
+    wrong = [*_references(part.options, owner), *table.check(part.options, owner, part.place, also=own)]
     yield from wrong
     if not wrong:  # connectors may rely on their tables
         for problem in connector.check(part.options, is_source=is_source):
@@ -223,8 +228,11 @@ def _sinks(checked: _Checked) -> Iterator[Problem]:
         if sink.mode not in MODES:
             hint = options_hint(sink.mode, MODES, "Modes are")
             yield Problem(f"sink {sink.name} has no mode '{sink.mode}'{hint}", sink.places.get("mode", sink.place))
-        else:
-            yield from _mode(checked.pipeline, sink)
+
+
+def _modes(checked: _Checked) -> Iterator[Problem]:
+    for sink in checked.pipeline.sinks:
+        yield from _mode(checked.pipeline, sink)
 
 
 def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
@@ -264,7 +272,7 @@ def _expectations(checked: _Checked) -> Iterator[Problem]:
             yield Problem(f"{owner}: view '{expectation.view}' is no source or step{hint}", where)
         if (mistake := expression_mistake(expectation.condition)) is not None:
             yield Problem(f"{owner}: condition: {mistake.message}", places.get("condition", expectation.place))
-        if expectation.action is Action.DEAD_LETTER and "dead letters" not in checked.pipeline.settings:
+        if expectation.action is Action.DEAD_LETTER and nearest("dead letters", checked.pipeline.settings) is None:
             yield Problem(
                 f"{owner}: action dead-letter needs a topic: set `dead letters` in the settings",
                 places.get("action", expectation.place),
@@ -316,7 +324,7 @@ def _hint_of(name: str, known: tuple[str, ...]) -> str:
 def _settings(checked: _Checked) -> Iterator[Problem]:
     settings = checked.pipeline.settings
     yield from _references(settings, "settings")
-    yield from SETTINGS.check(settings, "the settings", None)
+    yield from SETTINGS.check(settings, "settings", None)
 
 
 def _unused(checked: _Checked) -> Iterator[Problem]:
@@ -362,13 +370,9 @@ def _watermark(source: Source) -> Watermark | None:
         return None
 
 
-_RULES: tuple[Callable[[_Checked], Iterator[Problem]], ...] = (
-    _names,
-    _connectors,
-    _schemas,
-    _steps,
-    _sinks,
-    _expectations,
-    _tests,
-    _settings,
+_Rule = Callable[[_Checked], Iterator[Problem]]
+_RULES: tuple[tuple[_Rule, ...], ...] = (
+    (_names, _connectors, _schemas, _steps, _sinks, _expectations, _tests, _settings),
+    (_modes,),
+    (_unused,),
 )

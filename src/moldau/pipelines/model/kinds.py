@@ -134,6 +134,19 @@ def choice(*allowed: str) -> Kind:
     return Kind(_listed(allowed), convert, {"enum": list(allowed)})
 
 
+def names_of(*allowed: str) -> Kind:
+    """Some of these names, as a list or with commas between."""
+
+    def convert(value: object) -> tuple[str, ...]:
+        names = _texts(value)
+        for name in names:
+            if name not in allowed:
+                raise ValueError(f"'{name}' is none of {', '.join(allowed)}")
+        return names
+
+    return Kind("names", convert, {"type": ["string", "array"], "items": {"enum": list(allowed)}})
+
+
 def whole(least: int = 0) -> Kind:
     return Kind("whole number", _whole(least), {"type": ["integer", "string"]})
 

@@ -71,8 +71,13 @@ class OptionTable:
         exact = next((option for option in self.options if option.name == name), None)
         return exact or next((option for option in self.options if option.is_pattern and option.matches(name)), None)
 
-    def check(self, given: Mapping[str, Given], owner: str, place: Place | None) -> Iterator[Problem]:
-        """What is wrong with these options. `owner` names whose they are: "source clicks"."""
+    def check(
+        self, given: Mapping[str, Given], owner: str, place: Place | None, also: tuple[str, ...] = ()
+    ) -> Iterator[Problem]:
+        """What is wrong with these options. `owner` names whose they are: "source clicks".
+
+        `also` are words that may stand beside the options.
+        """
         for name, entry in given.items():
             option = self.find(name)
             if option is None:
@@ -80,7 +85,7 @@ class OptionTable:
                     f"{owner} has no option '{name}'{options_hint(name, self.names)}", entry.key_place or entry.place
                 )
             elif (reason := option.kind.wrong(entry.value)) is not None:
-                shown = "" if option.secret else f" {entry.value!r}"
+                shown = "" if option.secret else " has no value" if entry.value is None else f" {entry.value!r}"
                 yield Problem(f"{owner}: {name}{shown}: {reason}", entry.place)
         for option in self.options:
             if option.required and option.name not in given:

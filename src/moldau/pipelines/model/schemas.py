@@ -64,6 +64,8 @@ class _Parser:
         if depth > _DEPTH_MAX:
             raise ValueError(f"types are nested more than {_DEPTH_MAX} deep")
         word = self._next(what).lower()
+        if not re.match(r"\w", word):
+            raise ValueError(f"{what} is missing before '{word}'")
         if word not in _TYPES:
             meant = nearest(word, _TYPES)
             raise ValueError(f"unknown type '{word}'" + (f": did you mean {meant.upper()}?" if meant else ""))
