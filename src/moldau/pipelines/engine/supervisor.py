@@ -103,6 +103,9 @@ class Listener:
     def polled(self, queries: Sequence[RunningQuery]) -> None:
         """About once a second."""
 
+    def ended(self, queries: Sequence[RunningQuery]) -> None:
+        """All of them have."""
+
 
 class Supervisor:
     """The queries of these pipelines, in one Spark session."""
@@ -128,7 +131,6 @@ class Supervisor:
             for plan in plan_queries(pipeline)
         ]
         self._start_query = start
-        self._is_stopping = False
         self._wake = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="moldau-supervisor", daemon=True)
@@ -145,11 +147,13 @@ class Supervisor:
         """Returns at once; queries start in the background."""
         self._thread.start()
 
-    def stop(self, *, now: bool = False) -> None:
-        """End each query after the batch it is in, or at once. Returns immediately: `wait` for the end."""
-        for watched in self._watched if now else ():
+    def stop(self, pipeline: str | None = None, *, now: bool = False) -> None:
+        """End each query (of this pipeline) after the batch it is in, or at once. Returns immediately."""
+        chosen = [watched for watched in self._watched if pipeline in (None, watched.query.pipeline)]
+        for watched in chosen:
+            watched.is_stopping = True
+        for watched in chosen if now else ():
             _stop(watched.query)
-        self._is_stopping = True
         self._wake.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -165,6 +169,7 @@ class Supervisor:
                 break
             self._wake.wait(_POLL_S)
             self._wake.clear()
+        self._tell(lambda listener: listener.ended(self.queries))
         self._ended.set()
 
     def tick(self) -> None:
@@ -195,7 +200,7 @@ class Supervisor:
             self._poll(watched, query.query, now, is_progress_due=is_progress_due)
 
     def _start_when_due(self, watched: _Watched, now: int) -> None:
-        if self._is_stopping:
+        if watched.is_stopping:
             self._enter(watched.query, State.STOPPED, watched.query.reason)
         elif now >= watched.due_ms:
             watched.query.restarts += watched.query.state is State.RETRYING
@@ -218,21 +223,21 @@ class Supervisor:
             watched.query.failures = 0 if job.result else watched.query.failures
         else:
             watched.query.query, watched.query.progress = job.result, None
-            if self._is_stopping:
+            if watched.is_stopping:
                 end_after_batch(job.result)
 
     def _poll(self, watched: _Watched, spark_query: StreamingQuery, now: int, *, is_progress_due: bool) -> None:
         query = watched.query
-        if self._is_stopping and not watched.is_ending:
+        if watched.is_stopping and not watched.is_ending:
             watched.is_ending = True
             end_after_batch(spark_query)
         if is_over(spark_query):
             self._note_progress(watched, spark_query)
             error = spark_query.exception()
-            if error is not None and not self._is_stopping:
+            if error is not None and not watched.is_stopping:
                 self._failed(watched, error, now)
             else:
-                is_asked = self._is_stopping or query.settings.values.get("trigger") != "available now"
+                is_asked = watched.is_stopping or query.settings.values.get("trigger") != "available now"
                 self._enter(query, State.STOPPED if is_asked else State.FINISHED)
         elif is_progress_due or query.state is State.STARTING:
             self._note_progress(watched, spark_query)
@@ -251,7 +256,7 @@ class Supervisor:
     def _failed(self, watched: _Watched, error: BaseException, now: int) -> None:
         query, reason = watched.query, reason_of(error)
         logger.debug("query %s failed", query, exc_info=error)
-        if self._is_stopping:
+        if watched.is_stopping:
             self._enter(query, State.STOPPED, reason)
             return
         if isinstance(error, ConfigError) or is_lasting(error):
@@ -315,7 +320,8 @@ class _Watched:
     job: _Job | None = None
     due_ms: int = 0  # the next try, by the monotonic clock
     delays: int = 0  # failures in a row
-    is_ending: bool = False
+    is_stopping: bool = False  # set by `stop`
+    is_ending: bool = False  # Spark knows
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,53 @@
+"""The Spark session in which pipelines run: one for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from moldau.errors import ConfigError
+from moldau.pipelines.engine.queries import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Settings of Spark SQL belong to a query's own session (`start_query`), except for these, which all sessions share.
+_OF_ONE_QUERY = "spark.sql."
+_SHARED = ("spark.sql.extensions", "spark.sql.catalog", "spark.sql.warehouse.dir", "spark.sql.hive")
+
+
+def session_for(settings: Mapping[str, Settings], master: str | None = None) -> SparkSession:
+    """A session with the master and the Spark settings of these pipelines (by name), or the one that runs."""
+    import moldau.spark
+
+    return moldau.spark.session(
+        app_name=", ".join(settings), master=master or common_master(settings), config=common_config(settings)
+    )
+
+
+def common_master(settings: Mapping[str, Settings]) -> str:
+    masters = {name: str(own.values["master"]) for name, own in settings.items()}
+    _refuse_differences("master", masters, "or choose one with --master")
+    return next(iter(masters.values()))
+
+
+def common_config(settings: Mapping[str, Settings]) -> dict[str, object]:
+    """Spark settings that have to be known before the session starts."""
+    given: dict[str, dict[str, object]] = {}
+    for pipeline, own in settings.items():
+        for name, value in (own.values.get("spark") or {}).items():
+            if not name.startswith(_OF_ONE_QUERY) or name.startswith(_SHARED):
+                given.setdefault(name, {})[pipeline] = value
+    for name, values in given.items():
+        _refuse_differences(name, values)
+    return {name: next(iter(values.values())) for name, values in given.items()}
+
+
+def _refuse_differences(name: str, values: Mapping[str, object], way_out: str = "") -> None:
+    (first, value), *others = values.items()
+    for other, different in others:
+        if different != value:
+            raise ConfigError(
+                f"pipelines of one run share a Spark session, but {name} is {value} in {first} and {different} in "
+                f"{other}: run them separately{', ' + way_out if way_out else ''}"
+            )
