@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 def _run(arguments: argparse.Namespace) -> int:
     pipelines = [_overridden(load_pipeline(path), arguments) for path in pipeline_files(arguments.paths)]
     from moldau.pipelines.engine.run import Run
+    from moldau.pipelines.engine.session import quiet_errors
     from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 
     class Lines(Listener):
@@ -68,6 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
     started = Run(pipelines, master=arguments.master, listeners=[Lines()])
     if not arguments.verbose:
         started.spark.sparkContext.setLogLevel("OFF")  # reasons are printed as sentences, without Java's stacks
+        quiet_errors()
     _stop_on_signals(started)
     started.start()
     while not started.wait(_WAIT_S):

@@ -107,14 +107,24 @@ def write_request(
     return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint)
 
 
-def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
-    """Start it in a session of its own: its views are nobody else's."""
-    session = spark.newSession()
-    pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
+def query_session(spark: SparkSession, settings: Settings) -> SparkSession:
+    """A new session beside this one, with the Spark settings of a pipeline."""
+    import moldau.spark
+
+    session = moldau.spark.register(spark.newSession())
+    # Spark looks up data sources in the active session, which a thread has to be given.
+    type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
     for name, value in (settings.values.get("spark") or {}).items():
         if session.conf.isModifiable(name):
             session.conf.set(name, str(value))
+    return session
+
+
+def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
+    """Start it in a session of its own: its views are nobody else's."""
+    session = query_session(spark, settings)
+    pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
 
     def read(source: Source) -> DataFrame:
         return read_source(read_request(session, pipeline, source, settings, query=plan.name), source, pipeline)

@@ -9,9 +9,10 @@ from moldau.errors import MoldauError
 _LENGTH_MAX = 400
 _END = re.compile(r"\n=== Streaming Query ===|\n\s*at [\w.$/]+\(|\nJVM stacktrace:|\nDriver stacktrace:|\n== ")
 _OURS = re.compile(r"moldau\.errors\.(?:\w+\.)?\w+: (.+)")
-_STATE = re.compile(r"\s*(?:SQLSTATE: \w+|\(SQLSTATE \w+\))")
+_STATE = re.compile(r"\s*(?:SQLSTATE: \w+|\(SQLSTATE \w+\))(?:; line \d+ pos \d+)?")
 _CONDITION = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )*\[[A-Z][A-Z0-9_.]+\] ")
 _JAVA_CLASS = re.compile(r"^(?:(?:java|javax|scala|org|py4j|pyspark)\.[\w.$]+: )+")
+_CALL = re.compile(r"^An error occurred while calling \S+\s+: ")
 _LOST_TASK = re.compile(r"^.*most recent failure: Lost task .*?\((?:TID|task) [^)]*\) \([^)]*\): ", re.DOTALL)
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt)\w*)(?:: (.*))?$", re.MULTILINE)
@@ -51,9 +52,9 @@ def reason_of(error: BaseException) -> str:
         return _one_line(ours[-1])
     if "Traceback (most recent call last)" in text or any(preamble in text for preamble in _PREAMBLES):
         return _of_python(text)
-    text = _LOST_TASK.sub("", text.strip())
+    text = _LOST_TASK.sub("", _CALL.sub("", text.strip()))
     text = _CONDITION.sub("", _JAVA_CLASS.sub("", text))
-    return _one_line(text.split("\n\n", maxsplit=1)[0].split(";\n", maxsplit=1)[0]) or type(error).__name__
+    return _one_line(_without_plan(text)) or type(error).__name__
 
 
 def is_lasting(error: BaseException) -> bool:
@@ -77,6 +78,10 @@ def _of_python(text: str) -> str:
     frames = [frame for frame in _FRAME.findall(text, 0, last.start()) if "/site-packages/" not in frame[0]]
     where = f" ({frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]})" if frames else ""
     return _one_line(f"{name}: {message}" if message else name) + where
+
+
+def _without_plan(text: str) -> str:
+    return text.split("\n\n", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
 
 
 def _one_line(text: str) -> str:

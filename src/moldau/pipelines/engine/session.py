@@ -25,6 +25,14 @@ def session_for(settings: Mapping[str, Settings], master: str | None = None) -> 
     )
 
 
+def quiet_errors() -> None:
+    """PySpark logs an error of SQL as JSON, with its stack, before it raises it. We say what is wrong in a sentence."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def common_master(settings: Mapping[str, Settings]) -> str:
     masters = {name: str(own.values["master"]) for name, own in settings.items()}
     _refuse_differences("master", masters, "or choose one with --master")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import load_attribute
 from moldau.pipelines.engine.expectations import apply_expectations
+from moldau.pipelines.engine.reasons import reason_of
 from moldau.pipelines.model.pipeline import Pipeline, Source, Step
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _run_step(spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mappi
         try:
             return spark.sql(step.sql)
         except PySparkException as error:
-            raise ConfigError(f"{where}step {step.name}: {spark_message(error)}") from error
+            raise ConfigError(f"{where}step {step.name}: {reason_of(error)}") from error
     function = step.python
     if isinstance(function, str):
         module, _, attribute = function.partition(":")
@@ -61,5 +62,4 @@ def _run_step(spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mappi
 
 def spark_message(error: Exception) -> str:
     """What Spark says, without its stack traces and plans."""
-    text = str(getattr(error, "desc", None) or error)
-    return text.split("\n== ", maxsplit=1)[0].split(";\n", maxsplit=1)[0].split("\n\n", maxsplit=1)[0].strip()
+    return reason_of(error)
