@@ -1,0 +1,159 @@
+"""What pipelines do, for those who watch: the state and the progress of each query, about once a second.
+
+    supervisor.add_listener(Observer(view.show))
+
+A snapshot is immutable, so the live view, metrics and state files may use it in their own threads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
+from moldau.pipelines.engine.lag import LagReader, Topics, topics_of
+from moldau.pipelines.engine.progress import ProgressTracker, QueryProgress
+from moldau.pipelines.engine.queries import read_request
+from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
+from moldau.pipelines.model.pipeline import Action
+from moldau.pipelines.model.watermark import Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+STALE_MS = 2_000
+"""A query without progress for this long is either idle or in a long batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySnapshot:
+    pipeline: str
+    query: str
+    state: State = State.STARTING
+    reason: str = ""  # why it is RETRYING or FAILED
+    next_try_ms: int | None = None  # wall clock; while RETRYING
+    restarts: int = 0
+    progress: QueryProgress = field(default_factory=QueryProgress)
+
+    @property
+    def name(self) -> str:
+        return self.pipeline if self.pipeline == self.query else f"{self.pipeline}.{self.query}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "query": self.query,
+            "state": str(self.state),
+            "reason": self.reason,
+            "next_try_ms": self.next_try_ms,
+            "restarts": self.restarts,
+            **self.progress.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    time_ms: int  # wall clock
+    queries: tuple[QuerySnapshot, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"time_ms": self.time_ms, "queries": [query.to_json() for query in self.queries]}
+
+
+class Observer(Listener):
+    """Takes a snapshot at each poll of the supervisor and passes it on."""
+
+    def __init__(
+        self, *shows: Callable[[Snapshot], None], clock: Clock = monotonic_ms, wall_clock: Clock = wall_clock_ms
+    ) -> None:
+        self._shows = shows
+        self._clock, self._wall_clock = clock, wall_clock
+        self._watched: dict[int, _Watched] = {}  # by identity of the query
+        self._lags = LagReader(clock)
+        self.latest = Snapshot(wall_clock(), ())
+
+    def polled(self, queries: Sequence[RunningQuery]) -> None:
+        self.latest = Snapshot(self._wall_clock(), tuple(self._observe(query) for query in queries))
+        for show in self._shows:
+            show(self.latest)
+
+    def close(self) -> None:
+        self._lags.close()
+
+    def _observe(self, query: RunningQuery) -> QuerySnapshot:
+        watched = self._watched.get(id(query))
+        if watched is None:
+            watched = self._watched[id(query)] = _watch(query)
+        now, wall = self._clock(), self._wall_clock()
+        tracker = watched.tracker
+        is_new = query.progress is not None and tracker.is_new(query.progress)
+        tracker.add(_new_progress(query, tracker) if is_new else (), now, wall)
+        lag = self._lags.lag(
+            query, watched.topics, tracker.positions, tracker.ends, is_stale=_is_stale(query, now - tracker.changed_ms)
+        )
+        return QuerySnapshot(
+            pipeline=query.pipeline,
+            query=query.name,
+            state=query.state,
+            reason=query.reason,
+            next_try_ms=query.next_try_ms,
+            restarts=query.restarts,
+            progress=tracker.poll(now, wall, lag.records, lag.oldest_ms),
+        )
+
+
+@dataclass
+class _Watched:
+    query: RunningQuery  # kept, so that its identity stays its own
+    tracker: ProgressTracker
+    topics: tuple[Topics, ...]
+
+
+def _watch(query: RunningQuery) -> _Watched:
+    plan, pipeline = query.plan, query.plan.pipeline
+    needed = pipeline.needed_by(plan.view)
+    letters = [each.name for each in pipeline.expectations if each.view in needed and each.action is Action.DEAD_LETTER]
+    requests = [read_request(None, pipeline, source, query.settings) for source in plan.sources]  # type: ignore[arg-type]
+    watermarks = [mark for each in requests if isinstance(mark := each.options.get("watermark"), Watermark)]
+    return _Watched(query, ProgressTracker(plan.mode, watermarks, letters), topics_of(plan, query.settings))
+
+
+def _new_progress(query: RunningQuery, tracker: ProgressTracker) -> list[Mapping[str, Any]]:
+    """All batches since the last poll, the oldest first: several may have ended."""
+    last = query.progress or {}
+    try:
+        return _recent(query.query, tracker) if query.query is not None else [last]
+    except Exception:  # whatever Py4J raises when the JVM is gone
+        logger.debug("cannot read the recent progress of %s", query, exc_info=True)
+        return [last]
+
+
+def _recent(query: StreamingQuery, tracker: ProgressTracker) -> list[Mapping[str, Any]]:
+    """`query.recentProgress` reads a hundred; this reads those that are new."""
+    java_query = getattr(query, "_jsq", None)
+    if java_query is None:  # Spark Connect
+        return list(query.recentProgress)
+    recent, found = java_query.recentProgress(), []
+    for index in range(len(recent) - 1, -1, -1):
+        progress = json.loads(recent[index].json())
+        if not tracker.is_new(progress):
+            break
+        found.append(progress)
+    return found[::-1]
+
+
+def _is_stale(query: RunningQuery, age_ms: int) -> bool:
+    """Whether topics may have got records since the last progress that no batch has read."""
+    if query.state is not State.RUNNING or query.query is None:
+        return query.state not in (State.STOPPED, State.FINISHED)
+    if age_ms < STALE_MS:
+        return False
+    try:
+        return bool(query.query.status["isDataAvailable"])
+    except Exception:  # the JVM is gone; the supervisor will say so
+        return False
