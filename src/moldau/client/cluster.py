@@ -215,6 +215,11 @@ class ClusterClient:
             if not waiting or not self._pause(deadline, results[next(iter(waiting))]):
                 return results
 
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """These partitions by the broker that leads them; those without a leader are left out."""
+        by_leader, _ = self._group_by_leader(dict.fromkeys(partitions))
+        return {leader: list(part) for leader, part in by_leader.items()}
+
     def at_coordinators(
         self,
         kind: CoordinatorType,

@@ -109,6 +109,20 @@ class Connection:
                 self._socket.sendall(part)
         return self._correlation_id
 
+    def post(self, api_key: int, version: int, build: Build) -> int:
+        """`send_async` of a message that is not packed yet."""
+        if self.session_is_over:
+            self._authenticate()
+        self._correlation_id += 1
+        entity = build(request_schema(api_key, version))
+        with self._as_kafka_error(api_key):
+            self._socket.sendall(encode_request(self._correlation_id, self._config.client_id, entity))
+        return self._correlation_id
+
+    def fileno(self) -> int:
+        """For `select`: readable when an answer arrives, or the connection is lost."""
+        return self._socket.fileno()
+
     def receive(self, api_key: int, version: int, number: int) -> Any:
         """The answer to the request of that number, the oldest that has not been received."""
         with self._as_kafka_error(api_key):

@@ -75,7 +75,23 @@ def _is_hang_up(error: BaseException | None) -> bool:
     return isinstance(error, HANG_UPS) or "[CANNOT_OPEN_SOCKET]" in str(error)
 
 
+def run_module(name: str) -> int:
+    """Do what `python -m` does, in a process that may have imported the module before; its exit code."""
+    sys.excepthook = _print_unless_hang_up
+    sys.modules.pop(name, None)  # Python would warn that it is loaded twice
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:  # whatever it is, it ends the process
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
 if __name__ == "__main__":
     del sys.argv[0]
-    sys.excepthook = _print_unless_hang_up
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    sys.exit(run_module(sys.argv[0]))

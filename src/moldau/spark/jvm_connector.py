@@ -26,6 +26,8 @@ Builder = TypeVar("Builder", "DataFrameReader", "DataStreamReader", "DataFrameWr
 
 _OURS_ALONE = (
     "commitGroupId",
+    "idleWaitMs",
+    "idleWaitTopics",
     "pushDownPredicate",
     "txnAppId",
     "txnVersion",

@@ -63,6 +63,9 @@ class ReadRequest(Request):
     dead_letters: str | None = None
     # Set by `reset`: start here instead of where the options say. In the form of Spark's checkpoint.
     start: str | None = None
+    # How long the source may wait for new records before it says that there are none; see `engine/idle.py`.
+    idle_wait_ms: int = 0
+    idle_wait_topics: tuple[str, ...] = ()  # of the query's other sources: new records there end the wait, too
 
     def loader(self, source: str | type[DataSource]) -> DataStreamReader:
         """`spark.readStream`, named, so that checkpoints find the source again when others come and go.

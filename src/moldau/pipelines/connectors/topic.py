@@ -216,6 +216,9 @@ def source_options(request: ReadRequest) -> dict[str, str]:
         # Of this query alone: another may read the same source, and be elsewhere.
         names = (request.pipeline, request.query, request.name)
         passed.setdefault("commitGroupId", ".".join(name for name in names if name))
+        if request.idle_wait_ms:
+            passed["idleWaitMs"] = str(request.idle_wait_ms)
+            passed["idleWaitTopics"] = ",".join(request.idle_wait_topics)
     if request.start is not None:
         passed["startingOffsets"] = request.start
     return kafka_options(request) | passed

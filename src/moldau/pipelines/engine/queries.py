@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
@@ -115,7 +116,8 @@ def query_session(spark: SparkSession, settings: Settings) -> SparkSession:
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
-    for name, value in (settings.values.get("spark") or {}).items():
+    waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
+    for name, value in (idle_settings(waits) | (settings.values.get("spark") or {})).items():
         if session.conf.isModifiable(name):
             session.conf.set(name, str(value))
     return session
@@ -127,7 +129,8 @@ def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> Str
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
 
     def read(source: Source) -> DataFrame:
-        return read_source(read_request(session, pipeline, source, settings, query=plan.name), source, pipeline)
+        request = read_request(session, pipeline, source, settings, query=plan.name, **waits.get(source.name, {}))
+        return read_source(request, source, pipeline)
 
     frame = build_views(session, pipeline, read, wanted=plan.view)[plan.view]
     writes = [write_request(session, pipeline, sink, settings, checkpoint) for sink in plan.sinks]

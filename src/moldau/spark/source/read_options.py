@@ -43,6 +43,8 @@ OPTION_NAMES = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "commitGroupId",
+    "idleWaitMs",
+    "idleWaitTopics",
     "pushDownPredicate",
     *_NO_EFFECT,
     *FORMAT_OPTIONS,
@@ -60,6 +62,9 @@ _REFUSED = {
 
 # Two fetches are held in memory at a time.
 FETCH_BYTES_MAX = 256 * 1024 * 1024
+
+# A query that is stopped may have to wait for it.
+IDLE_WAIT_MS_MAX = 10_000
 
 _DELAY = re.compile(r"(\d{1,15})\s*(us|ms|s|m|min|h|d)?", re.ASCII)
 _DELAY_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -100,6 +105,8 @@ class ReadOptions(NamedTuple):
     trigger_rows_min: int | None
     trigger_delay_max_ms: float
     commit_group: str | None
+    idle_wait_ms: int  # 0: a stream with nothing to read does not wait
+    idle_wait_topics: tuple[str, ...]  # of other sources of the query: new records there end the wait, too
     push_down_predicate: bool  # only when asked for: see `batch_reader.PruningTopicReader`
 
     @classmethod
@@ -147,6 +154,8 @@ class ReadOptions(NamedTuple):
             trigger_rows_min=rows_min,
             trigger_delay_max_ms=_delay_ms("maxTriggerDelay", options.text("maxTriggerDelay", "15m")),
             commit_group=_group(options),
+            idle_wait_ms=min(options.number("idleWaitMs", least=0) or 0, IDLE_WAIT_MS_MAX),
+            idle_wait_topics=tuple(filter(None, options.text("idleWaitTopics", "").split(","))),
             push_down_predicate=options.flag("pushDownPredicate", False),
         )
 

@@ -33,6 +33,7 @@ from moldau.errors import ConfigError, DataLossError, MoldauError
 from moldau.spark.connections import borrowed, close_idle
 from moldau.spark.plain_errors import plain_errors
 from moldau.spark.source.data_loss import Logs, Loss, find_losses
+from moldau.spark.source.idle_wait import IdleWait
 from moldau.spark.source.offsets import Offsets, StreamOffset, limited, to_json
 from moldau.spark.source.planning import TopicOffsets, split
 from moldau.spark.source.projection import RowReader
@@ -59,6 +60,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_frozen = False  # availableNow: nothing that comes later is read
         self._last_trigger = float("-inf")
         self._committed: Offsets = {}
+        self._idle = IdleWait(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {}
@@ -77,6 +79,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        latest = self._look(start, limit)
+        if latest is start and not self._is_frozen and self._idle.wait(self._ends):
+            return self._look(start, limit)
+        return latest
+
+    def _look(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch, or `start` if there is none."""
         read = StreamOffset.from_json(start)
         positions = read.positions
         if self._is_frozen:

@@ -4,7 +4,7 @@ Spark starts a Python process for each step of a query that involves Python (fin
 columns, plan, read, write, commit). Each imports PySpark, Arrow and this package: most of a second each, one after the
 other, before the first row. The fork server imports them once, while the JVM starts. `PYSPARK_PYTHON` names a small
 script, which runs `fork_client` instead of Python: the client hands Spark's pipes to the server, and a fork of the
-server becomes the daemon that Spark asked for.
+server becomes the daemon, or the reader of a stream, that Spark asked for.
 
 The server ends with the process that started it, which holds the other end of its standard input.
 """
@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau.spark.hang_ups import run_module
 from moldau.spark.startup import fork_client
 from moldau.spark.startup.daemon import preload
 
@@ -69,14 +70,14 @@ def serve(address: str) -> None:
             connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _become_daemon(connection)
+                _become_program(connection)
             connection.close()
 
 
-def _become_daemon(connection: socket.socket) -> None:
-    """In the fork: do what `python -m pyspark.daemon <worker module>` does."""
+def _become_program(connection: socket.socket) -> None:
+    """In the fork: do what `python -m pyspark.daemon <worker module>` does, or `python -m <module>`."""
     _, pipes, _, _ = socket.recv_fds(connection, 1, 3)
-    worker_module, folder, *variables = _read_all(connection).split(b"\0")
+    program, folder, *variables = _read_all(connection).split(b"\0")
     for descriptor, pipe in enumerate(pipes):
         os.dup2(pipe, descriptor)
         os.close(pipe)
@@ -86,16 +87,19 @@ def _become_daemon(connection: socket.socket) -> None:
     for place, entry in enumerate(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), start=1):
         if entry not in sys.path:
             sys.path.insert(place, entry)
-    sys.argv[1:] = [os.fsdecode(worker_module)]
+    module, *sys.argv[1:] = os.fsdecode(program).split(" ")
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr] # as PYTHONUNBUFFERED does
     connection.sendall(os.getpid().to_bytes(fork_client.PID_BYTES, "big"))
     # The client waits for the daemon's end, not for that of its workers.
     os.register_at_fork(after_in_child=connection.close)
-
-    from pyspark.daemon import manager
-
     try:
-        manager()
+        if module in fork_client.DAEMONS:
+            from pyspark.daemon import manager
+
+            manager()
+        else:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os._exit(run_module(module))
     finally:
         os._exit(1)  # the stack above belongs to the server, not to the fork
 
