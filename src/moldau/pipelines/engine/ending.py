@@ -39,6 +39,12 @@ def is_over(query: StreamingQuery) -> bool:
     return True
 
 
+def has_nothing_new(query: StreamingQuery) -> bool:
+    """Whether all sources were asked and had nothing. Its status rarely tells: they wait for records themselves."""
+    execution = _execution(query)
+    return execution is not None and bool(execution.noNewData())
+
+
 def _execution(query: StreamingQuery) -> Any:
     """Spark's StreamExecution; None if it is out of reach."""
     wrapper = getattr(query, "_jsq", None)

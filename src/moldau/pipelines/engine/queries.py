@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
@@ -108,7 +109,9 @@ def write_request(
     return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint)
 
 
-def query_session(spark: SparkSession, settings: Settings) -> SparkSession:
+def query_session(
+    spark: SparkSession, settings: Settings, defaults: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
     """A new session beside this one, with the Spark settings of a pipeline."""
     import moldau.spark
 
@@ -116,8 +119,7 @@ def query_session(spark: SparkSession, settings: Settings) -> SparkSession:
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
-    waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
-    for name, value in (idle_settings(waits) | (settings.values.get("spark") or {})).items():
+    for name, value in {**defaults, **(settings.values.get("spark") or {})}.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, str(value))
     return session
@@ -125,8 +127,9 @@ def query_session(spark: SparkSession, settings: Settings) -> SparkSession:
 
 def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
     """Start it in a session of its own: its views are nobody else's."""
-    session = query_session(spark, settings)
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
+    waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
+    session = query_session(spark, settings, idle_settings(waits))
 
     def read(source: Source) -> DataFrame:
         request = read_request(session, pipeline, source, settings, query=plan.name, **waits.get(source.name, {}))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.ending import end_after_batch, is_over
+from moldau.pipelines.engine.ending import end_after_batch, has_nothing_new, is_over
 from moldau.pipelines.engine.queries import QueryPlan, Settings, plan_queries, start_query
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
 from moldau.pipelines.model.pipeline import Pipeline
@@ -245,8 +245,7 @@ class Supervisor:
     def _note_progress(self, watched: _Watched, spark_query: StreamingQuery) -> None:
         query = watched.query
         progress: Mapping[str, Any] | None = spark_query.lastProgress
-        is_moving = progress is not None or spark_query.status["message"] in _WAITING
-        if is_moving and query.state is State.STARTING:
+        if query.state is State.STARTING and (progress is not None or _has_asked_sources(spark_query)):
             watched.delays = query.failures = 0
             self._enter(query, State.RUNNING)
         if progress is not None and progress != query.progress:
@@ -337,6 +336,10 @@ class _Watched:
 def _is_search_due(failures: int) -> bool:
     """After 3, 6, 12, … failures: a search reads the batch again and again."""
     return failures % POISON_FAILURES == 0 and (failures // POISON_FAILURES).bit_count() == 1
+
+
+def _has_asked_sources(query: StreamingQuery) -> bool:
+    return query.status["message"] in _WAITING or has_nothing_new(query)
 
 
 def _stop(query: RunningQuery) -> None:
