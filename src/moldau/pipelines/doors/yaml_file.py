@@ -17,7 +17,7 @@ from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.doors.python_functions import view_parameters
 from moldau.pipelines.doors.yaml_nodes import Node, items, read_nodes
-from moldau.pipelines.model.check import check
+from moldau.pipelines.model.check import check, check_together
 from moldau.pipelines.model.options import Given, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Expectation, Pipeline, Row, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Placed, Problem, Severity
@@ -38,10 +38,32 @@ _TEST = ("name", "given", "expect")
 
 def load_pipeline(path: str | Path) -> Pipeline:
     """The pipeline of a file. Raises InvalidPipelineError with everything that is wrong with it."""
-    pipeline, problems = read_pipeline(path)
-    if pipeline is None or any(problem.severity is Severity.ERROR for problem in problems):
-        raise InvalidPipelineError([problem for problem in problems if problem.severity is Severity.ERROR])
+    (pipeline,) = _valid(*read_pipelines([Path(path)]))
     return pipeline
+
+
+def load_pipelines(paths: Sequence[str | Path]) -> list[Pipeline]:
+    """The pipelines of files and of all files in folders. Raises InvalidPipelineError as `load_pipeline` does."""
+    return _valid(*read_pipelines(pipeline_files(paths)))
+
+
+def _valid(pipelines: list[Pipeline], problems: list[Problem]) -> list[Pipeline]:
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors:
+        raise InvalidPipelineError(errors)
+    return pipelines
+
+
+def read_pipelines(files: Sequence[Path]) -> tuple[list[Pipeline], list[Problem]]:
+    """The pipelines that can be read, and what is wrong with each and with all of them together."""
+    pipelines: list[Pipeline] = []
+    problems: list[Problem] = []
+    for file in files:
+        pipeline, found = read_pipeline(file)
+        problems += found
+        if pipeline is not None:
+            pipelines.append(pipeline)
+    return pipelines, problems + check_together(pipelines)
 
 
 def read_pipeline(path: str | Path) -> tuple[Pipeline | None, list[Problem]]:

@@ -29,6 +29,7 @@ from moldau.pipelines.model.sql_names import (
 )
 from moldau.pipelines.model.watermark import Watermark
 
+MAX_PARTS = 500  # Spark plans a view as often as it is used; people's pipelines have ten
 MODES = ("append", "update", "complete")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # names folders, consumer groups and queries
@@ -62,6 +63,18 @@ def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
     return problems
 
 
+def check_together(pipelines: Iterable[Pipeline]) -> list[Problem]:
+    """What is wrong with pipelines that run side by side: a name is that of checkpoints, groups and metrics."""
+    problems = []
+    seen: dict[str, Pipeline] = {}
+    for pipeline in pipelines:
+        first = seen.setdefault(pipeline.name, pipeline)
+        if first is not pipeline:
+            message = f"there is another pipeline '{pipeline.name}', in {first.file}: set another `name`"
+            problems.append(Problem(message, pipeline.place))
+    return problems
+
+
 @dataclass(frozen=True)
 class _Checked:
     """A pipeline under check, with what several rules need."""
@@ -89,6 +102,8 @@ def _names(checked: _Checked) -> Iterator[Problem]:
         )
     if not pipeline.views:
         yield Problem("the pipeline has no sources", pipeline.place)
+    if len(pipeline.views) + len(pipeline.sinks) > MAX_PARTS:
+        yield Problem(f"the pipeline has more than {MAX_PARTS} sources, steps and sinks: split it", pipeline.place)
     seen: dict[str, str] = {}
     parts: tuple[tuple[str, Iterable[Source | Step | Sink]], ...] = (
         ("source", pipeline.sources),
