@@ -66,6 +66,10 @@ class ReadRequest(Request):
     # How long the source may wait for new records before it says that there are none; see `engine/idle.py`.
     idle_wait_ms: int = 0
     idle_wait_topics: tuple[str, ...] = ()  # of the query's other sources: new records there end the wait, too
+    # Records that are left out, because they are dead letters, and (of a batch) the only ones that are read. For a
+    # connector with an `origin`, in a form of its own.
+    excluded: str | None = None
+    part: str | None = None
 
     def loader(self, source: str | type[DataSource]) -> DataStreamReader:
         """`spark.readStream`, named, so that checkpoints find the source again when others come and go.
