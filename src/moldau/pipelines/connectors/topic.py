@@ -190,10 +190,10 @@ class TopicConnector(Connector):
             schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
             return request.loader("moldau").options(**options).schema(schema).load()
         known = request.loader("moldau").options(**options).load().schema  # asks the topic
-        schema = type(known)()
+        chosen = type(known)()
         for name in columns:
-            schema = schema.add(known[name]) if name in known.names else schema.add(name, _RAW_TYPES[_BYTES[name]])
-        return request.loader("moldau").options(**options).schema(schema).load()
+            chosen = chosen.add(known[name]) if name in known.names else chosen.add(name, _RAW_TYPES[_BYTES[name]])
+        return request.loader("moldau").options(**options).schema(chosen).load()
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         options = sink_options(request)

@@ -8,8 +8,8 @@ rows these are and writes them to the topic of the dead letters, exactly once:
   second time, with state of its own if the step has state. What is too late for a window may then differ between the
   two, as it does between two runs.
 
-Both have Kafka Connect's headers and `moldau.pipeline`, `moldau.query`, `moldau.source` or `moldau.view`. Each such query
-is a pipeline itself, derived from the user's, so it is planned, started and restarted like any other.
+Both have Kafka Connect's headers and `moldau.pipeline`, `moldau.query`, `moldau.source` or `moldau.view`. Each such
+query is a pipeline itself, derived from the user's, so it is planned, started and restarted like any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moldau.errors import ConfigError
 from moldau.pipelines.connectors.dead_letters import DeadLetterConnector
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.connectors.topic import RECORD
-from moldau.pipelines.engine.expectations import failed_condition, failure
+from moldau.pipelines.engine.expectations import failed_condition, failure, refuse
 from moldau.pipelines.model.kinds import NAMES
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Action, Expectation, Pipeline, Sink, Source, Step
@@ -108,7 +108,8 @@ def _with_record(source: Source) -> Source:
 def failing_rows(frame: DataFrame, expectations: tuple[Expectation, ...]) -> DataFrame:
     """The rows that become dead letters, with the first reason in a column `__reason`.
 
-    A row that an earlier expectation drops or refuses does not reach later ones, as in the view itself.
+    A row that an earlier expectation drops does not reach later ones, and one that it fails the query with stops this
+    one too: it would otherwise have passed the row when the expectation is changed.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -119,8 +120,8 @@ def failing_rows(frame: DataFrame, expectations: tuple[Expectation, ...]) -> Dat
         if expectation.action is Action.DEAD_LETTER:
             why = F.when(fails, F.lit(failure(expectation))).otherwise(F.col("__reason"))
             frame = frame.withColumn("__reason", why)
-        elif expectation.action in (Action.DROP, Action.FAIL):
-            frame = frame.where(~fails)
+        elif expectation.action is not Action.WARN:
+            frame = refuse(frame, fails, expectation)
     return frame.where(F.col("__reason").isNotNull())
 
 
@@ -129,7 +130,7 @@ def _records(failing: DataFrame, headers: Mapping[str, str], source: str) -> Dat
 
     record = F.col(RECORD)
     places = {name: record[name].cast("string") for name in ("topic", "partition", "offset")}
-    added = _headers(places, headers | {"moldau.source": source})
+    added = _headers(places, {**headers, "moldau.source": source})
     none = F.array().cast("array<struct<key: string, value: binary>>")
     own = F.coalesce(record["headers"], none)
     return failing.select(
@@ -145,7 +146,7 @@ def _rows(failing: DataFrame, headers: Mapping[str, str], view: str) -> DataFram
 
     columns = [F.col(f"`{name}`") for name in failing.columns if name != "__reason"]
     value = F.to_json(F.struct(*columns)).cast("binary")
-    return failing.select(value.alias("value"), _headers({}, headers | {"moldau.view": view}).alias("headers"))
+    return failing.select(value.alias("value"), _headers({}, {**headers, "moldau.view": view}).alias("headers"))
 
 
 def _headers(places: Mapping[str, Column], constant: Mapping[str, str]) -> Column:

@@ -31,12 +31,18 @@ def apply_expectations(pipeline: Pipeline, view: str, frame: DataFrame) -> DataF
     for expectation in pipeline.expectations_of(view):
         fails = failed_condition(expectation)
         frame = frame.observe(f"{_METRIC}{expectation.name}", F.count_if(fails).alias("failed"))
-        if expectation.action is Action.FAIL:
-            refused = F.raise_error(F.lit(failure(expectation))).cast("boolean")
-            frame = frame.where(F.when(fails, refused).otherwise(F.lit(True)))
-        elif expectation.action in (Action.DROP, Action.DEAD_LETTER):
-            frame = frame.where(~fails)
+        frame = refuse(frame, fails, expectation) if expectation.action is not Action.WARN else frame
     return frame
+
+
+def refuse(frame: DataFrame, fails: Column, expectation: Expectation) -> DataFrame:
+    """The rows that pass; one that does not fails the query if the expectation says so."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if expectation.action is not Action.FAIL:
+        return frame.where(~fails)
+    refused = F.raise_error(F.lit(failure(expectation))).cast("boolean")
+    return frame.where(F.when(fails, refused).otherwise(F.lit(True)))
 
 
 def failed_condition(expectation: Expectation) -> Column:
