@@ -55,7 +55,7 @@ def records(bootstrap: str, topic: str) -> list[Record]:
         found: dict[int, list[Record]] = {index: [] for index in partitions}
         open_partitions = set(partitions)
         while open_partitions:
-            message = consumer.poll(30)
+            message: Any = consumer.poll(30)
             assert message is not None, f"{topic}: no end within 30 s"
             if message.error() is not None:
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
