@@ -98,7 +98,7 @@ class TopicConnector(Connector):
             Option(
                 "metadata",
                 f"Columns besides the value's: {', '.join(_METADATA)}.",
-                names_of(*_METADATA),
+                names_of(*_METADATA, hidden=RECORD),
                 example="key, timestamp",
             ),
         )
