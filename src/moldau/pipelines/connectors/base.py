@@ -127,6 +127,15 @@ class Connector(ABC):
         """What the option table cannot say, without Spark or I/O."""
         return ()
 
+    def columns(self, request: ReadRequest) -> str | None:
+        """The columns that `read` returns, as in SQL, for tests; None if the options do not tell."""
+        schema = request.options.get("schema")
+        return str(schema) if schema else None
+
+    def preview_options(self, options: Mapping[str, Value]) -> Iterable[Mapping[str, Value]]:
+        """Options with which a preview reads the source, best first: it takes the first that can be read."""
+        return (options,)
+
     def read(self, request: ReadRequest) -> DataFrame:
         """The stream, with the columns that the user's steps see."""
         raise ConfigError(f"connector {self.name} cannot be a source")

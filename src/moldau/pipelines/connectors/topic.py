@@ -149,6 +149,20 @@ class TopicConnector(Connector):
             place = options[given[1]].place if len(given) > 1 else None
             yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
 
+    def columns(self, request: ReadRequest) -> str | None:
+        options = request.options
+        metadata = tuple(options.get("metadata", ()))
+        has_fields = options.get("format") == "json" and "schema" in options
+        names = metadata if has_fields else _columns_with_value(options, metadata)
+        types = {name: _column_type(name, options) for name in names}
+        if None in types.values():
+            return None
+        columns = [f"{name} {kind}" for name, kind in types.items()]
+        return ", ".join([options["schema"], *columns] if has_fields else columns)
+
+    def preview_options(self, options: Mapping[str, Value]) -> Iterable[Mapping[str, Value]]:
+        return (options,) if "format" in options else ({**options, "format": "json"}, options)
+
     def read(self, request: ReadRequest) -> DataFrame:
         from pyspark.sql.types import StructType
 
@@ -156,10 +170,9 @@ class TopicConnector(Connector):
         metadata = tuple(options.get("metadata", ()))
         if RECORD in metadata:
             return self._read_with_record(request, tuple(name for name in metadata if name != RECORD))
+        frame = self._load(request, _columns_with_value(options, metadata))
         if "format" not in options:
-            columns = ("value", *metadata) if metadata else tuple(name for name in _RAW_TYPES if name != "headers")
-            return self._load(request, columns)
-        frame = self._load(request, ("value", *metadata))
+            return frame
         is_record = isinstance(frame.schema["value"].dataType, StructType)
         return frame.select("value.*" if is_record else "value", *metadata)
 
@@ -312,6 +325,12 @@ def _records(rows: DataFrame, options: Mapping[str, Value]) -> DataFrame:
     types = {"key": "string", "partition": "int", "timestamp": "timestamp"}
     columns = [F.expr(options[name]).cast(kind).alias(name) for name, kind in types.items() if name in options]
     return rows.select(value.alias("value"), *columns)
+
+
+def _columns_with_value(options: Mapping[str, Value], metadata: tuple[str, ...]) -> tuple[str, ...]:
+    if "format" in options or metadata:
+        return ("value", *metadata)
+    return tuple(name for name in _RAW_TYPES if name != "headers")
 
 
 def _column_type(name: str, options: Mapping[str, Value]) -> str | None:

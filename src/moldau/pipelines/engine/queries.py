@@ -86,12 +86,14 @@ class Settings:
 def read_request(
     spark: SparkSession, pipeline: Pipeline, source: Source, settings: Settings, **more: Any
 ) -> ReadRequest:
+    """`more` overrides what the pipeline says."""
     table = connector(source.connector, pipeline.folder).source_options
-    return ReadRequest(
-        **_request(spark, pipeline, source, settings, table, SOURCE_OPTIONS),
-        dead_letters=settings.values.get("dead letters"),
-        **more,
-    )
+    request = _request(spark, pipeline, source, settings, table, SOURCE_OPTIONS)
+    said: dict[str, Any] = {
+        "is_streaming": not request["options"].get("static"),
+        "dead_letters": settings.values.get("dead letters"),
+    }
+    return ReadRequest(**request, **(said | more))
 
 
 def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> DataFrame:
