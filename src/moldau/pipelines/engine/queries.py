@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
@@ -57,9 +56,8 @@ class QueryPlan:
 
 
 def plan_queries(pipeline: Pipeline) -> tuple[QueryPlan, ...]:
-    """In the order of the file, then those of dead letters."""
-    sinks = tuple(QueryPlan(pipeline, (sink,)) for sink in pipeline.sinks)
-    return sinks + tuple(QueryPlan(derived, derived.sinks) for derived in dead_letter_pipelines(pipeline))
+    """In the order of the file."""
+    return tuple(QueryPlan(pipeline, (sink,)) for sink in pipeline.sinks)
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,12 @@ class Settings:
 def read_request(
     spark: SparkSession, pipeline: Pipeline, source: Source, settings: Settings, **more: Any
 ) -> ReadRequest:
-    """`more` overrides what the pipeline says."""
     table = connector(source.connector, pipeline.folder).source_options
-    request = _request(spark, pipeline, source, settings, table, SOURCE_OPTIONS)
-    said: dict[str, Any] = {
-        "is_streaming": not request["options"].get("static"),
-        "dead_letters": settings.values.get("dead letters"),
-    }
-    return ReadRequest(**request, **(said | more))
+    return ReadRequest(
+        **_request(spark, pipeline, source, settings, table, SOURCE_OPTIONS),
+        dead_letters=settings.values.get("dead letters"),
+        **more,
+    )
 
 
 def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> DataFrame:
@@ -123,7 +119,7 @@ def query_session(
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
-    session.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")  # offsets are kept by these names
+    session.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")  # and writes them to checkpoints
     for name, value in {**defaults, **(settings.values.get("spark") or {})}.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, str(value))
@@ -170,6 +166,26 @@ def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataSt
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
 
 
+class OptionValues:
+    """Values of options as connectors get them: converted, with defaults, references resolved."""
+
+    @staticmethod
+    def of_source(pipeline: Pipeline, source: Source) -> dict[str, Value]:
+        table = connector(source.connector, pipeline.folder).source_options
+        return _values(pipeline, source, table, SOURCE_OPTIONS)
+
+    @staticmethod
+    def of_sink(pipeline: Pipeline, sink: Sink) -> dict[str, Value]:
+        table = connector(sink.connector, pipeline.folder).sink_options
+        return _values(pipeline, sink, table, SINK_OPTIONS)
+
+
+def _values(
+    pipeline: Pipeline, part: Source | Sink, table: OptionTable | None, common: OptionTable
+) -> dict[str, Value]:
+    return ((table or OptionTable()) + common).values(resolve(part.options, pipeline.folder))
+
+
 def _request(  # noqa: PLR0917
     spark: SparkSession,
     pipeline: Pipeline,
@@ -178,12 +194,11 @@ def _request(  # noqa: PLR0917
     table: OptionTable | None,
     common: OptionTable,
 ) -> dict[str, Any]:
-    options = ((table or OptionTable()) + common).values(resolve(part.options, pipeline.folder))
     return {
         "spark": spark,
         "pipeline": pipeline.name,
         "name": part.name,
-        "options": options,
+        "options": _values(pipeline, part, table, common),
         "kafka": settings.kafka,
         "folder": pipeline.folder,
     }

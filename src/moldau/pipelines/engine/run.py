@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.observer import Observer
+from moldau.pipelines.engine.clock import QuietSources
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.session import session_for
 from moldau.pipelines.engine.state_files import RunFile, StateFiles, overall, query_facts
@@ -40,16 +40,12 @@ class Run:
         files = _lock_all(pipelines, settings)
         try:
             self.spark = spark or session_for(settings, master)
-            self.supervisor = Supervisor(self.spark, pipelines, listeners)
+            self.supervisor = Supervisor(self.spark, pipelines, [*listeners, QuietSources()])
         except BaseException:
             _close(files)
             raise
-        self.observer = Observer()
-        self.files = StateFiles(
-            files, self.supervisor.stop, lambda query: query_facts(query) | self.observer.facts(query)
-        )
-        for listener in (self.observer, self.files):
-            self.supervisor.add_listener(listener)
+        self.files = StateFiles(files, self.supervisor.stop, query_facts)
+        self.supervisor.add_listener(self.files)
 
     @property
     def queries(self) -> tuple[RunningQuery, ...]:

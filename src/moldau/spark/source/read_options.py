@@ -15,8 +15,8 @@ from typing import NamedTuple
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.options import FORMAT_OPTIONS, Options
-from moldau.spark.source.offsets import Offsets, parse_offsets, parse_partitions, parse_ranges, parse_timestamps
-from moldau.spark.source.read_plan import FETCH_BYTES_DEFAULT, OffsetRange
+from moldau.spark.source.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
+from moldau.spark.source.read_plan import FETCH_BYTES_DEFAULT
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 from moldau.wire.topic_partition import TopicPartition
 
@@ -35,7 +35,6 @@ OPTION_NAMES = (
     *_STARTS,
     "startingOffsetsByTimestampStrategy",
     *_ENDS,
-    "excludedOffsets",
     "failOnDataLoss",
     "includeHeaders",
     "minPartitions",
@@ -108,7 +107,6 @@ class ReadOptions(NamedTuple):
     commit_group: str | None
     idle_wait_ms: int  # 0: a stream with nothing to read does not wait
     idle_wait_topics: tuple[str, ...]  # of other sources of the query: new records there end the wait, too
-    excluded: tuple[OffsetRange, ...]  # never read
     push_down_predicate: bool  # only when asked for: see `batch_reader.PruningTopicReader`
 
     @classmethod
@@ -154,11 +152,10 @@ class ReadOptions(NamedTuple):
             partition_rows_max=options.number("maxRecordsPerPartition"),
             trigger_rows_max=rows_max,
             trigger_rows_min=rows_min,
-            trigger_delay_max_ms=_delay_ms("maxTriggerDelay", options.text("maxTriggerDelay", "15m")),
+            trigger_delay_max_ms=delay_ms("maxTriggerDelay", options.text("maxTriggerDelay", "15m")),
             commit_group=_group(options),
             idle_wait_ms=min(options.number("idleWaitMs", least=0) or 0, IDLE_WAIT_MS_MAX),
             idle_wait_topics=tuple(filter(None, options.text("idleWaitTopics", "").split(","))),
-            excluded=parse_ranges("excludedOffsets", options.text("excludedOffsets", "{}")),
             push_down_predicate=options.flag("pushDownPredicate", False),
         )
 
@@ -237,7 +234,7 @@ def _fetch_bytes(options: Options) -> int:
     return min(*given, FETCH_BYTES_MAX) if given else FETCH_BYTES_DEFAULT
 
 
-def _delay_ms(option: str, text: str) -> float:
+def delay_ms(option: str, text: str) -> float:
     """Spark's times: `500ms`, `30s`, `15m`, `2h`; a number alone is milliseconds."""
     match = _DELAY.fullmatch(text.strip().lower())
     if match is None:

@@ -1,0 +1,128 @@
+"""Folders of checkpoints: on this machine, or wherever Spark can write (hdfs://, s3a://, …)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moldau.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Folder(ABC):
+    """Names of files are relative to it."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    @abstractmethod
+    def exists(self) -> bool: ...
+
+    @abstractmethod
+    def names(self, below: str = "") -> list[str]:
+        """Of the files and folders in it, sorted; none if there is no such folder."""
+
+    @abstractmethod
+    def read(self, name: str) -> str | None:
+        """None if there is no such file."""
+
+    @abstractmethod
+    def write(self, name: str, text: str) -> None:
+        """Whole or not at all."""
+
+    @abstractmethod
+    def move_to(self, location: str) -> None:
+        """Rename the folder; refused if there is one of that name."""
+
+
+def open_folder(location: str, spark: SparkSession | None = None) -> Folder:
+    if "://" not in location:
+        return LocalFolder(location)
+    if spark is None:
+        from moldau.spark import session
+
+        spark = session()
+    return HadoopFolder(location, spark)
+
+
+class LocalFolder(Folder):
+    @property
+    def _path(self) -> Path:
+        return Path(self.location)
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def names(self, below: str = "") -> list[str]:
+        try:
+            return sorted(path.name for path in (self._path / below).iterdir() if not path.name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self, name: str) -> str | None:
+        try:
+            return (self._path / name).read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.tmp")
+        draft.write_text(text, "utf-8")
+        draft.replace(path)
+
+    def move_to(self, location: str) -> None:
+        if Path(location).exists():
+            raise ConfigError(f"cannot move {self.location}: {location} already exists")
+        self._path.rename(location)
+
+
+class HadoopFolder(Folder):
+    """Through Hadoop's file systems, with the settings that Spark has for them."""
+
+    def __init__(self, location: str, spark: SparkSession) -> None:
+        super().__init__(location)
+        self._jvm: Any = spark._jvm
+        jsc: Any = spark.sparkContext._jsc
+        self._files = self._at("").getFileSystem(jsc.hadoopConfiguration())
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}" if name else self.location)
+
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._at("")))
+
+    def names(self, below: str = "") -> list[str]:
+        if not self._files.exists(self._at(below)):
+            return []
+        found = [status.getPath().getName() for status in self._files.listStatus(self._at(below))]
+        return sorted(name for name in found if not name.startswith("."))
+
+    def read(self, name: str) -> str | None:
+        if not self._files.exists(self._at(name)):
+            return None
+        stream = self._files.open(self._at(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        draft = self._at(f"{name}.tmp")
+        stream = self._files.create(draft, True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        self._files.delete(self._at(name), False)
+        self._files.rename(draft, self._at(name))
+
+    def move_to(self, location: str) -> None:
+        target = self._jvm.org.apache.hadoop.fs.Path(location)
+        if self._files.exists(target):
+            raise ConfigError(f"cannot move {self.location}: {location} already exists")
+        self._files.rename(self._at(""), target)
