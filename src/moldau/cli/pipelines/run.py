@@ -16,7 +16,7 @@ from types import FrameType
 
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
 from moldau.clocks import wall_clock_ms
-from moldau.pipelines.doors.yaml_file import load_pipeline, pipeline_files
+from moldau.pipelines.doors.yaml_file import load_pipelines
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    pipelines = [_overridden(load_pipeline(path), arguments) for path in pipeline_files(arguments.paths)]
+    pipelines = [_overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
     from moldau.pipelines.engine.run import Run
     from moldau.pipelines.engine.session import quiet_errors
     from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
