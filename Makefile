@@ -73,9 +73,11 @@ soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20)
 	@$(BIN)/python -m soak --cluster $(or $(CLUSTER_SECONDS),300)
 	@$(BIN)/python -m soak --hosts
 
-docs: $(READY) ## Generate docs/configuration.md and docs/monitoring.md
+docs: $(READY) ## Generate the reference pages in docs/ and the JSON Schema of pipelines
 	@$(BIN)/python -m moldau.config.reference > docs/configuration.md
 	@$(BIN)/python -m moldau.broker.monitoring.metrics_reference > docs/monitoring.md
+	@$(BIN)/python -m moldau.pipelines.reference page > docs/pipelines-reference.md
+	@$(BIN)/python -m moldau.pipelines.reference schema > docs/pipeline.schema.json
 
 lock: $(READY) ## Pin all dependencies with hashes
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

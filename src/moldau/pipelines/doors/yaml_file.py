@@ -18,22 +18,19 @@ from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.doors.python_functions import view_parameters
 from moldau.pipelines.doors.yaml_nodes import Node, items, read_nodes
 from moldau.pipelines.model.check import check, check_together
+from moldau.pipelines.model.file_parts import EXPECTATION, PARTS, SINK, STEP, TEST
 from moldau.pipelines.model.options import Given, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Expectation, Pipeline, Row, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Placed, Problem, Severity
 from moldau.pipelines.model.sql_names import table_names
 
-PARTS = ("name", "sources", "steps", "sinks", "expect", "tests", "settings")
 SUFFIXES = (".yaml", ".yml")
-_STEP = ("sql", "python")
-_EXPECTATION = ("view", "condition", "action")
 _ENTRIES = {
     "sources": "`connector` and its options",
     "steps": "`sql` or `python`",
     "sinks": "`from`, `connector` and its options",
     "expect": "`view`, `condition` and `action`",
 }
-_TEST = ("name", "given", "expect")
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
@@ -115,7 +112,7 @@ class _Reader:
         if not isinstance(root.value, dict):
             self._wrong("a pipeline is a mapping with sources, steps and sinks", root)
             return None
-        parts = self._parts(root, PARTS, "a pipeline")
+        parts = self._parts(root, PARTS.names, "a pipeline")
         self.is_whole = self.is_whole and len(parts) == len(root.value)
         name = self._text(parts.get("name"), "name") or self.path.name.removesuffix(self.path.suffix)
         sources = self._each(parts.get("sources"), "sources", self._source)
@@ -146,7 +143,7 @@ class _Reader:
     def _step(self, name: str, node: Node, place: Place) -> Step:
         """Without a query if it cannot be read: others may still name it."""
         owner = f"step {name}"
-        parts = self._parts(node, _STEP, owner)
+        parts = self._parts(node, STEP.names, owner)
         if len(parts) != 1:
             found = "it has both" if parts else "it has neither"
             if parts or not node.value:  # else an unknown word has been reported
@@ -171,7 +168,7 @@ class _Reader:
 
     def _sink(self, view: str, name: str, node: Node, place: Place) -> Sink:
         owner = f"sink {name}"
-        own = ("from", "connector", "mode")
+        own = SINK.names
         parts = node.value if isinstance(node.value, dict) else {}
         return Sink(
             name,
@@ -185,7 +182,7 @@ class _Reader:
 
     def _expectation(self, name: str, node: Node, place: Place) -> Expectation:
         owner = f"expectation {name}"
-        parts = self._parts(node, _EXPECTATION, owner)
+        parts = self._parts(node, EXPECTATION.names, owner)
         given = self._text(parts.get("action"), f"{owner}: action") or Action.WARN.value
         actions = {action.value: action for action in Action}
         if given not in actions:
@@ -197,7 +194,7 @@ class _Reader:
             self._needed(node, "condition", owner, place),
             actions.get(given, Action.WARN),
             place,
-            _places(node, *_EXPECTATION),
+            _places(node, *EXPECTATION.names),
         )
 
     def _tests(self, node: Node | None) -> Iterator[Case]:
@@ -210,9 +207,9 @@ class _Reader:
             if not isinstance(test.value, dict):
                 self._wrong(f"test {number}: expected a mapping with `given` and `expect`", test)
                 continue
-            parts = self._parts(test, _TEST, f"test {number}")
+            parts = self._parts(test, TEST.names, f"test {number}")
             name = self._text(parts.get("name"), f"test {number}: name") or f"test {number}"
-            for part in _TEST[1:]:
+            for part in ("given", "expect"):
                 if part not in parts and len(parts) == len(test.value):  # else an unknown word has been reported
                     self.problems.append(Problem(f"test '{name}' needs `{part}`", test.place))
             yield Case(

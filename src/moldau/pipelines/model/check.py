@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 from moldau.config.keys import nearest
 from moldau.errors import ConfigError
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.file_parts import MODES, SINK, SOURCE
 from moldau.pipelines.model.options import Given, OptionTable, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Pipeline, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Problem, Severity, place_of
@@ -30,7 +31,6 @@ from moldau.pipelines.model.sql_names import (
 from moldau.pipelines.model.watermark import Watermark
 
 MAX_PARTS = 500  # Spark plans a view as often as it is used; people's pipelines have ten
-MODES = ("append", "update", "complete")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # names folders, consumer groups and queries
 _RESERVED = frozenset(
@@ -147,7 +147,7 @@ def _part(checked: _Checked, part: Source | Sink, owner: str, *, is_source: bool
         yield Problem(f"{owner}: connector {part.connector} cannot be a {'source' if is_source else 'sink'}", place)
         return
     table += SOURCE_OPTIONS if is_source else SINK_OPTIONS
-    own = ("connector",) if is_source else ("connector", "from", "mode")
+    own = (SOURCE if is_source else SINK).names
     wrong = [*_references(part.options, owner), *table.check(part.options, owner, part.place, also=own)]
     yield from wrong
     if not wrong:  # connectors may rely on their tables
