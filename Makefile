@@ -78,6 +78,7 @@ docs: $(READY) ## Generate the reference pages in docs/ and the JSON Schema of p
 	@$(BIN)/python -m moldau.broker.monitoring.metrics_reference > docs/monitoring.md
 	@$(BIN)/python -m moldau.pipelines.reference page > docs/pipelines-reference.md
 	@$(BIN)/python -m moldau.pipelines.reference schema > docs/pipeline.schema.json
+	@$(BIN)/python -m moldau.pipelines.monitoring_reference > docs/pipelines-monitoring.md
 
 lock: $(READY) ## Pin all dependencies with hashes
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -18,6 +18,7 @@ from moldau.errors import ConfigError
 KAFKA_PREFIX = "kafka."
 QUERY_ID = "sql.streaming.queryId"  # where Spark tells a query's tasks, and its foreachBatch, whose they are
 CONNECTORS = ("moldau", "jvm")
+HEADER_PREFIX = "__connect.errors."  # of the headers of a dead letter, as in Kafka Connect
 
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _NUMBER_MAX = 2**63 - 1  # what Spark and Kafka count in
@@ -33,6 +34,7 @@ FORMAT_OPTIONS = (
     "columnNameOfCorruptRecord",
     "errors.tolerance",
     "errors.deadletterqueue.topic.name",
+    "errors.deadletterqueue.headers",
 )
 
 

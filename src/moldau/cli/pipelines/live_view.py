@@ -1,7 +1,7 @@
 """What running pipelines show: a live table in a terminal, plain lines in a pipe, JSON lines for programs.
 
     with open_view(sys.stdout) as view:
-        supervisor.add_listener(Observer(view.show))
+        run.observer.add_show(view.show)
 
 `show` takes a snapshot of all queries, about once a second.
 """

@@ -6,16 +6,15 @@ Exit codes: 0 ended as asked, 1 a pipeline failed, 2 wrong usage or a wrong file
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
 
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
-from moldau.clocks import wall_clock_ms
 from moldau.pipelines.doors.yaml_file import load_pipelines
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline
@@ -47,33 +46,27 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 
 def _run(arguments: argparse.Namespace) -> int:
     pipelines = [_overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
+    from moldau.cli.pipelines.live_view import open_view
+    from moldau.pipelines.engine.metrics import serve_metrics
     from moldau.pipelines.engine.run import Run
     from moldau.pipelines.engine.session import quiet_errors
-    from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
+    from moldau.pipelines.engine.supervisor import State
 
-    class Lines(Listener):
-        """A line for each change of state."""
-
-        def changed(self, query: RunningQuery) -> None:
-            if arguments.json:
-                facts = {"pipeline": query.pipeline, "query": query.name, "state": query.state, "reason": query.reason}
-                print(json.dumps(facts, ensure_ascii=False), flush=True)
-            elif query.state is not State.STARTING or not query.restarts:
-                print(_line(query), flush=True)
-
-    def _line(query: RunningQuery) -> str:
-        wait_ms = max((query.next_try_ms or 0) - wall_clock_ms(), 0)
-        when = f" in {wait_ms / 1000:.0f} s" if query.next_try_ms is not None else ""
-        return f"{query}: {query.state}{when}{': ' if query.reason else ''}{query.reason}"
-
-    started = Run(pipelines, master=arguments.master, listeners=[Lines()])
+    if sys.stdout.isatty() and not arguments.json:
+        print("starting Spark …", flush=True)
+    started = Run(pipelines, master=arguments.master)
     if not arguments.verbose:
         started.spark.sparkContext.setLogLevel("OFF")  # reasons are printed as sentences, without Java's stacks
         quiet_errors()
-    _stop_on_signals(started)
-    started.start()
-    while not started.wait(_WAIT_S):
-        pass
+    with ExitStack() as opened:
+        if arguments.metrics_port is not None:
+            opened.callback(serve_metrics(lambda: started.observer.latest, arguments.metrics_port))
+            started.files.more["metrics_port"] = arguments.metrics_port
+        started.observer.add_show(opened.enter_context(open_view(sys.stdout, as_json=arguments.json)).show)
+        _stop_on_signals(started)
+        started.start()
+        while not started.wait(_WAIT_S):
+            pass
     started.spark.stop()
     return EXIT_FAILED if any(query.state is State.FAILED for query in started.queries) else 0
 

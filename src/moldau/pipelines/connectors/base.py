@@ -66,6 +66,10 @@ class ReadRequest(Request):
     # How long the source may wait for new records before it says that there are none; see `engine/idle.py`.
     idle_wait_ms: int = 0
     idle_wait_topics: tuple[str, ...] = ()  # of the query's other sources: new records there end the wait, too
+    # Records that are left out, because they are dead letters, and (of a batch) the only ones that are read. For a
+    # connector with an `origin`, in a form of its own.
+    excluded: str | None = None
+    part: str | None = None
 
     def loader(self, source: str | type[DataSource]) -> DataStreamReader:
         """`spark.readStream`, named, so that checkpoints find the source again when others come and go.
@@ -122,6 +126,15 @@ class Connector(ABC):
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
         """What the option table cannot say, without Spark or I/O."""
         return ()
+
+    def columns(self, request: ReadRequest) -> str | None:
+        """The columns that `read` returns, as in SQL, for tests; None if the options do not tell."""
+        schema = request.options.get("schema")
+        return str(schema) if schema else None
+
+    def preview_options(self, options: Mapping[str, Value]) -> Iterable[Mapping[str, Value]]:
+        """Options with which a preview reads the source, best first: it takes the first that can be read."""
+        return (options,)
 
     def read(self, request: ReadRequest) -> DataFrame:
         """The stream, with the columns that the user's steps see."""

@@ -12,7 +12,9 @@ from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import Connector
 
 BUILT_IN: Mapping[str, str] = {
+    "console": "moldau.pipelines.connectors.console:ConsoleConnector",
     "generator": "moldau.pipelines.connectors.generator:GeneratorConnector",
+    "lines": "moldau.pipelines.connectors.lines:LinesConnector",
     "topic": "moldau.pipelines.connectors.topic:TopicConnector",
 }
 

@@ -6,8 +6,10 @@ names when `metadata` asks for it, because every column that is read costs time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from moldau.errors import ErrorCode, KafkaError
@@ -33,6 +35,10 @@ _RAW = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, ti
 _RAW_TYPES = dict(column.split(" ") for column in _RAW.split(", ")) | {
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 }
+# For queries of the engine: the whole record beside the columns, under a name that no user's column has.
+RECORD = "__record"
+_RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "headers")
+_BYTES = {"rawKey": "key", "rawValue": "value"}  # beside the typed columns
 _SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 _KAFKA = Option("kafka.*", "Client properties with Kafka's names after `kafka.`; they win over the settings.")
 _FORMATS = ("json", "string", "avro", "protobuf")
@@ -54,6 +60,12 @@ _PASSED_TO_SOURCE = OptionTable.of(
     Option("key.format", "Format of the key: json, string, avro or protobuf.", choice(*_FORMATS)),
     Option("key.schema", "Columns and types of the key."),
     Option("commitGroupId", "Consumer group that shows the lag; by default `<pipeline>.<query>.<source>`."),
+    Option(
+        "errors.tolerance",
+        "`skip` leaves out records that cannot be decoded. By default they go to the dead letters or, if the settings "
+        "name no topic for them, fail the query (`none`).",
+        choice("none", "skip"),
+    ),
     _KAFKA,
 )
 _PASSED_TO_SINK = (
@@ -64,6 +76,7 @@ _PASSED_TO_SINK = (
     "value.descriptor",
     "value.message",
 )
+_STARTS = ("startingOffsets", "startingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupId")
 _TOPIC_CREATION = "topic.creation.default."  # as in Kafka Connect
 
@@ -85,7 +98,7 @@ class TopicConnector(Connector):
             Option(
                 "metadata",
                 f"Columns besides the value's: {', '.join(_METADATA)}.",
-                names_of(*_METADATA),
+                names_of(*_METADATA, hidden=RECORD),
                 example="key, timestamp",
             ),
         )
@@ -136,17 +149,47 @@ class TopicConnector(Connector):
             place = options[given[1]].place if len(given) > 1 else None
             yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
 
+    def columns(self, request: ReadRequest) -> str | None:
+        options = request.options
+        metadata = tuple(options.get("metadata", ()))
+        has_fields = options.get("format") == "json" and "schema" in options
+        names = metadata if has_fields else _columns_with_value(options, metadata)
+        types = {name: _column_type(name, options) for name in names}
+        if None in types.values():
+            return None
+        columns = [f"{name} {kind}" for name, kind in types.items()]
+        return ", ".join([options["schema"], *columns] if has_fields else columns)
+
+    def preview_options(self, options: Mapping[str, Value]) -> Iterable[Mapping[str, Value]]:
+        return (options,) if "format" in options else ({**options, "format": "json"}, options)
+
     def read(self, request: ReadRequest) -> DataFrame:
         from pyspark.sql.types import StructType
 
         options = request.options
         metadata = tuple(options.get("metadata", ()))
+        if RECORD in metadata:
+            return self._read_with_record(request, tuple(name for name in metadata if name != RECORD))
+        frame = self._load(request, _columns_with_value(options, metadata))
         if "format" not in options:
-            columns = ("value", *metadata) if metadata else tuple(name for name in _RAW_TYPES if name != "headers")
-            return self._load(request, columns)
-        frame = self._load(request, ("value", *metadata))
+            return frame
         is_record = isinstance(frame.schema["value"].dataType, StructType)
         return frame.select("value.*" if is_record else "value", *metadata)
+
+    def _read_with_record(self, request: ReadRequest, metadata: Sequence[str]) -> DataFrame:
+        """The columns of `read`, and one more with the record as it is in the topic."""
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import StructType
+
+        is_typed = "format" in request.options
+        shown = (
+            ("value", *metadata) if is_typed or metadata else tuple(name for name in _RAW_TYPES if name != "headers")
+        )
+        raw = (*(_BYTES if is_typed else _BYTES.values()), *_RECORD_COLUMNS)
+        frame = self._load(request, tuple(dict.fromkeys((*shown, *raw))))
+        record = F.struct(*(F.col(name).alias(_BYTES.get(name, name)) for name in raw)).alias(RECORD)
+        is_struct = is_typed and isinstance(frame.schema["value"].dataType, StructType)
+        return frame.select(*("value.*" if is_struct and name == "value" else name for name in shown), record)
 
     def read_raw(self, request: ReadRequest) -> DataFrame:
         """The same records as bytes, with where they are from."""
@@ -160,7 +203,10 @@ class TopicConnector(Connector):
             schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
             return request.loader("moldau").options(**options).schema(schema).load()
         known = request.loader("moldau").options(**options).load().schema  # asks the topic
-        return request.loader("moldau").options(**options).schema(type(known)([known[name] for name in columns])).load()
+        chosen = type(known)()
+        for name in columns:
+            chosen = chosen.add(known[name]) if name in known.names else chosen.add(name, _RAW_TYPES[_BYTES[name]])
+        return request.loader("moldau").options(**options).schema(chosen).load()
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         options = sink_options(request)
@@ -210,12 +256,11 @@ def source_options(request: ReadRequest) -> dict[str, str]:
         if "key" in given.get("metadata", ()):
             passed.setdefault("key.format", "string")
         # A bad record goes to the dead letters, or it fails the query: it never becomes a row of nulls.
-        passed |= (
-            {"errors.deadletterqueue.topic.name": request.dead_letters}
-            if request.dead_letters
-            else {"errors.tolerance": "none"}
-        )
-    if "headers" in given.get("metadata", ()) or "format" not in given:
+        if request.dead_letters and "errors.tolerance" not in given:
+            passed["errors.deadletterqueue.topic.name"] = request.dead_letters
+            passed["errors.deadletterqueue.headers"] = json.dumps(letter_headers(request))
+        passed.setdefault("errors.tolerance", "all" if request.dead_letters else "none")
+    if {"headers", RECORD} & {*given.get("metadata", ())} or "format" not in given:
         passed["includeHeaders"] = "true"
     if not request.is_streaming:
         passed = {name: value for name, value in passed.items() if name not in _STREAM_ONLY}
@@ -228,7 +273,41 @@ def source_options(request: ReadRequest) -> dict[str, str]:
             passed["idleWaitTopics"] = ",".join(request.idle_wait_topics)
     if request.start is not None:
         passed["startingOffsets"] = request.start
+    if request.excluded is not None:
+        passed["excludedOffsets"] = request.excluded
+    if request.part is not None:
+        passed = {name: value for name, value in passed.items() if name not in (*_SUBSCRIPTIONS, *_STARTS)}
+        passed |= _part_options(request.part)
     return kafka_options(request) | passed
+
+
+def letter_headers(request: ReadRequest) -> dict[str, str]:
+    """Besides Kafka Connect's: whose dead letter it is."""
+    return {"moldau.pipeline": request.pipeline, "moldau.query": request.query, "moldau.source": request.name}
+
+
+def _part_options(part: str) -> dict[str, str]:
+    """For these ranges alone: partitions, where to start and end in each, and the gaps between."""
+    ranges = json.loads(part)
+    partitions = {
+        topic: {index: sorted(parts) for index, parts in found.items() if parts} for topic, found in ranges.items()
+    }
+    gaps = {
+        topic: {index: [[one[1], two[0]] for one, two in pairwise(parts)] for index, parts in found.items()}
+        for topic, found in partitions.items()
+    }
+    return {
+        "assign": json.dumps({topic: [int(index) for index in found] for topic, found in partitions.items()}),
+        "startingOffsets": json.dumps(_bounds(partitions, lambda parts: parts[0][0])),
+        "endingOffsets": json.dumps(_bounds(partitions, lambda parts: parts[-1][1])),
+        "excludedOffsets": json.dumps(gaps),
+    }
+
+
+def _bounds(
+    partitions: Mapping[str, Mapping[str, list[list[int]]]], bound: Callable[[list[list[int]]], int]
+) -> dict[str, dict[str, int]]:
+    return {topic: {index: bound(parts) for index, parts in found.items()} for topic, found in partitions.items()}
 
 
 def sink_options(request: WriteRequest) -> dict[str, str]:
@@ -255,8 +334,16 @@ def _records(rows: DataFrame, options: Mapping[str, Value]) -> DataFrame:
     return rows.select(value.alias("value"), *columns)
 
 
+def _columns_with_value(options: Mapping[str, Value], metadata: tuple[str, ...]) -> tuple[str, ...]:
+    if "format" in options or metadata:
+        return ("value", *metadata)
+    return tuple(name for name in _RAW_TYPES if name != "headers")
+
+
 def _column_type(name: str, options: Mapping[str, Value]) -> str | None:
     """As in SQL; None if only the topic or a schema file can tell."""
+    if name in _BYTES:
+        return "BINARY"
     if name == "value" and "format" in options:
         if options["format"] == "string":
             return "STRING"

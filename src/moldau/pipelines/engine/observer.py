@@ -1,6 +1,7 @@
 """What pipelines do, for those who watch: the state and the progress of each query, about once a second.
 
-    supervisor.add_listener(Observer(view.show))
+    supervisor.add_listener(observer := Observer())
+    observer.add_show(view.show)
 
 A snapshot is immutable, so the live view, metrics and state files may use it in their own threads.
 """
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STALE_MS = 2_000
-"""A query without progress for this long is either idle or in a long batch."""
+"""A query without progress for this long is idle, in a long batch, or waits for its trigger."""
+_UP_TO_DATE = ("Waiting for data to arrive", "Getting offsets from", "Initializing sources")  # Spark's status: idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +70,31 @@ class Snapshot:
 class Observer(Listener):
     """Takes a snapshot at each poll of the supervisor and passes it on."""
 
-    def __init__(
-        self, *shows: Callable[[Snapshot], None], clock: Clock = monotonic_ms, wall_clock: Clock = wall_clock_ms
-    ) -> None:
-        self._shows = shows
+    def __init__(self, clock: Clock = monotonic_ms, wall_clock: Clock = wall_clock_ms) -> None:
+        self._shows: list[Callable[[Snapshot], None]] = []
         self._clock, self._wall_clock = clock, wall_clock
         self._watched: dict[int, _Watched] = {}  # by identity of the query
         self._lags = LagReader(clock)
         self.latest = Snapshot(wall_clock(), ())
+
+    def add_show(self, show: Callable[[Snapshot], None]) -> None:
+        """It gets each snapshot, in the supervisor's thread."""
+        self._shows.append(show)
+
+    def facts(self, query: RunningQuery) -> dict[str, Any]:
+        """The progress of a query when it was last polled."""
+        for each in self.latest.queries:
+            if (each.pipeline, each.query) == (query.pipeline, query.name):
+                return {"progress": each.progress.to_json()}
+        return {"progress": None}
 
     def polled(self, queries: Sequence[RunningQuery]) -> None:
         self.latest = Snapshot(self._wall_clock(), tuple(self._observe(query) for query in queries))
         for show in self._shows:
             show(self.latest)
 
-    def close(self) -> None:
+    def ended(self, queries: Sequence[RunningQuery]) -> None:
+        self.polled(queries)
         self._lags.close()
 
     def _observe(self, query: RunningQuery) -> QuerySnapshot:
@@ -154,6 +166,6 @@ def _is_stale(query: RunningQuery, age_ms: int) -> bool:
     if age_ms < STALE_MS:
         return False
     try:
-        return bool(query.query.status["isDataAvailable"])
+        return not query.query.status["message"].startswith(_UP_TO_DATE)
     except Exception:  # the JVM is gone; the supervisor will say so
         return False

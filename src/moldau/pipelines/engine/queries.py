@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
@@ -56,8 +57,9 @@ class QueryPlan:
 
 
 def plan_queries(pipeline: Pipeline) -> tuple[QueryPlan, ...]:
-    """In the order of the file."""
-    return tuple(QueryPlan(pipeline, (sink,)) for sink in pipeline.sinks)
+    """In the order of the file, then those of dead letters."""
+    sinks = tuple(QueryPlan(pipeline, (sink,)) for sink in pipeline.sinks)
+    return sinks + tuple(QueryPlan(derived, derived.sinks) for derived in dead_letter_pipelines(pipeline))
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,14 @@ class Settings:
 def read_request(
     spark: SparkSession, pipeline: Pipeline, source: Source, settings: Settings, **more: Any
 ) -> ReadRequest:
+    """`more` overrides what the pipeline says."""
     table = connector(source.connector, pipeline.folder).source_options
-    return ReadRequest(
-        **_request(spark, pipeline, source, settings, table, SOURCE_OPTIONS),
-        dead_letters=settings.values.get("dead letters"),
-        **more,
-    )
+    request = _request(spark, pipeline, source, settings, table, SOURCE_OPTIONS)
+    said: dict[str, Any] = {
+        "is_streaming": not request["options"].get("static"),
+        "dead_letters": settings.values.get("dead letters"),
+    }
+    return ReadRequest(**request, **(said | more))
 
 
 def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> DataFrame:
@@ -119,7 +123,7 @@ def query_session(
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
-    session.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")  # and writes them to checkpoints
+    session.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")  # offsets are kept by these names
     for name, value in {**defaults, **(settings.values.get("spark") or {})}.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, str(value))

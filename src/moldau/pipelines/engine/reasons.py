@@ -14,6 +14,7 @@ _CONDITION = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )*\[[A-Z][A-Z0-9_.]+\]
 _JAVA_CLASS = re.compile(r"^(?:(?:java|javax|scala|org|py4j|pyspark)\.[\w.$]+: )+")
 _CALL = re.compile(r"^An error occurred while calling \S+\s+: ")
 _LOST_TASK = re.compile(r"^.*most recent failure: Lost task .*?\((?:TID|task) [^)]*\) \([^)]*\): ", re.DOTALL)
+_QUERY = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = [^\]]*\] terminated with exception: ")
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt)\w*)(?:: (.*))?$", re.MULTILINE)
 _PREAMBLES = (
@@ -47,7 +48,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, MoldauError):
         return _one_line(str(error))
     text = _END.split(str(getattr(error, "desc", None) or error), maxsplit=1)[0]
-    text = _STATE.sub("", text)
+    text = _QUERY.sub("", _STATE.sub("", text))
     if ours := _OURS.findall(text):
         return _one_line(ours[-1])
     if "Traceback (most recent call last)" in text or any(preamble in text for preamble in _PREAMBLES):

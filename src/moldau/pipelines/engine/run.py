@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.clock import QuietSources
+from moldau.pipelines.engine.observer import Observer
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.session import session_for
 from moldau.pipelines.engine.state_files import RunFile, StateFiles, overall, query_facts
@@ -44,8 +45,12 @@ class Run:
         except BaseException:
             _close(files)
             raise
-        self.files = StateFiles(files, self.supervisor.stop, query_facts)
-        self.supervisor.add_listener(self.files)
+        self.observer = Observer()
+        self.files = StateFiles(
+            files, self.supervisor.stop, lambda query: query_facts(query) | self.observer.facts(query)
+        )
+        for listener in (self.observer, self.files):
+            self.supervisor.add_listener(listener)
 
     @property
     def queries(self) -> tuple[RunningQuery, ...]:

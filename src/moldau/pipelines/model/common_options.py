@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moldau.pipelines.model.kinds import DURATION, MAPPING, TEXT, Kind, duration_ms
+from moldau.pipelines.model.kinds import BOOLEAN, DURATION, MAPPING, TEXT, Kind, duration_ms
 from moldau.pipelines.model.options import Option, OptionTable
 from moldau.pipelines.model.watermark import Watermark
 
@@ -31,6 +31,11 @@ SOURCE_OPTIONS = OptionTable.of(
         "Event-time column and how late rows may be: `at 10 minutes`. Windows and stateful steps need it.",
         WATERMARK,
         example="at 10 minutes",
+    ),
+    Option(
+        "static",
+        "Read as a table instead of as a stream: all of it, anew in each micro-batch. A stream can be joined with it.",
+        BOOLEAN,
     ),
 )
 

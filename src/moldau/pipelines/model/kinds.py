@@ -134,13 +134,13 @@ def choice(*allowed: str) -> Kind:
     return Kind(_listed(allowed), convert, {"enum": list(allowed)})
 
 
-def names_of(*allowed: str) -> Kind:
-    """Some of these names, as a list or with commas between."""
+def names_of(*allowed: str, hidden: str = "") -> Kind:
+    """Some of these names, as a list or with commas between; `hidden` is one that only the engine uses."""
 
     def convert(value: object) -> tuple[str, ...]:
         names = _texts(value)
         for name in names:
-            if name not in allowed:
+            if name not in (*allowed, hidden):
                 raise ValueError(f"'{name}' is none of {', '.join(allowed)}")
         return names
 

@@ -8,6 +8,9 @@ A tolerated record
 - with `errors.deadletterqueue.topic.name`, is written to that topic instead, unchanged (key, value, timestamp, headers)
   and with Kafka Connect's headers that say where it came from and what is wrong with it.
 
+`errors.tolerance=skip` leaves it out and only counts it in the log: for a second query on a topic whose bad records the
+first one reports.
+
 Dead letters are written before Spark gets the other rows of the batch. A task that fails and runs again, or a query
 that reads the topic twice, writes them again: they are delivered at least once. The topic, partition and offset in
 their headers identify duplicates. Each task with bad records logs their number.
@@ -15,8 +18,9 @@ their headers identify duplicates. Each task with bad records logs their number.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.options import KAFKA_PREFIX, Options
+from moldau.spark.options import HEADER_PREFIX, KAFKA_PREFIX, Options
 from moldau.spark.sink.write_options import WriteOptions
 from moldau.spark.source.read_plan import RAW_COLUMNS
 
@@ -32,7 +36,6 @@ CORRUPT_TYPE = StructType().add("key", BinaryType()).add("value", BinaryType()).
 _CORRUPT_ARROW_TYPE = to_arrow_type(CORRUPT_TYPE)
 
 _PLACE = ("topic", "partition", "offset")
-_HEADER_PREFIX = "__connect.errors."
 _STAGES = {"key": "KEY_CONVERTER", "value": "VALUE_CONVERTER"}
 # A record that came out of a topic should fit into another with a few more headers: let the broker judge.
 _REQUEST_BYTES_MAX = 100 * 1024 * 1024
@@ -48,16 +51,25 @@ class ErrorPolicy(NamedTuple):
     tolerated: bool
     corrupt_column: str | None  # None where bad records are no rows
     letters: WriteOptions | None  # how to write to the dead-letter topic; None where there is none
+    skipped: bool = False  # bad records are left out
+    headers: tuple[tuple[str, str], ...] = ()  # further ones of dead letters
 
     @classmethod
     def from_options(cls, options: Options) -> ErrorPolicy:
-        tolerated = options.choice("errors.tolerance", ("all", "none"), "all") == "all"
+        tolerance = options.choice("errors.tolerance", ("all", "none", "skip"), "all")
+        tolerated, skipped = tolerance != "none", tolerance == "skip"
         topic = options.get("errors.deadletterqueue.topic.name") or None
         column = options.text("columnNameOfCorruptRecord", "_corrupt_record")
         if column in RAW_COLUMNS:
             raise ConfigError(f"option columnNameOfCorruptRecord={column}: a topic has that column: use another name")
-        letters = _write_options(options, topic) if tolerated and topic else None
-        return cls(tolerated, column if tolerated and letters is None else None, letters)
+        letters = _write_options(options, topic) if tolerated and topic and not skipped else None
+        return cls(
+            tolerated,
+            column if tolerated and not skipped and letters is None else None,
+            letters,
+            skipped,
+            _more_headers(options),
+        )
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
@@ -85,9 +97,10 @@ class BadRows:
                 f"record {self._first}; errors.tolerance=all keeps the query running and sets such records apart"
             )
         self._count += len(reasons)
-        if self._policy.letters is None:
+        if self._policy.letters is not None:
+            _write(self._policy.letters, batch, reasons, self._policy.headers)
+        elif not self._policy.skipped:
             return None
-        _write(self._policy.letters, batch, reasons)
         return pa.array([row not in reasons for row in range(len(batch))])
 
     def column(self, batch: pa.RecordBatch, reasons: Reasons) -> pa.Array:
@@ -101,11 +114,19 @@ class BadRows:
     def finish(self) -> None:
         if self._count:
             letters, column = self._policy.letters, self._policy.corrupt_column
-            where = f"topic {letters.topic}" if letters else f"column {column}"
+            where = f"in topic {letters.topic}" if letters else f"in column {column}" if column else "left out"
             records, are = ("record", "is") if self._count == 1 else ("records", "are")
             logger.warning(
-                "%d %s could not be decoded and %s in %s; the first: %s", self._count, records, are, where, self._first
+                "%d %s could not be decoded and %s %s; the first: %s", self._count, records, are, where, self._first
             )
+
+
+def _more_headers(options: Options) -> tuple[tuple[str, str], ...]:
+    name = "errors.deadletterqueue.headers"
+    try:
+        return tuple((str(key), str(value)) for key, value in json.loads(options.text(name, "{}")).items())
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f'option {name}={options.get(name)}: expected JSON like {{"team": "checkout"}}') from error
 
 
 def _write_options(options: Options, topic: str) -> WriteOptions:
@@ -114,7 +135,7 @@ def _write_options(options: Options, topic: str) -> WriteOptions:
     return WriteOptions.parse(given | {"topic": topic, "processing.guarantee": "at_least_once"})
 
 
-def _write(options: WriteOptions, batch: pa.RecordBatch, reasons: Reasons) -> None:
+def _write(options: WriteOptions, batch: pa.RecordBatch, reasons: Reasons, more: Sequence[tuple[str, str]]) -> None:
     """Return when the topic has the bad records."""
     # Loaded with the first bad record: most tasks have none.
     from moldau.spark.connections import borrowed
@@ -122,7 +143,7 @@ def _write(options: WriteOptions, batch: pa.RecordBatch, reasons: Reasons) -> No
     from moldau.spark.sink.row_sink import RowSink
 
     records = batch.select(["key", "value", "timestamp"]).take(pa.array(list(reasons), pa.int64()))
-    headers = [_headers(batch, row, why) for row, why in reasons.items()]
+    headers = [_headers(batch, row, why, more) for row, why in reasons.items()]
     with borrowed(options.client) as cluster:
         # Without a producer id: duplicates are there anyway when a task runs again, and brokers keep ids for a day.
         sink = RowSink(options, Producer(cluster, options, ProducerIdentity(-1, -1)))
@@ -130,7 +151,9 @@ def _write(options: WriteOptions, batch: pa.RecordBatch, reasons: Reasons) -> No
         sink.finish()
 
 
-def _headers(batch: pa.RecordBatch, row: int, why: Mapping[str, str]) -> list[dict[str, Any]]:
+def _headers(
+    batch: pa.RecordBatch, row: int, why: Mapping[str, str], more: Sequence[tuple[str, str]]
+) -> list[dict[str, Any]]:
     """The record's own and then Kafka Connect's, which tell of the first thing that was wrong."""
     column, text = next(iter(why.items()))
     context = {name: batch.column(name)[row].as_py() for name in _PLACE} | {
@@ -139,7 +162,8 @@ def _headers(batch: pa.RecordBatch, row: int, why: Mapping[str, str]) -> list[di
         "exception.message": text,
     }
     own = batch.column("headers")[row].as_py() or []
-    return own + [{"key": _HEADER_PREFIX + name, "value": str(value).encode()} for name, value in context.items()]
+    ours = [(HEADER_PREFIX + name, str(value)) for name, value in context.items()]
+    return own + [{"key": name, "value": value.encode()} for name, value in (*ours, *more)]
 
 
 def _place(batch: pa.RecordBatch, row: int) -> str:

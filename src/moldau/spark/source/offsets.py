@@ -21,13 +21,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.client.cluster import by_topic
 from moldau.errors import ConfigError
+from moldau.spark.source.read_plan import OffsetRange
 from moldau.wire.constants import EARLIEST, LATEST
 from moldau.wire.topic_partition import TopicPartition
 from moldau.wire.uuids import uuid_from_text, uuid_to_text
@@ -141,6 +142,28 @@ def parse_partitions(option: str, text: str) -> tuple[TopicPartition, ...]:
     if not partitions:
         raise ConfigError(f'option {option}={text}: expected like {{"topicA":[0,1],"topicB":[2,4]}}')
     return tuple(sorted(partitions))
+
+
+def parse_ranges(option: str, text: str) -> tuple[OffsetRange, ...]:
+    """`{"topicA": {"0": [[5, 6], [9, 12]]}}`: records from the first offset up to but not including the second."""
+    try:
+        ranges = [
+            OffsetRange(topic, _index(int(index)), _whole(start), _whole(end))
+            for topic, partitions in json.loads(text).items()
+            for index, parts in partitions.items()
+            for start, end in parts
+        ]
+    except _MALFORMED as error:
+        expected = '{"topicA":{"0":[[5,6],[9,12]]}}'
+        raise ConfigError(f"option {option}={text}: expected ranges of offsets, like {expected}") from error
+    return tuple(sorted(ranges))
+
+
+def ranges_to_json(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, list[list[int]]]]:
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    for part in sorted(ranges):
+        found.setdefault(part.topic, {}).setdefault(str(part.partition), []).append([part.start, part.end])
+    return found
 
 
 def limited(start: Offsets, end: Offsets, rows_max: int) -> dict[TopicPartition, int]:

@@ -28,8 +28,8 @@ from moldau.spark.options import Options
 from moldau.spark.plain_errors import plain_errors
 from moldau.spark.source.planning import TopicOffsets
 from moldau.spark.source.read_options import ReadOptions
-from moldau.spark.source.read_plan import OffsetRange, ReadPlan
-from moldau.spark.source.typed_fields import TypedFields, typed_fields
+from moldau.spark.source.read_plan import OffsetRange, ReadPlan, remaining
+from moldau.spark.source.typed_fields import UNDECODED, TypedFields, typed_fields
 
 RAW_SCHEMA = StructType(
     [
@@ -62,7 +62,7 @@ class RowReader(NamedTuple):
     @classmethod
     def of(cls, options: Options, read: ReadOptions, schema: StructType) -> RowReader:
         typed = typed_fields(options, _sampler(read), schema)
-        _check(schema, {field.name: field for field in RAW_SCHEMA} | (typed.spark_fields() if typed else {}))
+        _check(schema, {field.name: field for field in RAW_SCHEMA} | (_typed_columns(typed) if typed else {}))
         columns = tuple(schema.names)
         raw_columns = typed.raw_columns(columns) if typed else columns
         return cls(_plan(read, raw_columns), columns, typed)
@@ -78,7 +78,8 @@ class RowReader(NamedTuple):
             read_range,  # it loads compiled kernels, which only tasks should wait for
         )
 
-        batches = read_range(self.plan, wanted)
+        parts = remaining(wanted, self.plan.excluded)
+        batches = (batch for part in parts for batch in read_range(self.plan, part))
         if self.typed is None:
             yield from batches
             return
@@ -86,6 +87,10 @@ class RowReader(NamedTuple):
         for batch in batches:
             yield decoder.apply(batch)
         decoder.finish()
+
+
+def _typed_columns(typed: TypedFields) -> dict[str, StructField]:
+    return {name: StructField(name, BinaryType()) for name in UNDECODED} | typed.spark_fields()
 
 
 def _plan(read: ReadOptions, columns: tuple[str, ...]) -> ReadPlan:
@@ -96,6 +101,7 @@ def _plan(read: ReadOptions, columns: tuple[str, ...]) -> ReadPlan:
         fail_on_data_loss=read.fail_on_data_loss,
         fetch_bytes_max=read.fetch_bytes_max,
         check_crcs=read.check_crcs,
+        excluded=read.excluded,
     )
 
 

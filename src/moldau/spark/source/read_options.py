@@ -15,8 +15,8 @@ from typing import NamedTuple
 from moldau.client.config import ClientConfig
 from moldau.errors import ConfigError
 from moldau.spark.options import FORMAT_OPTIONS, Options
-from moldau.spark.source.offsets import Offsets, parse_offsets, parse_partitions, parse_timestamps
-from moldau.spark.source.read_plan import FETCH_BYTES_DEFAULT
+from moldau.spark.source.offsets import Offsets, parse_offsets, parse_partitions, parse_ranges, parse_timestamps
+from moldau.spark.source.read_plan import FETCH_BYTES_DEFAULT, OffsetRange
 from moldau.wire.constants import EARLIEST, LATEST, IsolationLevel
 from moldau.wire.topic_partition import TopicPartition
 
@@ -35,6 +35,7 @@ OPTION_NAMES = (
     *_STARTS,
     "startingOffsetsByTimestampStrategy",
     *_ENDS,
+    "excludedOffsets",
     "failOnDataLoss",
     "includeHeaders",
     "minPartitions",
@@ -107,6 +108,7 @@ class ReadOptions(NamedTuple):
     commit_group: str | None
     idle_wait_ms: int  # 0: a stream with nothing to read does not wait
     idle_wait_topics: tuple[str, ...]  # of other sources of the query: new records there end the wait, too
+    excluded: tuple[OffsetRange, ...]  # never read
     push_down_predicate: bool  # only when asked for: see `batch_reader.PruningTopicReader`
 
     @classmethod
@@ -156,6 +158,7 @@ class ReadOptions(NamedTuple):
             commit_group=_group(options),
             idle_wait_ms=min(options.number("idleWaitMs", least=0) or 0, IDLE_WAIT_MS_MAX),
             idle_wait_topics=tuple(filter(None, options.text("idleWaitTopics", "").split(","))),
+            excluded=parse_ranges("excludedOffsets", options.text("excludedOffsets", "{}")),
             push_down_predicate=options.flag("pushDownPredicate", False),
         )
 

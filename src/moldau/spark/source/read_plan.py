@@ -6,6 +6,7 @@ each step of Spark's planning is a Python process of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -40,3 +41,17 @@ class ReadPlan(NamedTuple):
     fetch_bytes_max: int = FETCH_BYTES_DEFAULT
     batch_rows_max: int = BATCH_ROWS_DEFAULT
     check_crcs: bool = True
+    excluded: tuple[OffsetRange, ...] = ()  # records that are not read, in order
+
+
+def remaining(wanted: OffsetRange, excluded: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
+    """What of a range is left when others, in order, are taken out."""
+    start = wanted.start
+    for part in excluded:
+        if (part.topic, part.partition) != (wanted.topic, wanted.partition) or part.end <= start:
+            continue
+        if start < min(part.start, wanted.end):
+            yield wanted._replace(start=start, end=min(part.start, wanted.end))
+        start = part.end
+    if start < wanted.end:
+        yield wanted._replace(start=start)

@@ -20,6 +20,9 @@ from moldau.spark.formats.ddl import nullable
 from moldau.spark.options import TYPED_COLUMNS, Options
 from moldau.spark.source.dead_letters import CORRUPT_TYPE, BadRows, ErrorPolicy
 
+# The bytes beside what was decoded from them, for who asks for these columns.
+UNDECODED = {"rawKey": "key", "rawValue": "value"}
+
 
 def typed_fields(options: Options, sample: Sample, schema: StructType | None = None) -> TypedFields | None:
     """What the options say of keys and values; None where both stay binary.
@@ -51,7 +54,7 @@ class TypedFields:
 
     def raw_columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """What has to be read from the topic to give these columns."""
-        wanted = (name for name in columns if name != self.errors.corrupt_column)
+        wanted = (UNDECODED.get(name, name) for name in columns if name != self.errors.corrupt_column)
         return tuple(dict.fromkeys((*wanted, *self.readers, *self.errors.raw_columns)))
 
     def decoder(self, columns: tuple[str, ...]) -> Decoder:
@@ -70,6 +73,7 @@ class Decoder:
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        arrays |= {name: arrays[column] for name, column in UNDECODED.items() if name in self._columns}
         reasons: dict[int, dict[str, str]] = {}
         for name, reader in self._readers.items():
             arrays[name], bad = reader.decode(batch.column(name))

@@ -141,3 +141,20 @@ def test_formats_that_are_not_used_are_not_loaded() -> None:
         "assert not {'fastavro', 'google.protobuf', 'pyarrow.json'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_skipped_records_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        typed = fields_of(errors_tolerance="skip", errors_deadletterqueue_topic_name="bad")
+        assert "_corrupt_record" not in typed.spark_fields()
+        rows = decoded(typed, ("offset", "rawValue", "value"), raw([b'{"a":1}', b"?", b'{"a": 2}']))
+    assert rows == [
+        {"offset": 100, "rawValue": b'{"a":1}', "value": {"a": 1}},
+        {"offset": 102, "rawValue": b'{"a": 2}', "value": {"a": 2}},
+    ]
+    assert "1 record could not be decoded and is left out; the first: views-3@101" in caplog.text
+
+
+def test_further_headers_of_dead_letters_are_json() -> None:
+    with pytest.raises(ConfigError, match=r"errors.deadletterqueue.headers=x: expected JSON like"):
+        fields_of(errors_deadletterqueue_headers="x")

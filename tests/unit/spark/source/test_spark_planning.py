@@ -20,9 +20,11 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from moldau.errors import ConfigError
+from moldau.spark.source.offsets import parse_ranges, ranges_to_json
 from moldau.spark.source.planning import split
 from moldau.spark.source.pushdown import Pruning
-from moldau.spark.source.read_plan import OffsetRange
+from moldau.spark.source.read_plan import OffsetRange, remaining
 
 RANGES = st.lists(
     st.builds(
@@ -148,3 +150,26 @@ def test_records_without_a_timestamp_are_older_than_any_time_a_broker_can_be_ask
     pruning = Pruning()
     pruning.take([GreaterThanOrEqual(TIMESTAMP, datetime(1960, 1, 1, tzinfo=UTC))])
     assert pruning.timestamp_ms is None  # theirs is -1, a millisecond before 1970
+
+
+@given(
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.sets(st.integers(0, 40)).map(sorted),
+)
+def test_what_is_left_of_a_range_has_every_offset_that_is_not_excluded(start: int, size: int, bad: list[int]) -> None:
+    wanted = OffsetRange("views", 1, start, start + size)
+    others = [OffsetRange("views", 0, 0, 100), OffsetRange("view", 1, 0, 100)]
+    excluded = sorted([*others, *(OffsetRange("views", 1, offset, offset + 1) for offset in bad)])
+    left = [offset for part in remaining(wanted, excluded) for offset in range(part.start, part.end)]
+    assert left == [offset for offset in range(start, start + size) if offset not in bad]
+
+
+def test_ranges_are_json_in_options() -> None:
+    text = '{"views": {"1": [[9, 12], [5, 6]], "0": []}}'
+    found = parse_ranges("excludedOffsets", text)
+    assert found == (OffsetRange("views", 1, 5, 6), OffsetRange("views", 1, 9, 12))
+    assert ranges_to_json(found) == {"views": {"1": [[5, 6], [9, 12]]}}
+    for wrong in ("?", "[]", '{"a": {"0": [1, 2]}}'):
+        with pytest.raises(ConfigError, match=r"option excludedOffsets=.*expected ranges of offsets, like"):
+            parse_ranges("excludedOffsets", wrong)

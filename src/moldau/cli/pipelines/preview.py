@@ -1,0 +1,57 @@
+"""`moldau pipeline preview`: the first rows of a source, and its schema."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from moldau.cli.common import CommandParser, print_json, print_table, run
+from moldau.pipelines.doors.yaml_file import load_pipeline
+
+_ROWS = 10
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline preview") -> int:
+    parser = CommandParser(
+        prog,
+        "Print the first rows of a source and its schema, ready to be copied into the file. Nothing is changed: no "
+        "checkpoint, no consumer group.",
+        "{prog} page-counts.yaml clicks\n{prog} page-counts.yaml clicks --rows 3 --json",
+    )
+    parser.add_argument("file", metavar="FILE", help="pipeline file")
+    parser.add_argument("source", metavar="SOURCE", help="name of a source in it")
+    parser.add_argument("--rows", type=int, default=_ROWS, metavar="N", help=f"how many rows (default: {_ROWS})")
+    parser.add_json()
+    args = parser.parse_args(argv)
+    if args.rows < 1:
+        parser.error(f"argument --rows: {args.rows} is less than 1")
+    return run(prog, lambda: _preview(args))
+
+
+def _preview(args: argparse.Namespace) -> int:
+    pipeline = load_pipeline(args.file)
+    from moldau.pipelines.engine.preview import find_source, preview
+
+    source = find_source(pipeline, args.source)
+    import moldau.spark
+
+    spark = moldau.spark.session("moldau-preview", short_job=True)
+    try:
+        found = preview(spark, pipeline, source, args.rows)
+    finally:
+        spark.stop()
+    if args.json:
+        print_json({"source": source.name, "options": found.options, "rows": found.rows})
+        return 0
+    if found.rows:
+        print_table(found.columns, [[_cell(row.get(name)) for name in found.columns] for row in found.rows])
+    else:
+        print(f"source {source.name} has no rows")
+    print(f"\n{found.text}")
+    return 0
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
