@@ -32,6 +32,17 @@ _LASTING = (
     "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]",
     "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA]",
 )
+_PYTHON_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 # The cause is outside of the batch, so no record is at fault.
 _EXTERNAL = (
     "No broker could be reached",
@@ -59,9 +70,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_lasting(error: BaseException) -> bool:
+    """No restart would help. Errors of Python come from the user's functions when a query is built."""
     from pyspark.errors import AnalysisException
 
-    return isinstance(error, AnalysisException) or any(sign in str(error) for sign in _LASTING)
+    return isinstance(error, (AnalysisException, *_PYTHON_MISTAKES)) or any(sign in str(error) for sign in _LASTING)
 
 
 def is_external(error: BaseException) -> bool:

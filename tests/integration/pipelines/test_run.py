@@ -1,0 +1,206 @@
+"""`moldau pipeline run`: what fails is restarted, what is killed continues, and each record is there once."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from soak.broker_process import BrokerProcess
+from tests.integration.conftest import make_topic
+from tests.integration.pipelines.processes import PipelineProcess, pipeline_command, produce_json, read_topic
+
+COPY = """
+sources:
+  numbers: {connector: topic, topic: numbers, format: json, schema: n INT, maxOffsetsPerTrigger: 50}
+sinks:
+  out: {connector: topic, topic: out}
+"""
+WRONG = """
+sources:
+  numbers: {connector: topic, topic: numbers, format: json, schema: n INT}
+steps:
+  wrong:
+    sql: SELECT m FROM numbers
+sinks:
+  nowhere: {connector: topic, topic: nowhere}
+"""
+DIVIDES = """
+sources:
+  numbers: {connector: topic, topic: numbers, format: json, schema: n INT}
+steps:
+  divided:
+    sql: SELECT 1 DIV (n - 5) AS m FROM numbers
+sinks:
+  nowhere: {connector: topic, topic: nowhere}
+"""
+SLOW = """
+sources:
+  numbers: {connector: topic, topic: numbers, format: json, schema: n INT, maxOffsetsPerTrigger: 1}
+steps:
+  slow: {python: slow_steps:slow}
+sinks:
+  out: {connector: topic, topic: slow}
+"""
+SLOW_STEPS = """
+from pathlib import Path
+import time
+
+from pyspark.sql import functions as F
+
+def slow(numbers):
+    @F.udf("int", useArrow=False)
+    def wait(n):
+        Path("begun").touch()
+        time.sleep(1)
+        return n
+    return numbers.select(wait("n").alias("n"))
+"""
+COUNTS = """
+name: counts
+sources:
+  clicks:
+    connector: topic
+    topic: clicks
+    format: json
+    schema: page STRING, at TIMESTAMP
+    watermark: {column: at, delay: 10 seconds, idle: never}
+    maxOffsetsPerTrigger: 100
+steps:
+  counts:
+    sql: SELECT window.start AS minute, page, count(*) AS views FROM clicks GROUP BY window(at, '1 minute'), page
+sinks:
+  counts: {connector: topic, topic: counts, key: page}
+  copies: {from: clicks, connector: topic, topic: copies, key: page}
+settings:
+  spark: {spark.sql.shuffle.partitions: 2}
+"""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "broker", log_level="WARNING") as broker:
+        yield broker
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.{'py' if name.endswith('_steps') else 'yaml'}").write_text(text)
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    make_topic(broker.bootstrap, name="numbers")
+    produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100)))
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    write(pipelines, copy=COPY, wrong=WRONG, divides=DIVIDES)
+    arguments = ("pipelines", "--bootstrap-server", broker.bootstrap)
+    with PipelineProcess(tmp_path, *arguments) as run:
+        run.until_state("copy", "RUNNING")
+        assert "name `m` cannot be resolved" in run.until_state("wrong", "FAILED")["reason"]
+        divides = run.until_state("divides", "RETRYING")
+        assert divides["reason"].startswith("Division by zero")
+        assert divides["next_try_ms"] is not None
+
+        refused = pipeline_command(tmp_path, "run", *arguments)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert f"pipeline copy is already running in process {run.pid}" in refused.stderr
+        listed = json.loads(pipeline_command(tmp_path, "list", "--json").stdout)
+        assert {facts["pipeline"] for facts in listed} == {"copy", "divides"}
+        stopped = pipeline_command(tmp_path, "stop", "divides")
+        assert (stopped.returncode, stopped.stdout) == (0, "stopped divides\n")
+
+        broker.kill()
+        away = run.until_state("copy", "RETRYING")
+        assert away["reason"].startswith("No broker could be reached")
+        broker.start()
+        run.until_state("copy", "RUNNING")
+        produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100, 200)))
+        run.until(lambda: len(read_topic(broker.bootstrap, "out")) >= 200, "all is copied")
+        status = json.loads(pipeline_command(tmp_path, "status", "copy", "--json").stdout)
+        assert (status[0]["queries"][0]["state"], status[0]["queries"][0]["reason"]) == ("RUNNING", "")
+        assert run.stop() == 1  # since one has failed
+    assert Counter(record.json["n"] for record in read_topic(broker.bootstrap, "out")) == Counter(range(200))
+    assert {name: facts["state"] for name, facts in run.facts().items()} == {
+        "copy": "STOPPED",
+        "divides": "STOPPED",
+        "wrong": "FAILED",
+    }
+    printed = run.output()
+    assert "Traceback" not in printed
+    assert "\tat " not in printed
+
+
+@pytest.mark.timeout(300)
+def test_sigterm_ends_after_the_running_batch(broker: BrokerProcess, tmp_path: Path) -> None:
+    make_topic(broker.bootstrap, name="numbers")
+    produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100)))
+    write(tmp_path, slow=SLOW, slow_steps=SLOW_STEPS)
+    with PipelineProcess(tmp_path, "slow.yaml", "--bootstrap-server", broker.bootstrap) as run:
+        run.until((tmp_path / "begun").exists, "a batch has begun")
+        assert run.stop() == 0
+    checkpoint = tmp_path / "checkpoints" / "slow" / "out"
+    batches, committed = (
+        {path.name for path in (checkpoint / log).iterdir() if path.name.isdigit()} for log in ("offsets", "commits")
+    )
+    assert batches == committed
+    copied = [record.json["n"] for record in read_topic(broker.bootstrap, "slow")]
+    assert copied == list(range(len(batches)))
+    assert run.facts()["slow"]["state"] == "STOPPED"
+
+
+@pytest.mark.timeout(600)
+def test_after_kills_at_random_points_the_output_is_that_of_an_uninterrupted_run(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    rng = random.Random(7)
+    make_topic(broker.bootstrap, 2, name="clicks")
+    # Ten minutes of event time; nothing is late.
+    seconds = range(600)
+    clicks = [
+        {"page": f"/{second % 7}", "at": f"2026-01-01 00:{second // 60:02}:{second % 60:02}"} for second in seconds
+    ]
+    for at, chunk in enumerate(clicks[start : start + 20] for start in range(0, len(clicks), 20)):
+        produce_json(broker.bootstrap, "clicks", chunk, partition=at % 2)
+    write(tmp_path, counts=COUNTS)
+    arguments = ("counts.yaml", "--bootstrap-server", broker.bootstrap)
+    commits = tmp_path / "checkpoints" / "counts" / "counts" / "commits"
+
+    def committed() -> int:
+        return len([path for path in commits.iterdir() if path.name.isdigit()]) if commits.is_dir() else 0
+
+    run = PipelineProcess(tmp_path, *arguments)
+    for kill in ("all", "command", "interrupt twice"):
+        before = committed()
+        run.start()
+        with run:
+            run.until(
+                lambda before=before: committed() > before or run.facts()["counts"]["state"] == "RUNNING", "a batch"
+            )
+            time.sleep(rng.uniform(0, 0.5))  # anywhere in a batch
+            if kill == "interrupt twice":
+                run.send(signal.SIGINT)
+                run.send(signal.SIGINT)
+                assert run.wait() in (0, 130)
+            else:
+                run.kill(alone=kill == "command")
+    with PipelineProcess(tmp_path, *arguments, "--available-now") as last:
+        assert last.wait() == 0, last.output()
+
+    expected = Counter((click["at"][:16], click["page"]) for click in clicks)
+    closed = {key: views for key, views in expected.items() if key[0] < "2026-01-01 00:09"}
+    found = [record.json for record in read_topic(broker.bootstrap, "counts")]
+    assert Counter((row["minute"][:16].replace("T", " "), row["page"], row["views"]) for row in found) == Counter(
+        (minute, page, views) for (minute, page), views in closed.items()
+    )
+    copies = Counter(record.json["at"][:19].replace("T", " ") for record in read_topic(broker.bootstrap, "copies"))
+    assert copies == Counter(click["at"] for click in clicks)
