@@ -8,3 +8,74 @@
 Nothing here knows the broker: pipelines work with any Kafka by its address. Importing this package loads neither Spark
 nor YAML.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moldau.pipelines.connectors.base import (
+        BatchSink,
+        Connector,
+        Guarantee,
+        ReadRequest,
+        StreamSink,
+        WriteRequest,
+    )
+    from moldau.pipelines.doors.python_api import (
+        Handle,
+        Pipeline,
+        connector,
+        console,
+        directory,
+        generator,
+        lines,
+        topic,
+    )
+    from moldau.pipelines.model.options import Given, Option, OptionTable
+    from moldau.pipelines.model.places import Problem
+
+_HOMES = {
+    "connectors.base": ("BatchSink", "Connector", "Guarantee", "ReadRequest", "StreamSink", "WriteRequest"),
+    "doors.python_api": (
+        "Handle",
+        "Pipeline",
+        "connector",
+        "console",
+        "directory",
+        "generator",
+        "lines",
+        "topic",
+    ),
+    "model.options": ("Given", "Option", "OptionTable"),
+    "model.places": ("Problem",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BatchSink",
+    "Connector",
+    "Given",
+    "Guarantee",
+    "Handle",
+    "Option",
+    "OptionTable",
+    "Pipeline",
+    "Problem",
+    "ReadRequest",
+    "StreamSink",
+    "WriteRequest",
+    "connector",
+    "console",
+    "directory",
+    "generator",
+    "lines",
+    "topic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)

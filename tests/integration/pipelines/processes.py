@@ -32,7 +32,6 @@ class PipelineProcess:
         self.folder = folder
         self.arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
-        self._family: list[psutil.Process] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -72,16 +71,18 @@ class PipelineProcess:
         return self.wait()
 
     def kill(self, *, alone: bool = False) -> None:
-        """kill -9 of all of it, as when the machine goes; or of the command alone, whose JVM then has to end itself."""
+        """kill -9 of all of it, as when the machine goes; or of the command alone, whose JVM has to notice and end."""
         if self._process is None:
             return
-        victims = [psutil.Process(self.pid)] if self._process.poll() is None else []
+        family: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            self._family += [child for victim in victims for child in victim.children(recursive=True)]
-        for victim in victims if alone else [*victims, *self._family]:
-            with suppress(psutil.NoSuchProcess):
-                victim.kill()
+            family = [] if alone else psutil.Process(self.pid).children(recursive=True)
+        self._process.kill()
         self._process.wait()
+        self._process = None
+        for child in family:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
     def output(self) -> str:
         """All that this and earlier runs in the folder printed."""
@@ -138,7 +139,7 @@ def produce_json(bootstrap: str, topic: str, rows: Iterable[Mapping[str, Any]], 
 class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, Any], ...] = ()
 
     @property
     def json(self) -> Any:
@@ -165,13 +166,14 @@ def read_topic(bootstrap: str, topic: str) -> list[Record]:
         while open_partitions:
             message = consumer.poll(30)
             assert message is not None, f"{topic} is not read to its end"
-            error = message.error()
+            partition, error = message.partition(), message.error()
+            assert partition is not None
             if error is None:
-                records[message.partition()].append(
-                    Record(message.key(), message.value(), tuple(message.headers() or ()))
+                records[partition].append(
+                    Record(message.key(), message.value(), tuple(message.headers() or ()))  # type: ignore[arg-type]
                 )
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                open_partitions.discard(message.partition())
+                open_partitions.discard(partition)
             else:
                 raise AssertionError(str(error))
         return [record for partition in records.values() for record in partition]

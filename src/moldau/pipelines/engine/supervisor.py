@@ -101,7 +101,7 @@ class Listener:
         return False
 
     def polled(self, queries: Sequence[RunningQuery]) -> None:
-        """About once a second."""
+        """About once a second, and when all have ended."""
 
     def ended(self, queries: Sequence[RunningQuery]) -> None:
         """All of them have."""
@@ -169,6 +169,7 @@ class Supervisor:
                 break
             self._wake.wait(_POLL_S)
             self._wake.clear()
+        self._tell(lambda listener: listener.polled(self.queries))
         self._tell(lambda listener: listener.ended(self.queries))
         self._ended.set()
 

@@ -1,0 +1,285 @@
+"""Pipelines in Python, for notebooks and scripts: the same model as the file, and the same engine.
+
+    from moldau.pipelines import Pipeline, topic
+
+    counts = (
+        Pipeline("page-counts")
+        .source(topic("clicks", format="json", schema="page STRING, at TIMESTAMP", watermark="at 1 minute"))
+        .step("SELECT window.start AS minute, page, count(*) AS views FROM clicks GROUP BY window(at, '1 minute'), page")
+        .to(topic("page-counts", key="page"))
+    )
+    counts.run()
+
+A pipeline is immutable: each method returns a new one. Options have the names of the file; where these have spaces or
+dots, write underscores (`dead_letters=…`, `kafka_bootstrap_servers=…`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from moldau.errors import CommandError, ConfigError, InvalidPipelineError
+from moldau.pipelines.connectors.registry import connector as find_connector
+from moldau.pipelines.doors.graph import text_graph
+from moldau.pipelines.model.check import check
+from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.options import Given, OptionTable
+from moldau.pipelines.model.pipeline import Action, Case, Expectation, Sink, Source, Step
+from moldau.pipelines.model.pipeline import Pipeline as Model
+from moldau.pipelines.model.places import Severity
+from moldau.pipelines.model.sql_names import table_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from moldau.pipelines.engine.run import Run
+    from moldau.pipelines.engine.supervisor import State
+
+_SQL_NAME = re.compile(r"\W+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A connector with its options, to read from or to write to. Made by `topic(…)`, `lines(…)`, `connector(…)`."""
+
+    connector: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+
+def connector(connector: str, /, *, name: str = "", **options: Any) -> Part:
+    """Any connector, also your own: `connector("my_module:Orders", zone="UTC")`."""
+    return Part(connector, options, name or _sql_name(connector.rpartition(":")[2]))
+
+
+def topic(topic: str, /, *, name: str = "", **options: Any) -> Part:
+    """A topic of any Kafka."""
+    return Part("topic", {"topic": topic, **options}, name or _sql_name(topic))
+
+
+def lines(path: str | Path, /, *, name: str = "", **options: Any) -> Part:
+    """Lines of a file: tailed as a source, appended to as a sink."""
+    return Part("lines", {"path": str(path), **options}, name or _sql_name(Path(path).stem))
+
+
+def directory(path: str | Path, /, *, name: str = "", **options: Any) -> Part:
+    """Files in a directory."""
+    return Part("directory", {"path": str(path), **options}, name or _sql_name(Path(path).name))
+
+
+def generator(schema: str, /, *, name: str = "", **options: Any) -> Part:
+    """Made-up rows with these columns."""
+    return Part("generator", {"schema": schema, **options}, name or "generator")
+
+
+def console(*, name: str = "", **options: Any) -> Part:
+    """Rows on the screen."""
+    return Part("console", options, name or "console")
+
+
+class Pipeline:
+    """Sources → steps → sinks. `model` is what the engine runs."""
+
+    def __init__(self, name: str, *, folder: str | Path = ".") -> None:
+        """Relative paths and checkpoints are in `folder`, by default the current one."""
+        self.model = Model(name, folder=Path(folder).resolve())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Pipeline:
+        """The pipeline of a YAML file."""
+        from moldau.pipelines.doors.yaml_file import load_pipeline
+
+        pipeline = cls("")
+        pipeline.model = load_pipeline(path)
+        return pipeline
+
+    def source(self, part: Part, name: str = "") -> Pipeline:
+        """Read from it. Steps see it as a view with this name."""
+        table = find_connector(part.connector, self.model.folder).source_options
+        options = _given(part.options, (table or OptionTable()) + SOURCE_OPTIONS)
+        source = Source(name or part.name, part.connector, options)
+        return self._with(sources=(*self.model.sources, source))
+
+    def step(self, query: str | Callable[..., DataFrame], name: str = "") -> Pipeline:
+        """A view made by SQL, or by a function from DataFrames to a DataFrame.
+
+        The parameters of a function are names of views (or `spark`). The only one may have any name: it gets the view
+        before.
+        """
+        number = len(self.model.steps) + 1
+        if isinstance(query, str):
+            step = Step(name or f"step_{number}", sql=query, inputs=self._tables_in(query))
+        elif callable(query):
+            own = _sql_name(getattr(query, "__name__", ""))
+            step = Step(
+                name or (own if own not in ("", "lambda") else f"step_{number}"),
+                python=query,
+                inputs=self._parameters_of(query),
+            )
+        else:
+            raise ConfigError(f"a step is SQL or a function, not {type(query).__name__}")
+        return self._with(steps=(*self.model.steps, step))
+
+    def expect(self, condition: str, *, view: str = "", action: str = "warn", name: str = "") -> Pipeline:
+        """What rows of a view (by default the last one) should meet; `action`: warn, drop, dead-letter or fail."""
+        actions = {each.value: each for each in Action}
+        if action not in actions:
+            raise ConfigError(f"expectation {condition!r}: action '{action}': expected {', '.join(actions)}")
+        name = name or _free_name(_sql_name(condition), (each.name for each in self.model.expectations))
+        expectation = Expectation(name, view or self._last_view(), condition, actions[action])
+        return self._with(expectations=(*self.model.expectations, expectation))
+
+    def to(self, part: Part, *, view: str = "", mode: str = "append", name: str = "") -> Pipeline:
+        """Write a view (by default the last one) to it; `mode`: append, update or complete."""
+        table = find_connector(part.connector, self.model.folder).sink_options
+        options = _given(part.options, (table or OptionTable()) + SINK_OPTIONS)
+        free = name or _free_name(part.name, (sink.name for sink in self.model.sinks))
+        sink = Sink(free, view or self._last_view(), part.connector, mode, options)
+        return self._with(sinks=(*self.model.sinks, sink))
+
+    def settings(self, options: Mapping[str, Any] | None = None, /, **more: Any) -> Pipeline:
+        """As in the file: `settings(trigger="1 second", dead_letters="bad")`, or with a mapping of names to values."""
+        return self._with(settings={**self.model.settings, **_given({**(options or {}), **more}, SETTINGS)})
+
+    def test(self, name: str, *, given: Mapping[str, Sequence[Any]], expect: Mapping[str, Sequence[Any]]) -> Pipeline:
+        """Rows that sources deliver, and rows that views or sinks then have. A list of lists: several micro-batches."""
+        batches = {source: _batches(rows) for source, rows in given.items()}
+        case = Case(name, batches, {view: tuple(rows) for view, rows in expect.items()})
+        return self._with(tests=(*self.model.tests, case))
+
+    def check(self) -> None:
+        """Raises InvalidPipelineError with everything that is wrong, as far as it shows without Spark."""
+        problems = check(self.model, partial(find_connector, folder=self.model.folder))
+        errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+        if errors:
+            raise InvalidPipelineError(errors)
+
+    def start(self, spark: SparkSession | None = None) -> Handle:
+        """Start it in the background, in this Spark session or in one made for it."""
+        from moldau.pipelines.engine.run import Run
+
+        self.check()
+        run = Run([self.model], spark=spark)
+        run.start()
+        return Handle(run)
+
+    def run(self, spark: SparkSession | None = None, *, available_now: bool = False) -> None:
+        """Run it until it is stopped, or until `available now` is done. Ctrl-C ends it after the micro-batch.
+
+        Raises CommandError if a query failed for good.
+        """
+        pipeline = self.settings(trigger="available now") if available_now else self
+        handle = pipeline.start(spark)
+        try:
+            handle.wait()
+        except KeyboardInterrupt:
+            handle.stop()
+        handle.raise_if_failed()
+
+    def _with(self, **changes: Any) -> Pipeline:
+        changed = Pipeline.__new__(Pipeline)
+        changed.model = replace(self.model, **changes)
+        return changed
+
+    def _last_view(self) -> str:
+        if not self.model.views:
+            raise ConfigError(f"pipeline {self.model.name} has no view yet: begin with .source(…)")
+        return next(reversed(self.model.views))
+
+    def _tables_in(self, sql: str) -> tuple[str, ...]:
+        views = {name.lower(): name for name in self.model.views}
+        names = [views.get(table.name.lower()) for table in table_names(sql) if not table.is_qualified]
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    def _parameters_of(self, function: Callable[..., Any]) -> tuple[str, ...]:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+        ]
+        known = {*self.model.views, "spark"}
+        views = [name for name in names if name != "spark"]
+        if len(views) == 1 and views[0] not in known:
+            return tuple(self._last_view() if name == views[0] else name for name in names)
+        return tuple(names)
+
+    def __str__(self) -> str:
+        return text_graph(self.model)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.model.name}: {' → '.join([*self.model.views, *(s.name for s in self.model.sinks)])}>"
+
+
+class Handle:
+    """A pipeline that was started: `with pipeline.start() as handle:` stops it at the end."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def state(self) -> State:
+        """The worst of its queries': STARTING, RUNNING, RETRYING, FAILED, STOPPED or FINISHED."""
+        return self._run.state
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each query with its state and the reason for it, as `moldau pipeline status --json` has them."""
+        return [self._run.facts(query) for query in self._run.queries]
+
+    def stop(self, *, now: bool = False, timeout_s: float | None = None) -> None:
+        """End after the running micro-batch, or at once, and wait for that."""
+        self._run.stop(now=now)
+        self._run.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until it has ended. False if it has not when the time is up."""
+        return self._run.wait(timeout_s)
+
+    def raise_if_failed(self) -> None:
+        from moldau.pipelines.engine.supervisor import State
+
+        failed = [query for query in self._run.queries if query.state is State.FAILED]
+        if failed:
+            raise CommandError("; ".join(f"query {query.name} failed: {query.reason}" for query in failed))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _given(options: Mapping[str, Any], table: OptionTable) -> dict[str, Given]:
+    return {_option_name(name, table): Given(value) for name, value in options.items()}
+
+
+def _option_name(name: str, table: OptionTable) -> str:
+    """`partition_by` is the option `partition by`, `key_format` is `key.format`."""
+    spellings = (name, name.replace("_", " "), name.replace("_", "."))
+    return next((spelling for spelling in spellings if table.find(spelling) is not None), name)
+
+
+def _batches(rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
+    if any(isinstance(row, list | tuple) for row in rows):
+        return tuple(tuple(batch) for batch in rows)
+    return (tuple(rows),)
+
+
+def _sql_name(text: str) -> str:
+    name = _SQL_NAME.sub("_", text).strip("_")
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """The name, or with a number behind it if there is one like it."""
+    used, number, free = set(taken), 1, name
+    while free in used:
+        number += 1
+        free = f"{name}_{number}"
+    return free
