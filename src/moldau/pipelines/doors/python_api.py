@@ -5,7 +5,7 @@
     counts = (
         Pipeline("page-counts")
         .source(topic("clicks", format="json", schema="page STRING, at TIMESTAMP", watermark="at 1 minute"))
-        .step("SELECT window.start AS minute, page, count(*) AS views FROM clicks GROUP BY window(at, '1 minute'), page")
+        .step("SELECT window.start, page, count(*) AS views FROM clicks GROUP BY window(at, '1 minute'), page")
         .to(topic("page-counts", key="page"))
     )
     counts.run()
@@ -190,7 +190,7 @@ class Pipeline:
     def _last_view(self) -> str:
         if not self.model.views:
             raise ConfigError(f"pipeline {self.model.name} has no view yet: begin with .source(…)")
-        return next(reversed(self.model.views))
+        return list(self.model.views)[-1]
 
     def _tables_in(self, sql: str) -> tuple[str, ...]:
         views = {name.lower(): name for name in self.model.views}

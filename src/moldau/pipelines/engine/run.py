@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.clock import QuietSources
@@ -46,9 +46,7 @@ class Run:
             _close(files)
             raise
         self.observer = Observer()
-        self.files = StateFiles(
-            files, self.supervisor.stop, lambda query: query_facts(query) | self.observer.facts(query)
-        )
+        self.files = StateFiles(files, self.supervisor.stop, self.facts)
         for listener in (self.observer, self.files):
             self.supervisor.add_listener(listener)
 
@@ -60,6 +58,10 @@ class Run:
     def state(self) -> State:
         """The worst of the queries'."""
         return overall([query.state for query in self.queries])
+
+    def facts(self, query: RunningQuery) -> dict[str, Any]:
+        """What `status --json` says about a query."""
+        return query_facts(query) | self.observer.facts(query)
 
     def start(self) -> None:
         self.supervisor.start()

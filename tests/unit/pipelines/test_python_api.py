@@ -1,0 +1,150 @@
+"""Pipelines in Python make the same model as files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.errors import ConfigError, InvalidPipelineError
+from moldau.pipelines import Pipeline, connector, generator, lines, topic
+from moldau.pipelines.doors.yaml_file import load_pipeline
+from moldau.pipelines.model.pipeline import Pipeline as Model
+
+FILE = """
+name: page-counts
+sources:
+  clicks:
+    connector: topic
+    topic: clicks
+    format: json
+    schema: page STRING, at TIMESTAMP
+    watermark: at 1 minute
+steps:
+  counts:
+    sql: SELECT window.start AS minute, page, count(*) AS views FROM clicks GROUP BY window(at, '1 minute'), page
+sinks:
+  page_counts:
+    from: counts
+    connector: topic
+    topic: page-counts
+    key: page
+    mode: update
+    topic.creation.default.partitions: 3
+expect:
+  has_page:
+    view: clicks
+    condition: page IS NOT NULL
+    action: drop
+tests:
+  - name: one click
+    given: {clicks: [{page: /a, at: "2026-01-01 00:00:10"}]}
+    expect: {counts: [{page: /a, views: 1}]}
+settings:
+  trigger: 1 second
+  dead letters: bad
+  kafka.bootstrap.servers: kafka:9092
+"""
+IN_PYTHON = (
+    Pipeline("page-counts")
+    .source(topic("clicks", format="json", schema="page STRING, at TIMESTAMP", watermark="at 1 minute"))
+    .expect("page IS NOT NULL", action="drop", name="has_page")
+    .step(
+        "SELECT window.start AS minute, page, count(*) AS views FROM clicks GROUP BY window(at, '1 minute'), page",
+        name="counts",
+    )
+    .to(topic("page-counts", key="page", topic_creation_default_partitions=3), mode="update")
+    .settings({"dead letters": "bad"}, trigger="1 second", kafka_bootstrap_servers="kafka:9092")
+    .test(
+        "one click",
+        given={"clicks": [{"page": "/a", "at": "2026-01-01 00:00:10"}]},
+        expect={"counts": [{"page": "/a", "views": 1}]},
+    )
+)
+
+
+def without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_places(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(without_places(each) for each in value)
+    names = ("place", "places", "text_place", "key_place")
+    if hasattr(value, "__dataclass_fields__"):
+        found = {name: getattr(value, name) for name in value.__dataclass_fields__ if name not in names}
+        return type(value).__name__, {name: without_places(each) for name, each in found.items()}
+    return value
+
+
+def test_the_model_is_that_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "counts.yaml").write_text(FILE)
+    of_file = replace(load_pipeline(tmp_path / "counts.yaml"), folder=IN_PYTHON.model.folder, file=None)
+    assert without_places(IN_PYTHON.model) == without_places(of_file)
+    IN_PYTHON.check()
+    assert Pipeline.load(tmp_path / "counts.yaml").model.name == "page-counts"
+
+
+def test_each_method_returns_a_new_pipeline() -> None:
+    empty = Pipeline("p")
+    assert empty.source(topic("a")).model.sources
+    assert empty.model == Model("p", folder=empty.model.folder)
+
+
+def mark(clicks: Any, spark: Any, factor: int = 2) -> Any:
+    raise AssertionError("it is not called before the pipeline starts")
+
+
+def test_names_and_inputs_have_sensible_defaults() -> None:
+    pipeline = (
+        Pipeline("p")
+        .source(topic("clicks"))
+        .source(lines("/var/log/my app.log"))
+        .source(topic("2026-orders"))
+        .source(generator("id BIGINT"), "made_up")
+        .step(mark)
+        .step(lambda rows: rows)
+        .step("SELECT * FROM Clicks JOIN my_app USING (x)")
+        .to(topic("out"))
+        .to(topic("out", key="x"), view="clicks")
+        .expect("id > 0 AND x")
+    ).model
+    assert list(pipeline.views) == ["clicks", "my_app", "_2026_orders", "made_up", "mark", "step_2", "step_3"]
+    assert [step.inputs for step in pipeline.steps] == [("clicks", "spark"), ("mark",), ("clicks", "my_app")]
+    assert [(sink.name, sink.view) for sink in pipeline.sinks] == [("out", "step_3"), ("out_2", "clicks")]
+    assert [(each.name, each.view) for each in pipeline.expectations] == [("id_0_AND_x", "step_3")]
+
+
+def test_what_is_wrong_is_told_before_anything_starts() -> None:
+    with pytest.raises(InvalidPipelineError, match="source clicks has no option 'formt': did you mean 'format'"):
+        Pipeline("p").source(topic("clicks", formt="json")).to(topic("out")).start()
+    with pytest.raises(ConfigError, match="unknown connector 'topik': did you mean 'topic'"):
+        Pipeline("p").source(connector("topik"))
+    with pytest.raises(ConfigError, match=r"has no view yet: begin with \.source"):
+        Pipeline("p").to(topic("out"))
+    with pytest.raises(ConfigError, match="action 'dorp': expected warn, drop, dead-letter, fail"):
+        Pipeline("p").source(topic("clicks")).expect("x > 1", action="dorp")
+    with pytest.raises(ConfigError, match="a step is SQL or a function, not int"):
+        Pipeline("p").source(topic("clicks")).step(7)  # type: ignore[arg-type]
+
+
+def test_several_micro_batches_are_lists_of_lists() -> None:
+    case = Pipeline("p").test("t", given={"a": [[{"x": 1}], [{"x": 2}]]}, expect={"a": []}).model.tests[0]
+    assert case.given == {"a": (({"x": 1},), ({"x": 2},))}
+
+
+def test_importing_pipelines_loads_neither_spark_nor_yaml() -> None:
+    code = (
+        "import sys, moldau.pipelines\n"
+        "from moldau.pipelines import Pipeline, topic\n"
+        "Pipeline('p').source(topic('a')).to(topic('b')).check()\n"
+        "assert not {'pyspark', 'pyarrow', 'yaml'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_it_prints_as_a_graph() -> None:
+    assert str(IN_PYTHON).startswith("page-counts\n")
+    assert repr(IN_PYTHON) == "<Pipeline page-counts: clicks → counts → page_counts>"
