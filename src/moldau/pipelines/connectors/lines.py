@@ -103,7 +103,7 @@ class LinesConnector(Connector):
         return request.loader(LinesSource).options(spec=json.dumps(vars(spec))).load()
 
     def write(self, request: WriteRequest) -> BatchSink:
-        from moldau.pipelines.connectors.readers.appended_file import AppendedFile
+        from moldau.pipelines.connectors.writers.appended_file import AppendedFile
 
         file = AppendedFile(str(request.folder / request.options["path"]))
         return BatchSink(file.write, rows=lambda rows: _as_lines(rows, request.options["format"]))

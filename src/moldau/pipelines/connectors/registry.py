@@ -13,6 +13,7 @@ from moldau.pipelines.connectors.base import Connector
 
 BUILT_IN: Mapping[str, str] = {
     "console": "moldau.pipelines.connectors.console:ConsoleConnector",
+    "directory": "moldau.pipelines.connectors.directory:DirectoryConnector",
     "generator": "moldau.pipelines.connectors.generator:GeneratorConnector",
     "lines": "moldau.pipelines.connectors.lines:LinesConnector",
     "topic": "moldau.pipelines.connectors.topic:TopicConnector",

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     SimpleDataSourceStreamReader,
 )
 from pyspark.sql.types import StructType
@@ -55,3 +56,6 @@ class ConnectorDataSource(DataSource):
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
         return self._source.simpleStreamReader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return self._source.writer(schema, overwrite)
