@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.pipelines.connectors.base import Connector, ReadRequest
 from moldau.pipelines.model.kinds import DURATION, MAPPING, NUMBER, Kind, has_reference, whole
-from moldau.pipelines.model.options import Given, Option, OptionTable
-from moldau.pipelines.model.places import Problem
+from moldau.pipelines.model.options import Given, Option, OptionTable, options_hint
+from moldau.pipelines.model.places import Problem, place_of
+from moldau.pipelines.model.schemas import schema_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,6 +109,7 @@ class GeneratorConnector(Connector):
             yield Problem("a generator needs a schema, such as `schema: page STRING, ms INT, at TIMESTAMP`")
         fields = options.get("fields")
         if fields is not None and isinstance(fields.value, Mapping):
+            yield from _check_names(fields, options.get("schema"))
             yield from _check_hints(fields.value, fields, "")
 
     def read(self, request: ReadRequest) -> DataFrame:
@@ -118,6 +120,19 @@ class GeneratorConnector(Connector):
         return loader.options(spec=json.dumps(options | {"schema": request.options["schema"]})).load()
 
 
+def _check_names(fields: Given, schema: Given | None) -> Iterable[Problem]:
+    try:
+        names = tuple(column.name for column in schema_columns(schema.value)) if schema else ()
+    except (TypeError, ValueError):
+        return  # reported elsewhere, or a reference
+    for name in fields.value:
+        if names and name.lower() not in map(str.lower, names):
+            hint = options_hint(name, names, "Its columns are")
+            yield Problem(
+                f"fields: the schema has no column '{name}'{hint}", place_of(fields.value, name, fields.place)
+            )
+
+
 def _check_hints(fields: Mapping[str, Any], given: Given, owner: str) -> Iterable[Problem]:
     for name, hints in fields.items():
         column = f"{owner}{name}"
@@ -126,7 +141,7 @@ def _check_hints(fields: Mapping[str, Any], given: Given, owner: str) -> Iterabl
         if not isinstance(hints, Mapping):
             yield Problem(f"fields: {column}: expected hints, such as `{{min: 1, max: 900}}`", given.place)
             continue
-        known = {hint: Given(value, given.place) for hint, value in hints.items()}
+        known = {hint: Given(value, place_of(hints, hint, given.place)) for hint, value in hints.items()}
         yield from HINTS.check(known, f"fields: {column}", given.place)
         choices, weights = hints.get("choices"), hints.get("weights")
         if isinstance(weights, list) and len(weights) != (len(choices) if isinstance(choices, list) else 0):

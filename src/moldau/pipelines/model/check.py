@@ -15,7 +15,8 @@ from moldau.config.keys import nearest
 from moldau.errors import ConfigError
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.file_parts import MODES, SINK, SOURCE
-from moldau.pipelines.model.options import Given, OptionTable, options_hint
+from moldau.pipelines.model.kinds import has_reference
+from moldau.pipelines.model.options import Given, OptionTable, is_secret, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Pipeline, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Problem, Severity, place_of
 from moldau.pipelines.model.references import reference_mistake
@@ -44,7 +45,6 @@ class ConnectorTables(Protocol):
 
     source_options: ClassVar[OptionTable | None]
     sink_options: ClassVar[OptionTable | None]
-    origin: ClassVar[tuple[str, ...]]
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]: ...
 
@@ -256,6 +256,10 @@ def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
     steps = [step for step in pipeline.steps if step.name in needed]
     if any(step.sql is None for step in steps):
         return
+    if not any(map(_is_stream, pipeline.sources_of(sink.view))):
+        message = f"sink {sink.name}: '{sink.view}' is no stream: at least one of its sources must not be static"
+        yield Problem(message, sink.places.get("from", sink.place))
+        return
     queries = {step.name: step.sql for step in steps if step.sql is not None}
     place = sink.places.get("mode", sink.place)
     if sink.mode == "complete" and not any(map(aggregates, queries.values())):
@@ -267,7 +271,7 @@ def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
     if sink.mode != "append" or any(map(sets_watermark, queries.values())):
         return
     for name, sql in queries.items():
-        sources = pipeline.sources_of(name)
+        sources = [source for source in pipeline.sources_of(name) if _is_stream(source)]
         if groups(sql) and sources and not any("watermark" in source.options for source in sources):
             names = " or ".join(source.name for source in sources)
             yield Problem(
@@ -276,6 +280,11 @@ def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
                 place,
             )
             return
+
+
+def _is_stream(source: Source) -> bool:
+    static = source.options.get("static")
+    return static is None or static.value in (False, "false")
 
 
 def _expectations(checked: _Checked) -> Iterator[Problem]:
@@ -315,11 +324,10 @@ def _tests(checked: _Checked) -> Iterator[Problem]:
 
 
 def _test_columns(checked: _Checked, case: Case) -> Iterator[Problem]:
-    views = {sink.name: sink.view for sink in checked.pipeline.sinks}
     tables = [("given", name, [row for batch in batches for row in batch]) for name, batches in case.given.items()]
     tables += [("expect", name, list(rows)) for name, rows in case.expect.items()]
     for part, name, rows in tables:
-        columns = checked.columns(views.get(name, name) if name not in checked.view_names else name)
+        columns = checked.columns(name)
         if columns is None:
             continue
         known = tuple(column.name for column in columns)
@@ -347,11 +355,34 @@ def _unused(checked: _Checked) -> Iterator[Problem]:
     if not pipeline.sinks:
         yield Problem("the pipeline has no sinks: it writes nothing", pipeline.place, Severity.WARNING)
         return
-    used = set[str]().union(*(pipeline.needed_by(sink.view) for sink in pipeline.sinks))
+    ends = {sink.view for sink in pipeline.sinks}
+    ends |= {each.view for each in pipeline.expectations if each.action is Action.DEAD_LETTER}  # has a query of its own
+    used = set[str]().union(*map(pipeline.needed_by, ends))
     for name, view in pipeline.views.items():
         if name not in used:
             kind = "source" if isinstance(view, Source) else "step"
             yield Problem(f"{kind} {name} is not used by any sink", view.place, Severity.WARNING)
+
+
+def _open_secrets(checked: _Checked) -> Iterator[Problem]:
+    pipeline = checked.pipeline
+    yield from _secrets(pipeline.settings, SETTINGS, "settings")
+    for source in pipeline.sources:
+        if source.connector:
+            table = checked.lookup(source.connector).source_options or OptionTable()
+            yield from _secrets(source.options, table, f"source {source.name}")
+    for sink in pipeline.sinks:
+        if sink.connector:
+            table = checked.lookup(sink.connector).sink_options or OptionTable()
+            yield from _secrets(sink.options, table, f"sink {sink.name}")
+
+
+def _secrets(options: Mapping[str, Given], table: OptionTable, owner: str) -> Iterator[Problem]:
+    for name, given in options.items():
+        option = table.find(name)
+        if (is_secret(name) or (option is not None and option.secret)) and not has_reference(given.value):
+            message = f"{owner}: {name} is a secret: write a reference, such as ${{env:PASSWORD}}"
+            yield Problem(message, given.place, Severity.WARNING)
 
 
 def _has_ddl(source: Source) -> bool:
@@ -389,5 +420,5 @@ _Rule = Callable[[_Checked], Iterator[Problem]]
 _RULES: tuple[tuple[_Rule, ...], ...] = (
     (_names, _connectors, _schemas, _steps, _sinks, _expectations, _tests, _settings),
     (_modes,),
-    (_unused,),
+    (_unused, _open_secrets),
 )

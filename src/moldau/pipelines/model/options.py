@@ -6,6 +6,7 @@ converted. A table may end in patterns (`kafka.*`), which accept any name with t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,7 +86,13 @@ class OptionTable:
                     f"{owner} has no option '{name}'{options_hint(name, self.names)}", entry.key_place or entry.place
                 )
             elif (reason := option.kind.wrong(entry.value)) is not None:
-                shown = "" if option.secret else " has no value" if entry.value is None else f" {entry.value!r}"
+                shown = (
+                    ""
+                    if option.secret or is_secret(name)
+                    else " has no value"
+                    if entry.value is None
+                    else f" {entry.value!r}"
+                )
                 yield Problem(f"{owner}: {name}{shown}: {reason}", entry.place)
         for option in self.options:
             if option.required and option.name not in given:
@@ -100,6 +107,14 @@ class OptionTable:
             if option is not None:
                 found[name] = option.kind.convert(entry.value)
         return found
+
+
+_SECRET = re.compile(r"password|secret|jaas|token|credential|private.?key|keystore\.key$", re.IGNORECASE)
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option that is passed through, such as `kafka.sasl.jaas.config`, holds a secret, by its name."""
+    return _SECRET.search(name) is not None
 
 
 def options_hint(name: str, names: tuple[str, ...], otherwise: str = "Its options are") -> str:

@@ -58,7 +58,7 @@ _END_OF_LIST = frozenset(
 _FUNCTIONS_WITH_FROM = frozenset(["extract", "trim", "substring", "substr", "overlay", "position"])
 
 
-_QUERIES = ("select", "with", "from", "values", "table", "(")
+_QUERIES = ("select", "with", "from", "values", "(")
 _PAIRS = {")": "(", "]": "["}
 _AGGREGATES = frozenset(
     [
@@ -180,7 +180,7 @@ def _tables(tokens: list[_Token]) -> Iterator[TableName]:
                 level.is_in_list = level.is_table_next = True
         elif token.text == ",":
             level.is_table_next = level.is_in_list
-        elif level.is_table_next and token.is_name and token.word != "lateral":
+        elif level.is_table_next and token.is_name and not _precedes_table(tokens, at):
             end = at
             while end + 2 < len(tokens) and tokens[end + 1].text == ".":
                 end += 2
@@ -192,6 +192,13 @@ def _tables(tokens: list[_Token]) -> Iterator[TableName]:
         elif token.word in _END_OF_LIST:
             level.is_in_list = level.is_table_next = False
         at += 1
+
+
+def _precedes_table(tokens: list[_Token], at: int) -> bool:
+    """LATERAL, and STREAM before a name: `FROM STREAM clicks`."""
+    after = tokens[at + 1] if at + 1 < len(tokens) else None
+    is_before_name = after is not None and after.is_name and after.word not in _END_OF_LIST and after.word != "as"
+    return tokens[at].word == "lateral" or (tokens[at].word == "stream" and is_before_name)
 
 
 def _tokens(sql: str) -> Iterator[_Token]:

@@ -1,0 +1,154 @@
+"""Rules of lint that need more than one mistake in a file; the others are in `bad_files/mistakes.txt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.doors.yaml_file import read_pipeline
+from moldau.pipelines.model.check import MAX_PARTS, check
+from moldau.pipelines.model.options import Given
+from moldau.pipelines.model.pipeline import Pipeline, Sink, Source, Step
+from moldau.pipelines.model.schemas import schema_columns
+
+CLICKS = """\
+sources:
+  clicks: {connector: topic, topic: clicks, format: json, schema: "page STRING, at TIMESTAMP"}
+  pages: {connector: topic, topic: pages, format: json, schema: "page STRING, title STRING", static: true}
+"""
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    path = folder / "a.yaml"
+    path.write_text(text, "utf-8")
+    return [str(problem).removeprefix(f"{path}:") for problem in read_pipeline(path)[1]]
+
+
+def with_query(sql: str, sink: str = "") -> str:
+    return f"{CLICKS}steps:\n  counts:\n    sql: {sql}\nsinks:\n  out: {{connector: topic, topic: out{sink}}}\n"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT page, count(*) AS n FROM clicks GROUP BY page",
+        "SELECT window, count(*) AS n FROM clicks JOIN pages USING (page) GROUP BY window(at, '1 minute')",
+    ],
+)
+def test_groups_in_append_mode_need_a_watermark(tmp_path: Path, sql: str) -> None:
+    (problem,) = [each for each in problems(tmp_path, with_query(sql)) if "warning" not in each]
+    assert problem.startswith("8:3: sink out: in mode append, the groups of step counts are written when")
+    assert "Add `watermark` to source clicks, or use mode update." in problem
+    assert not [each for each in problems(tmp_path, with_query(sql, ", mode: update")) if "warning" not in each]
+
+
+def test_a_table_is_no_stream(tmp_path: Path) -> None:
+    assert problems(tmp_path, with_query("SELECT count(*) AS n FROM pages")) == [
+        "8:3: sink out: 'counts' is no stream: at least one of its sources must not be static"
+    ]
+
+
+def test_tables_of_sparks_catalog_need_their_database(tmp_path: Path) -> None:
+    found = problems(tmp_path, with_query("SELECT * FROM clicks JOIN shop.users USING (page) JOIN orders USING (page)"))
+    assert [problem for problem in found if "warning" not in problem] == [
+        "6:65: step counts reads 'orders', which is no source or step. There are: clicks, pages, counts. "
+        "A table of Spark's is written with its database: default.orders."
+    ]
+
+
+def test_steps_that_read_each_other_are_named(tmp_path: Path) -> None:
+    text = CLICKS + "steps:\n  a: {sql: SELECT * FROM b}\n  b: {sql: SELECT * FROM a JOIN clicks}\n"
+    assert problems(tmp_path, text) == ["5:26: steps a and b depend on each other: one of them must not read the other"]
+
+
+def test_a_step_that_comes_later_cannot_be_read(tmp_path: Path) -> None:
+    text = CLICKS + "steps:\n  a: {sql: SELECT * FROM b}\n  b: {sql: SELECT * FROM clicks}\n"
+    assert problems(tmp_path, text) == ["5:26: step a reads step b, which comes after it: move b up"]
+
+
+def test_what_no_sink_uses_is_a_warning(tmp_path: Path) -> None:
+    text = CLICKS + "sinks:\n  out: {from: clicks, connector: topic, topic: out}\n"
+    assert problems(tmp_path, text) == ["3:3: warning: source pages is not used by any sink"]
+
+
+def test_a_password_in_the_file_is_a_warning_and_is_not_printed(tmp_path: Path) -> None:
+    sinks = "sinks:\n  a: {from: clicks, connector: topic, topic: a}\n  b: {from: pages, connector: topic, topic: b}\n"
+    text = CLICKS.replace(", static: true", "") + sinks + "settings:\n  kafka.sasl.jaas.config: hunter2\n"
+    assert problems(tmp_path, text) == [
+        "8:27: warning: settings: kafka.sasl.jaas.config is a secret: write a reference, such as ${env:PASSWORD}"
+    ]
+    assert problems(tmp_path, text.replace("hunter2", '"${env:JAAS}"')) == []
+    (problem,) = problems(tmp_path, text.replace("hunter2", "[hunter2]"))
+    assert "hunter2" not in problem
+
+
+def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(with_query("|\n      SELECT *\n      FROM klicks").replace("\n", "\r\n").encode())
+    assert [str(problem).removeprefix(f"{path}:")[:32] for problem in read_pipeline(path)[1]] == [
+        "8:12: step counts reads 'klicks'"
+    ]
+
+
+def test_folded_text_has_the_place_of_its_step(tmp_path: Path) -> None:
+    found = problems(tmp_path, with_query(">\n      SELECT *\n      FROM klicks"))
+    assert found[0].startswith("5:3: step counts reads 'klicks'")
+
+
+def test_a_pipeline_has_a_limit(tmp_path: Path) -> None:
+    steps = "".join(f"  s{number}: {{sql: SELECT * FROM clicks}}\n" for number in range(MAX_PARTS))
+    assert f"more than {MAX_PARTS} sources, steps and sinks" in problems(tmp_path, f"{CLICKS}steps:\n{steps}")[0]
+
+
+def test_pipelines_made_in_python_are_checked_without_places() -> None:
+    pipeline = Pipeline(
+        "p",
+        sources=(Source("a", "topic", {"topic": Given("a"), "formt": Given("json")}), Source("a", "topic")),
+        steps=(Step("b", python=lambda a: a, inputs=("a", "spark", "c")),),
+        sinks=(Sink("out", "b", "topc"),),
+    )
+    assert [str(problem) for problem in check(pipeline, connector)] == [
+        "source a has the name of source a: choose another",
+        "source a has no option 'formt': did you mean 'format'?",
+        "source a: exactly one of topic, subscribe, subscribePattern, assign says what to read: none is given",
+        "sink out: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
+        "step b reads 'c', which is no source or step. There are: a, b.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("page STRING, at TIMESTAMP", [("page", "string"), ("at", "timestamp")]),
+        ("`a b`: STRUCT<c: INT, d: ARRAY<MAP<STRING, DECIMAL(10, 2)>>>, e INT", [("a b", "struct"), ("e", "int")]),
+        ("a INT NOT NULL COMMENT 'one, two', b VARCHAR(10)", [("a", "int"), ("b", "varchar")]),
+        ("a INTERVAL DAY TO SECOND, b STRUCT<>", [("a", "interval"), ("b", "struct")]),
+    ],
+)
+def test_columns_of_a_schema(text: str, columns: list[tuple[str, str]]) -> None:
+    assert [tuple(column) for column in schema_columns(text)] == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "a column's name is missing at the end"),
+        ("a", "the type of column 'a' is missing at the end"),
+        ("a INT,", "a column's name is missing at the end"),
+        ("a ARRAY<INT", "'>' is missing at the end"),
+        ("a INT b", None),
+        ("a INT>", "did not expect '>'"),
+        ("a MAP<STRING>", "expected ',', found '>'"),
+        ("a INTT", "unknown type 'intt': did you mean INT?"),
+        ("a ?", "cannot read the schema at '?'"),
+        ("a " + "ARRAY<" * 60 + "INT" + ">" * 60, "types are nested more than 50 deep"),
+    ],
+)
+def test_what_is_wrong_with_a_schema(text: str, reason: str | None) -> None:
+    if reason is None:  # Spark refuses it
+        assert schema_columns(text)
+        return
+    with pytest.raises(ValueError, match="^" + reason.replace("?", r"\?")):
+        schema_columns(text)
