@@ -111,7 +111,10 @@ def test_appended_lines_are_there_once_however_often_a_batch_is_repeated(spark: 
     ("options", "message"),
     [
         ({}, "needs the option 'path'"),
-        ({"path": "a", "format": "json", "metadata": "offset"}, "metadata 'offset': expected some of file, position"),
+        (
+            {"path": "a", "format": "json", "metadata": "offset"},
+            "metadata 'offset': 'offset' is none of file, position",
+        ),
         ({"path": "a", "metadata": "file"}, "lines of text have file and position anyway"),
     ],
 )

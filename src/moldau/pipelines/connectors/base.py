@@ -116,6 +116,7 @@ class Connector(ABC):
     source_options: ClassVar[OptionTable | None] = None  # None: it is no source
     sink_options: ClassVar[OptionTable | None] = None  # None: it is no sink
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE  # of the sink
+    modes: ClassVar[tuple[str, ...]] = ("append", "update", "complete")  # of the sink
     source_example: ClassVar[str] = ""  # YAML: the body of a source, for the reference page
     sink_example: ClassVar[str] = ""
     # Options that say what is read or written: a query with other values for them is another query.
@@ -127,9 +128,9 @@ class Connector(ABC):
         """What the option table cannot say, without Spark or I/O."""
         return ()
 
-    def columns(self, request: ReadRequest) -> str | None:
-        """The columns that `read` returns, as in SQL, for tests; None if the options do not tell."""
-        schema = request.options.get("schema")
+    def columns(self, options: Mapping[str, Value]) -> str | None:
+        """The columns that `read` returns, as in SQL, for lint and tests; None if the options do not tell."""
+        schema = options.get("schema")
         return str(schema) if schema else None
 
     def preview_options(self, options: Mapping[str, Value]) -> Iterable[Mapping[str, Value]]:

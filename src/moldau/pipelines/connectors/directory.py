@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import BatchSink, Connector, Guarantee, ReadRequest, WriteRequest
-from moldau.pipelines.model.kinds import BOOLEAN, NAMES, choice, whole
+from moldau.pipelines.model.kinds import BOOLEAN, NAMES, choice, names_of, whole
 from moldau.pipelines.model.options import Given, Option, OptionTable, Value
 from moldau.pipelines.model.places import Problem
 from moldau.spark.options import option_text
@@ -28,6 +28,7 @@ _METADATA = {
     "modified": "_metadata.file_modification_time",
     "size": "_metadata.file_size",
 }
+_METADATA_TYPES = {"file": "STRING", "modified": "TIMESTAMP", "size": "BIGINT"}
 _STREAM_ONLY = OptionTable.of(
     Option("maxFilesPerTrigger", "Most files in a micro-batch.", whole(1)),
     Option("maxBytesPerTrigger", "About how many bytes to read in a micro-batch.", whole(1)),
@@ -52,11 +53,17 @@ class DirectoryConnector(Connector):
     summary = "Files in a directory: text, JSON, CSV, Parquet or Avro."
     guarantee = Guarantee.EXACTLY_ONCE
     identity = ("path",)
+    modes = ("append", "update")  # files are only added
     source_options = (
         OptionTable.of(
             Option("path", "The directory, or a pattern with `*`.", required=True, example="incoming"),
             Option("format", "Format of the files.", choice(*_FORMATS), required=True, example="json"),
-            Option("metadata", f"Columns besides those of the files: {', '.join(_METADATA)}.", NAMES, example="file"),
+            Option(
+                "metadata",
+                f"Columns besides those of the files: {', '.join(_METADATA)}.",
+                names_of(*_METADATA),
+                example="file",
+            ),
             Option("pathGlobFilter", "Read only files whose names match.", example="*.json"),
             Option("recursiveFileLookup", "Read the directories in it, too.", BOOLEAN),
             Option(
@@ -86,13 +93,14 @@ class DirectoryConnector(Connector):
     sink_example = "path: page-counts\nformat: parquet\npartition by: day"
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
-        metadata = options.get("metadata")
-        if metadata is not None and NAMES.wrong(metadata.value) is None:
-            for name in NAMES.convert(metadata.value):
-                if name not in _METADATA:
-                    yield Problem(f"metadata '{name}': expected some of {', '.join(_METADATA)}", metadata.place)
         if is_source and options.get("cleanSource", Given("")).value == "archive" and "sourceArchiveDir" not in options:
             yield Problem("cleanSource: archive needs a sourceArchiveDir", options["cleanSource"].place)
+
+    def columns(self, options: Mapping[str, Value]) -> str | None:
+        schema = options.get("schema", "value STRING" if options["format"] == "text" else None)
+        if schema is None or options["format"] == "avro":
+            return None
+        return ", ".join([schema, *(f"{name} {_METADATA_TYPES[name]}" for name in options.get("metadata", ()))])
 
     def read(self, request: ReadRequest) -> DataFrame:
         options, path = request.options, request.path("path")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from moldau.pipelines.connectors.base import BatchSink, Connector, Guarantee, ReadRequest, Request, WriteRequest
 from moldau.pipelines.connectors.topic import kafka_options
-from moldau.pipelines.model.kinds import BOOLEAN, DURATION, NAMES, choice, whole
-from moldau.pipelines.model.options import Given, Option, OptionTable
+from moldau.pipelines.model.kinds import BOOLEAN, DURATION, NAMES, choice, names_of, whole
+from moldau.pipelines.model.options import Given, Option, OptionTable, Value
 from moldau.pipelines.model.places import Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_METADATA = ("file", "position")
+_METADATA = {"file": "STRING", "position": "BIGINT"}
 _MIB = 1024 * 1024
 
 
@@ -34,7 +34,12 @@ class LinesConnector(Connector):
         Option(
             "format", "text: the column `value`; json: the fields of each line.", choice("text", "json"), default="text"
         ),
-        Option("metadata", "json: columns besides the fields: file, position.", NAMES, example="file, position"),
+        Option(
+            "metadata",
+            "json: columns besides the fields: file, position.",
+            names_of(*_METADATA),
+            example="file, position",
+        ),
         Option(
             "startingOffsets",
             "Where a new pipeline starts in the files it finds.",
@@ -71,10 +76,12 @@ class LinesConnector(Connector):
             return
         if options.get("format", Given("text")).value == "text":
             yield Problem("metadata is for `format: json`: lines of text have file and position anyway", metadata.place)
-        elif NAMES.wrong(metadata.value) is None:
-            for name in NAMES.convert(metadata.value):
-                if name not in _METADATA:
-                    yield Problem(f"metadata '{name}': expected some of {', '.join(_METADATA)}", metadata.place)
+
+    def columns(self, options: Mapping[str, Value]) -> str | None:
+        if options["format"] == "text":
+            return ", ".join(["value STRING", *(f"{name} {kind}" for name, kind in _METADATA.items())])
+        metadata = [f"{name} {_METADATA[name]}" for name in options.get("metadata", ())]
+        return ", ".join([options["schema"], *metadata]) if "schema" in options else None
 
     def read(self, request: ReadRequest) -> DataFrame:
         frame = self._load(request, request.options["format"])

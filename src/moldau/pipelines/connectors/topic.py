@@ -149,8 +149,7 @@ class TopicConnector(Connector):
             place = options[given[1]].place if len(given) > 1 else None
             yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
 
-    def columns(self, request: ReadRequest) -> str | None:
-        options = request.options
+    def columns(self, options: Mapping[str, Value]) -> str | None:
         metadata = tuple(options.get("metadata", ()))
         has_fields = options.get("format") == "json" and "schema" in options
         names = metadata if has_fields else _columns_with_value(options, metadata)

@@ -251,7 +251,7 @@ class _Query:
         from pyspark.sql import DataFrame
 
         request = read_request(self.session, self.pipeline, source, self.settings)
-        columns = connector(source.connector, self.pipeline.folder).columns(request)
+        columns = connector(source.connector, self.pipeline.folder).columns(request.options)
         if columns is None:
             raise _CaseError(f"tests need the columns of source {source.name}: add the option `schema`", source.place)
         schema = _schema(columns)

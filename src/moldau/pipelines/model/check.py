@@ -16,7 +16,7 @@ from moldau.errors import ConfigError
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.file_parts import MODES, SINK, SOURCE
 from moldau.pipelines.model.kinds import has_reference
-from moldau.pipelines.model.options import Given, OptionTable, is_secret, options_hint
+from moldau.pipelines.model.options import Given, OptionTable, Value, is_secret, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Pipeline, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Problem, Severity, place_of
 from moldau.pipelines.model.references import reference_mistake
@@ -45,8 +45,11 @@ class ConnectorTables(Protocol):
 
     source_options: ClassVar[OptionTable | None]
     sink_options: ClassVar[OptionTable | None]
+    modes: ClassVar[tuple[str, ...]]
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]: ...
+
+    def columns(self, options: Mapping[str, Value]) -> str | None: ...
 
 
 Lookup = Callable[[str], ConnectorTables]
@@ -87,9 +90,25 @@ class _Checked:
         return tuple(self.pipeline.views)
 
     def columns(self, view: str) -> tuple[Column, ...] | None:
-        """The columns of a source, if its options say all of them."""
+        """The columns of a source, if its options are right and tell."""
         source = next((each for each in self.pipeline.sources if each.name == view), None)
-        return _columns(source) if source else None
+        if source is None or any(has_reference(given.value) for given in source.options.values()):
+            return None
+        try:
+            connector = self.lookup(source.connector)
+            table = (connector.source_options or OptionTable()) + SOURCE_OPTIONS
+            if any(table.check(source.options, "", None)):
+                return None
+            columns = connector.columns(table.values(source.options))
+            return schema_columns(columns) if columns is not None else None
+        except (ConfigError, ValueError):  # reported by other rules
+            return None
+
+    def modes(self, sink: Sink) -> tuple[str, ...]:
+        try:
+            return self.lookup(sink.connector).modes
+        except ConfigError:
+            return MODES
 
 
 def _names(checked: _Checked) -> Iterator[Problem]:
@@ -170,7 +189,7 @@ def _schemas(checked: _Checked) -> Iterator[Problem]:
             except ValueError as error:
                 yield Problem(f"source {source.name}: schema: {error}", schema.place)
                 continue
-        columns, watermark = _columns(source), _watermark(source)
+        columns, watermark = checked.columns(source.name), _watermark(source)
         if columns is None or watermark is None:
             continue
         place = source.options["watermark"].place
@@ -243,6 +262,11 @@ def _sinks(checked: _Checked) -> Iterator[Problem]:
         if sink.mode not in MODES:
             hint = options_hint(sink.mode, MODES, "Modes are")
             yield Problem(f"sink {sink.name} has no mode '{sink.mode}'{hint}", sink.places.get("mode", sink.place))
+            continue
+        modes = checked.modes(sink)
+        if sink.mode not in modes:
+            message = f"sink {sink.name}: connector {sink.connector} has no mode {sink.mode}: use {' or '.join(modes)}"
+            yield Problem(message, sink.places.get("mode", sink.place))
 
 
 def _modes(checked: _Checked) -> Iterator[Problem]:
@@ -392,21 +416,6 @@ def _has_ddl(source: Source) -> bool:
     return (
         isinstance(schema, str) and formats not in ("avro", "protobuf") and not schema.lstrip().startswith(("{", "$"))
     )
-
-
-def _columns(source: Source) -> tuple[Column, ...] | None:
-    if "schema" not in source.options or not _has_ddl(source):
-        return None
-    try:
-        columns = schema_columns(source.options["schema"].value)
-    except ValueError:
-        return None
-    metadata = source.options.get("metadata", Given(())).value
-    more = metadata.split(",") if isinstance(metadata, str) else metadata if isinstance(metadata, list) else ()
-    return (*columns, *(Column(str(name).strip(), _METADATA_TYPES.get(str(name).strip(), "")) for name in more))
-
-
-_METADATA_TYPES = {"timestamp": "timestamp"}
 
 
 def _watermark(source: Source) -> Watermark | None:

@@ -152,3 +152,35 @@ def test_what_is_wrong_with_a_schema(text: str, reason: str | None) -> None:
         return
     with pytest.raises(ValueError, match="^" + reason.replace("?", r"\?")):
         schema_columns(text)
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("{connector: topic, topic: a, watermark: timestamp 1 minute}", ""),
+        (
+            "{connector: topic, topic: a, watermark: at 1 minute}",
+            "there is no column 'at'. Its columns are: key, value,",
+        ),
+        (
+            "{connector: lines, path: a.log, watermark: value 1 minute}",
+            "column value is STRING: event time is a TIMEST",
+        ),
+        ("{connector: directory, path: a, format: text, metadata: modified, watermark: modified 1 minute}", ""),
+        ("{connector: directory, path: a, format: parquet, watermark: at 1 minute}", ""),
+        ("{connector: directory, path: a, format: json, schema: '${env:S}', watermark: at 1 minute}", ""),
+    ],
+)
+def test_the_column_of_a_watermark_is_one_of_the_source(tmp_path: Path, source: str, answer: str) -> None:
+    found = problems(tmp_path, f"sources:\n  a: {source}\nsinks:\n  b: {{connector: console}}\n")
+    column = 6 + source.index("watermark: ") + len("watermark: ")
+    start = f"2:{column}: source a: watermark: {answer}"
+    assert [each[: len(start)] for each in found] == ([start] if answer else [])
+
+
+def test_a_sink_has_the_modes_of_its_connector(tmp_path: Path) -> None:
+    sink = "{from: counts, connector: directory, path: out, mode: complete}"
+    text = CLICKS + f"steps:\n  counts:\n    sql: SELECT count(*) AS n FROM clicks\nsinks:\n  out: {sink}\n"
+    assert problems(tmp_path, text) == [
+        "8:62: sink out: connector directory has no mode complete: use append or update"
+    ]
