@@ -28,7 +28,7 @@ $(READY): requirements/dev.txt pyproject.toml src/moldau/cli/registry.py
 	@$(BIN)/moldau spark-archive make || true
 	@touch $@
 
-demo: $(READY) ## Page views counted per window by Spark, exactly once, as a live table
+demo: $(READY) ## Website activity: pipelines count page views per window, exactly once, as a live table
 	@$(BIN)/python examples/demo.py
 
 test: check integration ## All tests: check, then real clients against a real broker

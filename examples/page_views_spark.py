@@ -1,7 +1,7 @@
 """Page views counted per page and window, exactly once: `python page_views_spark.py localhost:9092 ./checkpoint`.
 
 It reads JSON records with a `page` field from the topic `page-views` and writes the updated counts to `page-counts`.
-Both topics must exist. `make demo` runs this job.
+Both topics must exist. `pipelines/website_activity.yaml` is the same as a pipeline.
 """
 
 import sys
