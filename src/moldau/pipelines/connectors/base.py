@@ -121,6 +121,8 @@ class Connector(ABC):
     sink_example: ClassVar[str] = ""
     # Options that say what is read or written: a query with other values for them is another query.
     identity: ClassVar[tuple[str, ...]] = ()
+    # Whether `ReadRequest.start` says where it starts; otherwise a source can only start anew.
+    can_start_at: ClassVar[bool] = False
     # Raw columns that together identify a record, for dead letters; empty: records cannot be singled out.
     origin: ClassVar[tuple[str, ...]] = ()
 
@@ -147,6 +149,10 @@ class Connector(ABC):
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         raise ConfigError(f"connector {self.name} cannot be a sink")
+
+    def continues(self, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+        """Whether a source whose `identity` options have changed can continue with the offsets of its checkpoint."""
+        return False
 
     def hold_ms(self, options: Mapping[str, Value]) -> int:
         """How long the source may keep rows back before it tells Spark of them."""

@@ -86,6 +86,7 @@ class TopicConnector(Connector):
     summary = "A topic of any Kafka."
     guarantee = Guarantee.EXACTLY_ONCE
     identity = _SUBSCRIPTIONS
+    can_start_at = True
     origin = ("topic", "partition", "offset")
     source_options = (
         OptionTable.of(
@@ -216,6 +217,10 @@ class TopicConnector(Connector):
         # Spark has no update mode for sinks in Python.
         return BatchSink(moldau.spark.batch_sink(**options), rows=lambda rows: _records(rows, request.options))
 
+    def continues(self, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+        """More topics may join; one that goes would be lost records."""
+        return bool(_topics(before)) and _topics(before) <= _topics(now)
+
     def hold_ms(self, options: Mapping[str, Value]) -> int:
         if "minOffsetsPerTrigger" not in options:
             return 0
@@ -271,7 +276,8 @@ def source_options(request: ReadRequest) -> dict[str, str]:
             passed["idleWaitMs"] = str(request.idle_wait_ms)
             passed["idleWaitTopics"] = ",".join(request.idle_wait_topics)
     if request.start is not None:
-        passed["startingOffsets"] = request.start
+        passed = {name: value for name, value in passed.items() if name != "startingTimestamp"}
+        passed["startingOffsets"] = _plain_offsets(request.start)
     if request.excluded is not None:
         passed["excludedOffsets"] = request.excluded
     if request.part is not None:
@@ -307,6 +313,19 @@ def _bounds(
     partitions: Mapping[str, Mapping[str, list[list[int]]]], bound: Callable[[list[list[int]]], int]
 ) -> dict[str, dict[str, int]]:
     return {topic: {index: bound(parts) for index, parts in found.items()} for topic, found in partitions.items()}
+
+
+def _plain_offsets(text: str) -> str:
+    """A checkpoint has notes beside the topics, in keys that no topic has."""
+    if not text.startswith("{"):
+        return text
+    return json.dumps({topic: parts for topic, parts in json.loads(text).items() if not topic.startswith("(")})
+
+
+def _topics(options: Mapping[str, str]) -> set[str]:
+    """The topics that are named; none if they are a pattern or partitions."""
+    text = options.get("topic") or options.get("subscribe") or ""
+    return {name.strip() for name in text.split(",") if name.strip()}
 
 
 def sink_options(request: WriteRequest) -> dict[str, str]:

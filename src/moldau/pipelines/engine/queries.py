@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.checkpoints import Checkpoint
 from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.views import build_views
@@ -106,11 +107,11 @@ def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> Dat
 
 
 def write_request(
-    spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str
+    spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str, *, is_new: bool = False
 ) -> WriteRequest:
     table = connector(sink.connector, pipeline.folder).sink_options
     options = _request(spark, pipeline, sink, settings, table, SINK_OPTIONS)
-    return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint)
+    return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint, is_new=is_new)
 
 
 def query_session(
@@ -130,18 +131,34 @@ def query_session(
     return session
 
 
+def build_view(
+    session: SparkSession,
+    plan: QueryPlan,
+    settings: Settings,
+    starts: Mapping[str, str],
+    waits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> DataFrame:
+    """The stream that a query writes. `starts` are where sources start, by name, if `reset` was asked for that."""
+
+    def read(source: Source) -> DataFrame:
+        more = {"query": plan.name, "start": starts.get(source.name), **waits.get(source.name, {})}
+        return read_source(read_request(session, plan.pipeline, source, settings, **more), source, plan.pipeline)
+
+    return build_views(session, plan.pipeline, read, wanted=plan.view)[plan.view]
+
+
 def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
     """Start it in a session of its own: its views are nobody else's."""
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
     waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
     session = query_session(spark, settings, idle_settings(waits))
-
-    def read(source: Source) -> DataFrame:
-        request = read_request(session, pipeline, source, settings, query=plan.name, **waits.get(source.name, {}))
-        return read_source(request, source, pipeline)
-
-    frame = build_views(session, pipeline, read, wanted=plan.view)[plan.view]
-    writes = [write_request(session, pipeline, sink, settings, checkpoint) for sink in plan.sinks]
+    earlier = Checkpoint(plan, settings, session)
+    frame = build_view(session, plan, settings, earlier.starts, waits)
+    new_sinks = earlier.admit(frame)
+    writes = [
+        write_request(session, pipeline, sink, settings, checkpoint, is_new=sink.name in new_sinks)
+        for sink in plan.sinks
+    ]
     connectors = [connector(sink.connector, pipeline.folder) for sink in plan.sinks]
     for one, request in zip(connectors, writes, strict=True):
         one.prepare(request)

@@ -1,0 +1,164 @@
+"""What became of a query since its checkpoint was written, and whether the checkpoint can still be used.
+
+| change | Spark 4.2 | verdict |
+|---|---|---|
+| filters, projections, steps without state | continues | kept |
+| a source is added, removed, moved, renamed | offsets are kept by name | kept, with a word |
+| a source of the same name reads something else | its offsets are of no use | refused; more topics: kept |
+| a stateful operator is added, removed, or another kind | refuses | refused |
+| types of keys or of what is kept change | refuses | refused |
+| other columns or windows of the same types | continues with the old groups | kept, with a word |
+| delay of a watermark | from the next batch on | kept, with a word |
+| output mode | continues | kept, with a word |
+| another sink | continues | kept, with a word |
+| number of shuffle partitions, state store | keeps the old value | kept, with a word |
+
+A renamed sink or pipeline is a new query with a new checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.identity import Identity, Operator, Part
+
+_MODES = {
+    "append": "; groups that were written before are written once more when they are final",
+    "complete": "; groups that are no longer in the state are missing from it",
+}
+
+
+class Verdict(StrEnum):
+    KEPT = "kept"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One sentence, and for a change that is refused what can be done about it."""
+
+    text: str
+    verdict: Verdict = Verdict.KEPT
+    ways_out: tuple[str, ...] = ()
+
+
+def changes(
+    old: Identity, new: Identity, folder: Path, conf: Mapping[str, str], wanted: Mapping[str, str]
+) -> tuple[Change, ...]:
+    """`conf` are the settings in the checkpoint, `wanted` those of the pipeline."""
+    state = _state(old, new)
+    return (*_sources(old, new, folder), *state, *_mode(old, new), *_sinks(old, new), *_settings(conf, wanted))
+
+
+def reset_commands(pipeline: str, query: str) -> tuple[str, ...]:
+    command = f"moldau pipeline reset {pipeline} --query {query}"
+    return (
+        f"`{command} --to committed` (continues at the same offsets, without the state)",
+        f"`{command} --to earliest` (processes all records again; what was written stays)",
+    )
+
+
+def _sources(old: Identity, new: Identity, folder: Path) -> Iterator[Change]:
+    gone = {name: part for name, part in old.sources.items() if name not in new.sources}
+    for name, part in new.sources.items():
+        before = old.sources.get(name)
+        if before is None:
+            same = [
+                other for other, its in gone.items() if (its.connector, its.options) == (part.connector, part.options)
+            ]
+            again = f" It reads what {same[0]} read, again from its start: sources are known by name." if same else ""
+            yield Change(f"source {name} is new: it starts where its options say.{again}")
+        elif before.connector != part.connector or not _continues(before, part, folder):
+            yield Change(
+                f"source {name} read {_shown(before)} and now reads {_shown(part)}: its offsets are not valid there",
+                Verdict.REFUSED,
+                (
+                    "give the source another name: then it starts where its options say",
+                    *reset_commands("FILE", new.query),
+                ),
+            )
+        else:
+            yield from _moved(name, before, part)
+    for name in gone:
+        yield Change(f"source {name} is gone: its offsets are forgotten")
+
+
+def _moved(name: str, before: Part, part: Part) -> Iterator[Change]:
+    if before.options != part.options:
+        yield Change(f"source {name} read {_shown(before)} and now also reads {_shown(part)}")
+    if before.watermark != part.watermark:
+        yield Change(
+            f"the watermark of {name} was '{before.watermark or 'none'}' and is now '{part.watermark or 'none'}', "
+            "from the next batch on; it never goes back"
+        )
+
+
+def _continues(before: Part, part: Part, folder: Path) -> bool:
+    return before.options == part.options or connector(part.connector, folder).continues(before.options, part.options)
+
+
+def _state(old: Identity, new: Identity) -> Iterator[Change]:
+    ways_out = reset_commands("FILE", new.query)
+    before, now = [each.kind for each in old.operators], [each.kind for each in new.operators]
+    if before != now:
+        yield Change(
+            f"the query kept state for {_listed(before)} and now needs it for {_listed(now)}", Verdict.REFUSED, ways_out
+        )
+        return
+    for was, operator in zip(old.operators, new.operators, strict=True):
+        what = _difference(was, operator)
+        if what:
+            yield Change(f"{operator.kind}: {what}, which does not fit its state", Verdict.REFUSED, ways_out)
+        elif was.detail != operator.detail:
+            yield Change(
+                f"{operator.kind}: its expressions have changed, not their types. Groups that are open now mix old and "
+                "new results"
+            )
+
+
+def _difference(was: Operator, operator: Operator) -> str:
+    if list(was.keys) != list(operator.keys):
+        return f"the keys were {_listed(was.keys)} and are now {_listed(operator.keys)}"
+    if list(was.values) != list(operator.values):
+        return f"the columns in the state were {_listed(was.values)} and are now {_listed(operator.values)}"
+    return ""
+
+
+def _mode(old: Identity, new: Identity) -> Iterator[Change]:
+    if old.mode != new.mode:
+        more = _MODES.get(new.mode, "") if new.operators else ""
+        yield Change(f"the output mode was {old.mode} and is now {new.mode}{more}")
+
+
+def _sinks(old: Identity, new: Identity) -> Iterator[Change]:
+    for name, part in new.sinks.items():
+        before = old.sinks.get(name)
+        if before is None:
+            yield Change(f"sink {name} is new: it gets rows from the next batch on")
+        elif (before.connector, before.options) != (part.connector, part.options):
+            yield Change(
+                f"sink {name} wrote to {_shown(before)} and now writes to {_shown(part)}, from the next batch on"
+            )
+    for name in old.sinks.keys() - new.sinks.keys():
+        yield Change(f"sink {name} is gone")
+
+
+def _settings(conf: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Change]:
+    for name, value in wanted.items():
+        if name in conf and conf[name] != value:
+            yield Change(
+                f"{name} stays {conf[name]}: the checkpoint was made with it. {value} takes effect after a reset"
+            )
+
+
+def _shown(part: Part) -> str:
+    values = " ".join(part.options.values())
+    return f"{part.connector} {values}" if values else part.connector
+
+
+def _listed(words: object) -> str:
+    return ", ".join(str(word) for word in words) or "nothing" if isinstance(words, list | tuple) else str(words)

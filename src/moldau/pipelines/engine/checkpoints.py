@@ -1,0 +1,126 @@
+"""The checkpoint of a query with `moldau.json` beside it: what the query was, and where `reset` wants it to start.
+
+{"version": 1,
+ "identity": {…},            see `identity`
+ "new sinks": {"out": 8},    sinks that joined or changed: the first batch they get
+ "start": {"clicks": "…"}}   of `reset`: where sources start, until the first batch is planned
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from moldau.errors import ConfigError
+from moldau.pipelines.engine.changes import Change, Verdict, changes
+from moldau.pipelines.engine.checkpoint_log import CheckpointLog
+from moldau.pipelines.engine.folders import open_folder
+from moldau.pipelines.engine.identity import Identity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from moldau.pipelines.engine.queries import QueryPlan, Settings
+
+logger = logging.getLogger(__name__)
+
+FILE = "moldau.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `moldau.json` holds."""
+
+    identity: Identity | None = None
+    new_sinks: Mapping[str, int] | None = None
+    start: Mapping[str, str] | None = None
+
+    @classmethod
+    def parse(cls, text: str | None, where: str) -> Record:
+        if text is None:
+            return cls()
+        try:
+            value = json.loads(text)
+            if value["version"] > _VERSION:
+                raise ConfigError(f"{where} was written by a newer moldau (version {value['version']}): use that one")
+            identity = value.get("identity")
+            return cls(Identity.from_json(identity) if identity else None, value.get("new sinks"), value.get("start"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{where} is damaged ({error}): delete it, and the checkpoint is used unchecked"
+            ) from error
+
+    def to_text(self) -> str:
+        value: dict[str, Any] = {"version": _VERSION}
+        value |= {"identity": self.identity.to_json()} if self.identity else {}
+        value |= {"new sinks": dict(self.new_sinks)} if self.new_sinks else {}
+        value |= {"start": dict(self.start)} if self.start else {}
+        return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+class Checkpoint:
+    """The checkpoint of one query, as it is before a start."""
+
+    def __init__(self, plan: QueryPlan, settings: Settings, spark: SparkSession | None = None) -> None:
+        self.plan = plan
+        self.location = settings.checkpoint(plan.pipeline, plan.name)
+        self._wanted = {name: str(value) for name, value in (settings.values.get("spark") or {}).items()}
+        self._folder = open_folder(self.location, spark)
+        self.log = CheckpointLog(self._folder)
+        self.record = Record.parse(self._folder.read(FILE), f"{self.location}/{FILE}")
+
+    @property
+    def starts(self) -> Mapping[str, str]:
+        """Where sources start instead of where their options say: what `reset` asked for."""
+        return (self.record.start or {}) if self.log.last_batch is None else {}
+
+    def changes(self, new: Identity) -> tuple[Change, ...]:
+        """Since the last start; none if the query has not run yet."""
+        last = self.log.last_batch
+        if last is None or self.record.identity is None:
+            return ()
+        wanted = self._wanted if new.operators else {}
+        return changes(self.record.identity, new, self.plan.pipeline.folder, last.conf, wanted)
+
+    def admit(self, frame: DataFrame) -> frozenset[str]:
+        """Before a start: refuse it or write down what the query is now. Returns the sinks that have not written yet.
+
+        Raises ConfigError if the checkpoint cannot be used.
+        """
+        new = Identity.of(self.plan, frame)
+        found = self.changes(new)
+        refused = [change for change in found if change.verdict is Verdict.REFUSED]
+        if refused:
+            raise ConfigError(refusal(self.plan, refused))
+        for change in found:
+            logger.warning("query %s.%s: %s", new.pipeline, new.query, change.text)
+        new_sinks = self._new_sinks(new)
+        record = Record(new, new_sinks, self.starts)
+        if record != self.record:
+            self._folder.write(FILE, record.to_text())
+        return frozenset(new_sinks)
+
+    def _new_sinks(self, new: Identity) -> dict[str, int]:
+        """A sink of a query that has written before has no record of earlier batches until it has written one."""
+        last, old = self.log.last_batch, self.record.identity
+        if last is None or old is None:
+            return {}
+        next_batch = last.batch_id + last.is_finished
+        known = {name: batch for name, batch in (self.record.new_sinks or {}).items() if batch >= next_batch}
+        changed = {
+            name: next_batch for name, part in new.sinks.items() if old.sinks.get(name) != part or old.mode != new.mode
+        }
+        return {**changed, **{name: batch for name, batch in known.items() if name in new.sinks}}
+
+
+def refusal(plan: QueryPlan, refused: Sequence[Change]) -> str:
+    file = plan.pipeline.file or "FILE"
+    ways = dict.fromkeys(way.replace("FILE", file) for change in refused for way in change.ways_out)
+    what = "; ".join(change.text for change in refused)
+    return (
+        f"the checkpoint does not fit the pipeline any more: {what}. You can undo the change, or: {'; or '.join(ways)}"
+    )

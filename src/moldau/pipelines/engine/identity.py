@@ -1,0 +1,150 @@
+"""What a query is, as far as its checkpoint depends on it: sources, stateful operators, sinks, output mode.
+
+It is kept beside Spark's checkpoint, in `moldau.json`, and compared with the pipeline at each start (`changes`). Of a
+value that came from a reference (`${env:…}`) only a hash is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.model.kinds import has_reference
+from moldau.pipelines.model.pipeline import Sink, Source
+from moldau.pipelines.model.references import resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from moldau.pipelines.engine.queries import QueryPlan
+
+# Stateful operators of Spark's physical plan: what users call them, and where their keys and values are.
+_OPERATORS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "StateStoreSaveExec": ("aggregation", ("keyExpressions",), ("child",)),
+    "SessionWindowStateStoreSaveExec": ("session window", ("keyWithoutSessionExpressions",), ("child",)),
+    "StreamingDeduplicateExec": ("deduplication", ("keyExpressions",), ()),
+    "StreamingDeduplicateWithinWatermarkExec": ("deduplication within the watermark", ("keyExpressions",), ()),
+    "StreamingSymmetricHashJoinExec": ("stream-stream join", ("leftKeys", "rightKeys"), ("left", "right")),
+    "StreamingGlobalLimitExec": ("limit", (), ()),
+    "FlatMapGroupsWithStateExec": ("stateful function", ("groupingAttributes",), ()),
+    "FlatMapGroupsInPandasWithStateExec": ("stateful function in Python", ("groupingAttributes",), ()),
+    "TransformWithStateExec": ("transformWithState", ("groupingAttributes",), ()),
+    "TransformWithStateInPySparkExec": ("transformWithState in Python", ("groupingAttributes",), ()),
+}
+_MAYBE_STATEFUL = re.compile(r"Aggregate|Deduplicate|Join|Distinct|Limit|WithState|Session|Except|Intersect")
+_EXPRESSION_ID = re.compile(r"#\d+L?(-T\d+ms)?|plan_id=\d+|, state info \[[^\]]*\]")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source or a sink."""
+
+    connector: str
+    options: Mapping[str, str] = field(default_factory=dict)  # those that say what is read or written
+    watermark: str = ""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator. Spark accepts its state again if the types are the same."""
+
+    kind: str
+    keys: Sequence[str]  # types
+    values: Sequence[str]
+    detail: str  # as in Spark's plan
+
+
+@dataclass(frozen=True)
+class Identity:
+    pipeline: str
+    query: str
+    mode: str
+    sources: Mapping[str, Part]
+    sinks: Mapping[str, Part]
+    operators: Sequence[Operator] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Identity:
+        return cls(
+            value["pipeline"],
+            value["query"],
+            value["mode"],
+            {name: Part(**part) for name, part in value["sources"].items()},
+            {name: Part(**part) for name, part in value["sinks"].items()},
+            tuple(Operator(**operator) for operator in value["operators"]),
+        )
+
+    @classmethod
+    def of(cls, plan: QueryPlan, frame: DataFrame) -> Identity:
+        return cls(
+            plan.pipeline.name,
+            plan.name,
+            plan.mode,
+            {source.name: _part(plan, source) for source in plan.sources},
+            {sink.name: _part(plan, sink) for sink in plan.sinks},
+            tuple(_operators(frame)),
+        )
+
+
+def _part(plan: QueryPlan, part: Source | Sink) -> Part:
+    pipeline = plan.pipeline
+    found = connector(part.connector, pipeline.folder)
+    names = [name for name in found.identity if name in part.options]
+    values = resolve({name: part.options[name] for name in names}, pipeline.folder)
+    options = {name: _text(part.options[name].value, values[name].value) for name in names}
+    watermark = part.options.get("watermark") if isinstance(part, Source) else None
+    return Part(part.connector, options, str(watermark.value) if watermark else "")
+
+
+def _text(given: object, resolved: object) -> str:
+    if has_reference(given):
+        return f"(hash {hashlib.sha256(str(resolved).encode()).hexdigest()[:12]})"
+    return str(given)
+
+
+def _operators(frame: DataFrame) -> Iterator[Operator]:
+    """From the sources to the sink."""
+    # Spark explains a stream only if its plan is resolved, which the plan of a SQL text is not.
+    execution: Any = frame.select("*")._jdf.queryExecution()
+    if not _MAYBE_STATEFUL.search(execution.analyzed().toString()):
+        return
+    yield from _walk(execution.queryExecutionForExplain().sparkPlan())
+
+
+def _walk(node: Any) -> Iterator[Operator]:
+    for child in _items(node.children()):
+        yield from _walk(child)
+    name = node.getClass().getSimpleName()
+    if name not in _OPERATORS:
+        return
+    kind, key_names, value_names = _OPERATORS[name]
+    keys = [_type(key.dataType().json()) for names in key_names for key in _items(getattr(node, names)())]
+    schemas = [json.loads(getattr(node, child)().schema().json()) for child in value_names]
+    values = [f"{_type(column['type'])}{'?' * column['nullable']}" for schema in schemas for column in schema["fields"]]
+    children = [child.simpleString(200) for child in _items(node.children())]
+    detail = _EXPRESSION_ID.sub("", " <- ".join([node.simpleString(200), *children]))
+    yield Operator(kind, tuple(keys), tuple(values), detail)
+
+
+def _type(value: Any) -> str:
+    """Spark's JSON of a type, shorter and without metadata: struct<string,timestamp>."""
+    value = json.loads(value) if isinstance(value, str) and value[:1] in ('"', "{") else value
+    if isinstance(value, str):
+        return value
+    names = ("elementType", "keyType", "valueType")
+    parts = [each["type"] for each in value.get("fields", ())] + [value[name] for name in names if name in value]
+    return f"{value['type']}<{','.join(map(_type, parts))}>"
+
+
+def _items(collection: Any) -> Iterator[Any]:
+    iterator = collection.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

@@ -1,0 +1,158 @@
+"""A pipeline is changed between two runs: what of its checkpoint is kept, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from moldau.errors import ConfigError
+from moldau.pipelines.doors.yaml_file import load_pipeline
+from tests.integration.conftest import NewTopic
+from tests.integration.pipelines.files import Output, send
+from tests.integration.pipelines.parts import run
+
+SOURCE = "  {name}: {{connector: topic, topic: {topic}, format: json, schema: '{schema}', watermark: {watermark}}}"
+SCHEMA = "page STRING, at TIMESTAMP, k INT"
+UNION = "SELECT page FROM a UNION ALL SELECT page FROM b"
+WINDOWS = "SELECT page, count(*) AS n FROM a GROUP BY window(at, '1 minute'), page"
+JOIN = "SELECT a.page, b.k FROM a JOIN b ON a.page = b.page AND a.at = b.at"
+
+
+class Changing:
+    """A pipeline file that is rewritten and run until there is nothing left to read."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, folder: Path, new_topic: NewTopic) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.file = folder / "changing.yaml"
+        self.topics = {name: new_topic() for name in ("a", "b", "c", "out", "other")}
+
+    def write(
+        self,
+        sql: str,
+        sources: str = "a b",
+        *,
+        mode: str = "append",
+        sink: str = "out",
+        watermark: str = "at 1 minute",
+        partitions: int = 1,
+    ) -> None:
+        """`sources` are names; `b=c` is the source b with the topic of c."""
+        pairs = [(name, topic or name) for name, _, topic in (each.partition("=") for each in sources.split())]
+        lines = [
+            SOURCE.format(name=name, topic=self.topics[topic], schema=SCHEMA, watermark=watermark)
+            for name, topic in pairs
+        ]
+        self.file.write_text(
+            "\n".join(["sources:", *lines, "steps:", f'  s: {{sql: "{sql}"}}', "sinks:"])
+            + f"\n  sink: {{connector: topic, topic: {self.topics[sink]}, mode: {mode}}}\n"
+            + f"settings: {{trigger: available now, kafka.bootstrap.servers: '{self.bootstrap}',"
+            + f" spark: {{spark.sql.shuffle.partitions: {partitions}}}}}\n"
+        )
+
+    def run(self, sql: str, sources: str = "a b", **more: object) -> None:
+        self.write(sql, sources, **more)  # type: ignore[arg-type]
+        query = run(self.spark, load_pipeline(self.file))
+        assert query.exception() is None
+
+    def refuses(self, sql: str, sources: str, words: str) -> None:
+        self.write(sql, sources)
+        with pytest.raises(ConfigError, match=f"does not fit the pipeline any more: .*({words}).*--to committed"):
+            run(self.spark, load_pipeline(self.file))
+
+    def send(self, page: str, minute: int, *topics: str) -> None:
+        for topic in topics:
+            send(self.bootstrap, self.topics[topic], {"page": page, "at": f"2026-01-01T00:{minute:02}:00Z", "k": 1})
+
+
+@pytest.fixture
+def changing(spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> Changing:
+    return Changing(spark, bootstrap, tmp_path, new_topic)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the engine said about the last start."""
+    caplog.set_level(logging.WARNING, "moldau.pipelines.engine.checkpoints")
+
+    def read() -> list[str]:
+        messages = [record.getMessage().partition(": ")[2] for record in caplog.records]
+        caplog.clear()
+        return messages
+
+    return read
+
+
+def test_without_state_sources_come_and_go_and_each_record_is_read_once(
+    changing: Changing, told: Callable[[], list[str]]
+) -> None:
+    output, other = (Output(changing.bootstrap, changing.topics[name]) for name in ("out", "other"))
+    changing.send("1", 0, "a", "b", "c")
+    changing.run(UNION)
+    output.wait_for(*_pages("11"))
+    assert told() == []
+    changing.send("2", 1, "a", "b", "c")
+    # Other order, a filter, and a source more, which starts with its first record.
+    sql = "SELECT page FROM c UNION ALL SELECT page FROM b WHERE k > 0 UNION ALL SELECT page FROM a"
+    changing.run(sql, "c b a")
+    output.wait_for(*_pages("111222"))
+    assert [text.partition(":")[0] for text in told()] == ["source c is new"]
+    changing.send("3", 2, "a", "b", "c")
+    changing.run("SELECT page FROM a UNION ALL SELECT page FROM c", "a c", sink="other")
+    other.wait_for(*_pages("33"))
+    gone, moved = told()
+    assert gone == "source b is gone: its offsets are forgotten"
+    assert re.fullmatch(r"sink sink wrote to topic .* and now writes to topic .*, from the next batch on", moved)
+    changing.send("4", 3, "a", "c")
+    changing.run("SELECT page FROM a UNION ALL SELECT page FROM c", "a c", sink="other")
+    other.wait_for(*_pages("3344"))
+    assert told() == []
+    changing.refuses("SELECT page FROM a UNION ALL SELECT page FROM c", "a c=b", "its offsets are not valid there")
+    changing.refuses("SELECT DISTINCT page FROM a", "a", "kept state for nothing and now needs it for aggregation")
+    assert output.read() == output.rows[:6]
+    output.close()
+    other.close()
+
+
+def test_state_is_kept_while_its_types_are_the_same(changing: Changing, told: Callable[[], list[str]]) -> None:
+    output = Output(changing.bootstrap, changing.topics["out"])
+    changing.send("/1", 0, "a")
+    changing.run(WINDOWS, "a")
+    changing.send("/1", 0, "a", "b")
+    changing.send("/2", 9, "a", "b")
+    both = "SELECT page, count(*) AS n FROM (SELECT * FROM a WHERE k > 0 UNION ALL SELECT * FROM b)"
+    both += " GROUP BY window(at, '1 minute'), page"
+    changing.run(both, "a b", watermark="at 2 minutes", partitions=3)
+    output.wait_for({"page": "/1", "n": 3})
+    said = " ".join(told())
+    for words in ("source b is new", "'at 1 minute' and is now 'at 2 minutes'", "spark.sql.shuffle.partitions stays 1"):
+        assert words in said
+    changing.send("/2", 9, "a")
+    changing.run(both, "a b", mode="update")
+    output.wait_for({"page": "/1", "n": 3}, {"page": "/2", "n": 3})
+    assert any(text.startswith("the output mode was append and is now update") for text in told())
+    for sql, words in {
+        "SELECT page FROM a": "kept state for aggregation and now needs it for nothing",
+        WINDOWS.replace("page", "k"): "the keys were .* and are now",
+        WINDOWS.replace("count(*)", "count(*) AS x, max(k)"): "the columns in the state were",
+        WINDOWS.replace("window(", "session_window("): "now needs it for session window",
+        "SELECT DISTINCT page, at FROM a": "now needs it for|the keys were",
+    }.items():
+        changing.refuses(sql, "a", words)
+    output.close()
+
+
+def test_the_state_of_a_join_depends_on_its_kind_and_its_columns(changing: Changing) -> None:
+    changing.send("1", 0, "a", "b")
+    changing.run(JOIN)
+    changing.refuses(JOIN.replace("JOIN", "LEFT JOIN"), "a b", "stream-stream join: ")
+    changing.refuses(JOIN.replace("b.k FROM", "b.k, a.k AS ak FROM"), "a b", "the columns in the state were")
+
+
+def _pages(pages: str) -> list[dict[str, str]]:
+    return [{"page": page} for page in pages]
