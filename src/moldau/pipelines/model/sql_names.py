@@ -49,16 +49,13 @@ _END_OF_LIST = frozenset(
         "select",
         "semi",
         "anti",
-        "tablesample",
-        "pivot",
-        "unpivot",
     ]
 )
 # `extract(YEAR FROM at)`: no table follows.
 _FUNCTIONS_WITH_FROM = frozenset(["extract", "trim", "substring", "substr", "overlay", "position"])
 
 
-_QUERIES = ("select", "with", "from", "values", "(")
+_QUERIES = ("select", "with", "from", "values")
 _PAIRS = {")": "(", "]": "["}
 _AGGREGATES = frozenset(
     [
@@ -125,7 +122,7 @@ def query_mistake(sql: str) -> Mistake | None:
     first = next(_tokens(sql), None)
     if first is None:
         return Mistake("the query is empty", 0)
-    if first.word not in _QUERIES:
+    if first.word not in (*_QUERIES, "("):
         meant = nearest(first.word, _QUERIES)
         hint = f": did you mean {meant.upper()}?" if meant else ": it begins with SELECT, WITH, FROM or VALUES"
         return Mistake(f"'{first.text}' does not begin a query{hint}", first.position)
@@ -170,8 +167,9 @@ def _tables(tokens: list[_Token]) -> Iterator[TableName]:
     while at < len(tokens):
         token, level = tokens[at], levels[-1]
         if token.text == "(":
+            is_table = level.is_table_next and (at + 1 >= len(tokens) or tokens[at + 1].word not in _QUERIES)
             level.is_table_next = False
-            levels.append(_Level(tokens[at - 1].word if at else ""))
+            levels.append(_Level(tokens[at - 1].word if at else "", is_table, is_table))
         elif token.text == ")":
             del levels[max(len(levels) - 1, 1) :]
         elif token.word in ("from", "join"):
@@ -195,10 +193,11 @@ def _tables(tokens: list[_Token]) -> Iterator[TableName]:
 
 
 def _precedes_table(tokens: list[_Token], at: int) -> bool:
-    """LATERAL, and STREAM before a name: `FROM STREAM clicks`."""
-    after = tokens[at + 1] if at + 1 < len(tokens) else None
-    is_before_name = after is not None and after.is_name and after.word not in _END_OF_LIST and after.word != "as"
-    return tokens[at].word == "lateral" or (tokens[at].word == "stream" and is_before_name)
+    """LATERAL, and STREAM before a name: `FROM STREAM clicks`, `FROM STREAM(clicks)`."""
+    if tokens[at].word != "stream" or at + 1 == len(tokens):
+        return tokens[at].word == "lateral"
+    after = tokens[at + 1]
+    return after.text == "(" or (after.is_name and after.word not in _END_OF_LIST and after.word != "as")
 
 
 def _tokens(sql: str) -> Iterator[_Token]:
