@@ -156,3 +156,16 @@ def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
     text = capsys.readouterr().out
     assert [verb for verb in VERBS if f"  {verb} " not in text] == []
+
+
+@pytest.mark.parametrize("text", ["import sys\nsys.exit(3)", "1 / 0", "def x(:", "raise KeyboardError"])
+def test_a_connector_that_cannot_be_imported_is_a_problem_of_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    module = f"connector_{abs(hash(text))}"
+    (tmp_path / f"{module}.py").write_text(text)
+    path = tmp_path / "a.yaml"
+    path.write_text(f"sources:\n  a:\n    connector: {module}:Mine\n")
+    assert call("lint", str(path)) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(f"{path}:3:16: source a: connector '{module}:Mine': cannot import module '{module}'")

@@ -40,7 +40,7 @@ def load_attribute(module: str, attribute: str, folder: Path | None, owner: str)
         sys.path.insert(0, str(folder.resolve()))
     try:
         loaded = importlib.import_module(module)
-    except Exception as error:  # whatever the user's module raises when it is imported
+    except (Exception, SystemExit) as error:  # whatever the user's module raises when it is imported
         raise ConfigError(f"{owner}: cannot import module '{module}': {error or type(error).__name__}") from error
     try:
         return getattr(loaded, attribute)

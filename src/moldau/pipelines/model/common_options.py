@@ -20,7 +20,16 @@ def _trigger(value: object) -> str | int:
 
 
 TRIGGER = Kind("duration or `available now`", _trigger, {"type": "string"})
-WATERMARK = Kind("column and duration", Watermark.parse, {"type": ["string", "object"]})
+WATERMARK = Kind(
+    "column and duration",
+    Watermark.parse,
+    {
+        "type": ["string", "object"],
+        "required": ["column"],
+        "additionalProperties": False,
+        "properties": {name: {"type": "string"} for name in ("column", "delay", "idle")},
+    },
+)
 
 SOURCE_OPTIONS = OptionTable.of(
     Option(
@@ -28,7 +37,9 @@ SOURCE_OPTIONS = OptionTable.of(
     ),
     Option(
         "watermark",
-        "Event-time column and how late rows may be: `at 10 minutes`. Windows and stateful steps need it.",
+        "Event-time column and how late rows may be: `at 10 minutes`. Windows and stateful steps need it. "
+        "`{column: at, delay: 10 minutes, idle: 1 minute}` says also after how long without rows event time moves on "
+        "with the clock, so that windows end: 30 seconds by default, or `never`.",
         WATERMARK,
         example="at 10 minutes",
     ),
