@@ -7,20 +7,20 @@ are looked up by a function, because the model knows none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from moldau.config.keys import nearest
 from moldau.errors import ConfigError
+from moldau.pipelines.model.check_warnings import WARNINGS
+from moldau.pipelines.model.checked import Checked, Lookup, Rule
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.file_parts import MODES, SINK, SOURCE
-from moldau.pipelines.model.kinds import has_reference
-from moldau.pipelines.model.options import Given, OptionTable, Value, is_secret, options_hint
+from moldau.pipelines.model.options import Given, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Pipeline, Sink, Source, Step
-from moldau.pipelines.model.places import Place, Problem, Severity, place_of
+from moldau.pipelines.model.places import Place, Problem, place_of
 from moldau.pipelines.model.references import reference_mistake
-from moldau.pipelines.model.schemas import Column, schema_columns
+from moldau.pipelines.model.schemas import schema_columns
 from moldau.pipelines.model.sql_names import (
     aggregates,
     expression_mistake,
@@ -40,25 +40,9 @@ _RESERVED = frozenset(
 )
 
 
-class ConnectorTables(Protocol):
-    """What the rules need to know of a connector."""
-
-    source_options: ClassVar[OptionTable | None]
-    sink_options: ClassVar[OptionTable | None]
-    modes: ClassVar[tuple[str, ...]]
-
-    def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]: ...
-
-    def columns(self, options: Mapping[str, Value]) -> str | None: ...
-
-
-Lookup = Callable[[str], ConnectorTables]
-"""The connector of a name. Raises ConfigError if there is none."""
-
-
 def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
     """All problems. Rules that would report the consequences of other mistakes wait until those are mended."""
-    checked = _Checked(pipeline, connector_lookup)
+    checked = Checked(pipeline, connector_lookup)
     problems: list[Problem] = []
     for rules in _RULES:
         if not problems:
@@ -78,40 +62,7 @@ def check_together(pipelines: Iterable[Pipeline]) -> list[Problem]:
     return problems
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A pipeline under check, with what several rules need."""
-
-    pipeline: Pipeline
-    lookup: Lookup
-
-    @property
-    def view_names(self) -> tuple[str, ...]:
-        return tuple(self.pipeline.views)
-
-    def columns(self, view: str) -> tuple[Column, ...] | None:
-        """The columns of a source, if its options are right and tell."""
-        source = next((each for each in self.pipeline.sources if each.name == view), None)
-        if source is None or any(has_reference(given.value) for given in source.options.values()):
-            return None
-        try:
-            connector = self.lookup(source.connector)
-            table = (connector.source_options or OptionTable()) + SOURCE_OPTIONS
-            if any(table.check(source.options, "", None)):
-                return None
-            columns = connector.columns(table.values(source.options))
-            return schema_columns(columns) if columns is not None else None
-        except (ConfigError, ValueError):  # reported by other rules
-            return None
-
-    def modes(self, sink: Sink) -> tuple[str, ...]:
-        try:
-            return self.lookup(sink.connector).modes
-        except ConfigError:
-            return MODES
-
-
-def _names(checked: _Checked) -> Iterator[Problem]:
+def _names(checked: Checked) -> Iterator[Problem]:
     pipeline = checked.pipeline
     if not _PIPELINE_NAME.fullmatch(pipeline.name):
         yield Problem(
@@ -145,14 +96,14 @@ def _names(checked: _Checked) -> Iterator[Problem]:
             seen[lowered] = f"{kind} {entry.name}"
 
 
-def _connectors(checked: _Checked) -> Iterator[Problem]:
+def _connectors(checked: Checked) -> Iterator[Problem]:
     for source in checked.pipeline.sources:
         yield from _part(checked, source, f"source {source.name}", is_source=True)
     for sink in checked.pipeline.sinks:
         yield from _part(checked, sink, f"sink {sink.name}", is_source=False)
 
 
-def _part(checked: _Checked, part: Source | Sink, owner: str, *, is_source: bool) -> Iterator[Problem]:
+def _part(checked: Checked, part: Source | Sink, owner: str, *, is_source: bool) -> Iterator[Problem]:
     if not part.connector:  # the door has said so
         return
     place = part.places.get("connector", part.place)
@@ -180,7 +131,7 @@ def _references(options: Mapping[str, Given], owner: str) -> Iterator[Problem]:
             yield Problem(f"{owner}: {name}: {mistake}", given.place)
 
 
-def _schemas(checked: _Checked) -> Iterator[Problem]:
+def _schemas(checked: Checked) -> Iterator[Problem]:
     for source in checked.pipeline.sources:
         schema = source.options.get("schema")
         if schema is not None and _has_ddl(source):
@@ -203,7 +154,7 @@ def _schemas(checked: _Checked) -> Iterator[Problem]:
             yield Problem(f"source {source.name}: watermark: {message}", place)
 
 
-def _steps(checked: _Checked) -> Iterator[Problem]:
+def _steps(checked: Checked) -> Iterator[Problem]:
     known = {name.lower(): name for name in checked.view_names}
     before = {source.name.lower() for source in checked.pipeline.sources}
     for step in checked.pipeline.steps:
@@ -248,7 +199,7 @@ def _in_text(step: Step, position: int) -> Place | None:
     return Place(start.file, start.line + len(before) - 1, start.column + len(before[-1]))
 
 
-def _sinks(checked: _Checked) -> Iterator[Problem]:
+def _sinks(checked: Checked) -> Iterator[Problem]:
     for sink in checked.pipeline.sinks:
         place = sink.places.get("from", sink.place)
         if not sink.view:
@@ -269,7 +220,7 @@ def _sinks(checked: _Checked) -> Iterator[Problem]:
             yield Problem(message, sink.places.get("mode", sink.place))
 
 
-def _modes(checked: _Checked) -> Iterator[Problem]:
+def _modes(checked: Checked) -> Iterator[Problem]:
     for sink in checked.pipeline.sinks:
         yield from _mode(checked.pipeline, sink)
 
@@ -311,7 +262,7 @@ def _is_stream(source: Source) -> bool:
     return static is None or static.value in (False, "false")
 
 
-def _expectations(checked: _Checked) -> Iterator[Problem]:
+def _expectations(checked: Checked) -> Iterator[Problem]:
     for expectation in checked.pipeline.expectations:
         owner, places = f"expectation {expectation.name}", expectation.places
         if expectation.view and expectation.view not in checked.view_names:
@@ -327,7 +278,7 @@ def _expectations(checked: _Checked) -> Iterator[Problem]:
             )
 
 
-def _tests(checked: _Checked) -> Iterator[Problem]:
+def _tests(checked: Checked) -> Iterator[Problem]:
     sources = tuple(source.name for source in checked.pipeline.sources)
     results = (*checked.view_names, *(sink.name for sink in checked.pipeline.sinks))
     names: set[str] = set()
@@ -347,7 +298,7 @@ def _tests(checked: _Checked) -> Iterator[Problem]:
         yield from _test_columns(checked, case)
 
 
-def _test_columns(checked: _Checked, case: Case) -> Iterator[Problem]:
+def _test_columns(checked: Checked, case: Case) -> Iterator[Problem]:
     tables = [("given", name, [row for batch in batches for row in batch]) for name, batches in case.given.items()]
     tables += [("expect", name, list(rows)) for name, rows in case.expect.items()]
     for part, name, rows in tables:
@@ -368,45 +319,10 @@ def _hint_of(name: str, known: tuple[str, ...]) -> str:
     return options_hint(name, known, "There are")
 
 
-def _settings(checked: _Checked) -> Iterator[Problem]:
+def _settings(checked: Checked) -> Iterator[Problem]:
     settings = checked.pipeline.settings
     yield from _references(settings, "settings")
     yield from SETTINGS.check(settings, "settings", None)
-
-
-def _unused(checked: _Checked) -> Iterator[Problem]:
-    pipeline = checked.pipeline
-    if not pipeline.sinks:
-        yield Problem("the pipeline has no sinks: it writes nothing", pipeline.place, Severity.WARNING)
-        return
-    ends = {sink.view for sink in pipeline.sinks}
-    ends |= {each.view for each in pipeline.expectations if each.action is Action.DEAD_LETTER}  # has a query of its own
-    used = set[str]().union(*map(pipeline.needed_by, ends))
-    for name, view in pipeline.views.items():
-        if name not in used:
-            kind = "source" if isinstance(view, Source) else "step"
-            yield Problem(f"{kind} {name} is not used by any sink", view.place, Severity.WARNING)
-
-
-def _open_secrets(checked: _Checked) -> Iterator[Problem]:
-    pipeline = checked.pipeline
-    yield from _secrets(pipeline.settings, SETTINGS, "settings")
-    for source in pipeline.sources:
-        if source.connector:
-            table = checked.lookup(source.connector).source_options or OptionTable()
-            yield from _secrets(source.options, table, f"source {source.name}")
-    for sink in pipeline.sinks:
-        if sink.connector:
-            table = checked.lookup(sink.connector).sink_options or OptionTable()
-            yield from _secrets(sink.options, table, f"sink {sink.name}")
-
-
-def _secrets(options: Mapping[str, Given], table: OptionTable, owner: str) -> Iterator[Problem]:
-    for name, given in options.items():
-        option = table.find(name)
-        if (is_secret(name) or (option is not None and option.secret)) and not has_reference(given.value):
-            message = f"{owner}: {name} is a secret: write a reference, such as ${{env:PASSWORD}}"
-            yield Problem(message, given.place, Severity.WARNING)
 
 
 def _has_ddl(source: Source) -> bool:
@@ -425,9 +341,8 @@ def _watermark(source: Source) -> Watermark | None:
         return None
 
 
-_Rule = Callable[[_Checked], Iterator[Problem]]
-_RULES: tuple[tuple[_Rule, ...], ...] = (
+_RULES: tuple[tuple[Rule, ...], ...] = (
     (_names, _connectors, _schemas, _steps, _sinks, _expectations, _tests, _settings),
     (_modes,),
-    (_unused, _open_secrets),
+    WARNINGS,
 )

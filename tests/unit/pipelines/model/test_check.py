@@ -184,3 +184,15 @@ def test_a_sink_has_the_modes_of_its_connector(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == [
         "8:62: sink out: connector directory has no mode complete: use append or update"
     ]
+
+
+def test_a_loop_and_a_setting_that_is_not_sparks_are_warnings(tmp_path: Path) -> None:
+    source, sink = "{connector: topic, topic: same}", "{connector: topic, topic: same}"
+    settings = "settings:\n  spark: {sql.shuffle.partitions: 4}\n"
+    assert problems(tmp_path, f"sources:\n  a: {source}\nsinks:\n  b: {sink}\n{settings}") == [
+        "4:3: warning: sink b writes to what source a reads: its rows come back, for ever",
+        "6:11: warning: settings: spark: 'sql.shuffle.partitions' is no setting of Spark's: "
+        "did you mean 'spark.sql.shuffle.partitions'?",
+    ]
+    mirror = sink.replace("same", "same, kafka.bootstrap.servers: other:9092")
+    assert problems(tmp_path, f"sources:\n  a: {source}\nsinks:\n  b: {mirror}\n") == []

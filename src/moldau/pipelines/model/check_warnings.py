@@ -1,0 +1,77 @@
+"""What is probably not meant, in a pipeline that can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from moldau.pipelines.model.checked import Checked, Rule
+from moldau.pipelines.model.common_options import SETTINGS
+from moldau.pipelines.model.kinds import has_reference
+from moldau.pipelines.model.options import Given, OptionTable, is_secret
+from moldau.pipelines.model.pipeline import Action, Sink, Source
+from moldau.pipelines.model.places import Problem, Severity, place_of
+
+_SERVERS = "kafka.bootstrap.servers"
+
+
+def _unused(checked: Checked) -> Iterator[Problem]:
+    pipeline = checked.pipeline
+    if not pipeline.sinks:
+        yield Problem("the pipeline has no sinks: it writes nothing", pipeline.place, Severity.WARNING)
+        return
+    ends = {sink.view for sink in pipeline.sinks}
+    ends |= {each.view for each in pipeline.expectations if each.action is Action.DEAD_LETTER}  # has a query of its own
+    used = set[str]().union(*map(pipeline.needed_by, ends))
+    for name, view in pipeline.views.items():
+        if name not in used:
+            kind = "source" if isinstance(view, Source) else "step"
+            yield Problem(f"{kind} {name} is not used by any sink", view.place, Severity.WARNING)
+
+
+def _open_secrets(checked: Checked) -> Iterator[Problem]:
+    pipeline = checked.pipeline
+    yield from _secrets(pipeline.settings, SETTINGS, "settings")
+    for source in pipeline.sources:
+        if source.connector:
+            table = checked.lookup(source.connector).source_options or OptionTable()
+            yield from _secrets(source.options, table, f"source {source.name}")
+    for sink in pipeline.sinks:
+        if sink.connector:
+            table = checked.lookup(sink.connector).sink_options or OptionTable()
+            yield from _secrets(sink.options, table, f"sink {sink.name}")
+
+
+def _secrets(options: Mapping[str, Given], table: OptionTable, owner: str) -> Iterator[Problem]:
+    for name, given in options.items():
+        option = table.find(name)
+        if (is_secret(name) or (option is not None and option.secret)) and not has_reference(given.value):
+            message = f"{owner}: {name} is a secret: write a reference, such as ${{env:PASSWORD}}"
+            yield Problem(message, given.place, Severity.WARNING)
+
+
+def _spark_names(checked: Checked) -> Iterator[Problem]:
+    given = checked.pipeline.settings.get("spark")
+    for name in given.value if given is not None and isinstance(given.value, Mapping) else ():
+        if given is not None and not name.startswith("spark."):
+            message = f"settings: spark: '{name}' is no setting of Spark's: did you mean 'spark.{name}'?"
+            yield Problem(message, place_of(given.value, name, given.place), Severity.WARNING)
+
+
+def _loops(checked: Checked) -> Iterator[Problem]:
+    for sink in checked.pipeline.sinks:
+        for source in checked.pipeline.sources_of(sink.view):
+            if sink.connector and sink.connector == source.connector and _is_same(checked, source, sink):
+                message = f"sink {sink.name} writes to what source {source.name} reads: its rows come back, for ever"
+                yield Problem(message, sink.place, Severity.WARNING)
+
+
+def _is_same(checked: Checked, source: Source, sink: Sink) -> bool:
+    identity = checked.lookup(sink.connector).identity
+
+    def facts(part: Source | Sink) -> dict[str, object]:
+        return {name: part.options[name].value for name in (*identity, _SERVERS) if name in part.options}
+
+    return facts(source) == facts(sink) and any(name in source.options for name in identity)
+
+
+WARNINGS: tuple[Rule, ...] = (_unused, _open_secrets, _spark_names, _loops)
