@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 _FORMATS = ("text", "json", "csv", "parquet", "avro")
 _OTHER = "spark."
-_METADATA = {
-    "file": "_metadata.file_path",
-    "modified": "_metadata.file_modification_time",
-    "size": "_metadata.file_size",
+_METADATA = {  # name: Spark's hidden column, the column of binaryFile, type
+    "file": ("_metadata.file_path", "path", "STRING"),
+    "modified": ("_metadata.file_modification_time", "modificationTime", "TIMESTAMP"),
+    "size": ("_metadata.file_size", "length", "BIGINT"),
 }
-_METADATA_TYPES = {"file": "STRING", "modified": "TIMESTAMP", "size": "BIGINT"}
 _STREAM_ONLY = OptionTable.of(
     Option("maxFilesPerTrigger", "Most files in a micro-batch.", whole(1)),
     Option("maxBytesPerTrigger", "About how many bytes to read in a micro-batch.", whole(1)),
@@ -98,9 +97,9 @@ class DirectoryConnector(Connector):
 
     def columns(self, options: Mapping[str, Value]) -> str | None:
         schema = options.get("schema", "value STRING" if options["format"] == "text" else None)
-        if schema is None or options["format"] == "avro":
+        if schema is None:
             return None
-        return ", ".join([schema, *(f"{name} {_METADATA_TYPES[name]}" for name in options.get("metadata", ()))])
+        return ", ".join([schema, *(f"{name} {_METADATA[name][2]}" for name in options.get("metadata", ()))])
 
     def read(self, request: ReadRequest) -> DataFrame:
         options, path = request.options, request.path("path")
@@ -113,7 +112,7 @@ class DirectoryConnector(Connector):
                 **_spark_options(options, is_streaming=request.is_streaming)
             )
             frame = loader.schema(self._schema(request, path)).load(path)
-        extra = [f"{_METADATA[name]} AS {name}" for name in options.get("metadata", ())]
+        extra = [f"{_METADATA[name][0]} AS {name}" for name in options.get("metadata", ())]
         return frame.selectExpr("*", *extra) if extra and options["format"] != "avro" else frame
 
     def _schema(self, request: ReadRequest, path: str) -> str | StructType:
@@ -149,8 +148,7 @@ class DirectoryConnector(Connector):
             schema = found
         binary = request.loader("binaryFile").options(**options)
         frame = binary.schema("path STRING, modificationTime TIMESTAMP, length LONG, content BINARY").load(path)
-        names = {"file": "path", "modified": "modificationTime", "size": "length"}
-        extra = {name: names[name] for name in request.options.get("metadata", ())}
+        extra = {name: _METADATA[name][1] for name in request.options.get("metadata", ())}
         return avro_files.decoded(frame, schema, extra)
 
     def write(self, request: WriteRequest) -> BatchSink:

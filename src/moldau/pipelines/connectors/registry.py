@@ -16,6 +16,8 @@ BUILT_IN: Mapping[str, str] = {
     "directory": "moldau.pipelines.connectors.directory:DirectoryConnector",
     "generator": "moldau.pipelines.connectors.generator:GeneratorConnector",
     "lines": "moldau.pipelines.connectors.lines:LinesConnector",
+    "python": "moldau.pipelines.connectors.python:PythonConnector",
+    "spark": "moldau.pipelines.connectors.spark_format:SparkConnector",
     "topic": "moldau.pipelines.connectors.topic:TopicConnector",
 }
 
@@ -42,9 +44,21 @@ def load_attribute(module: str, attribute: str, folder: Path | None, owner: str)
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's module raises when it is imported
         raise ConfigError(f"{owner}: cannot import module '{module}': {error or type(error).__name__}") from error
+    if folder is not None and "pyspark" in sys.modules:
+        _send_along(folder.resolve())
     try:
         return getattr(loaded, attribute)
     except AttributeError:
         meant = nearest(attribute, vars(loaded))
         hint = f": did you mean '{meant}'?" if meant else ""
         raise ConfigError(f"{owner}: module '{module}' has no '{attribute}'{hint}") from None
+
+
+def _send_along(folder: Path) -> None:
+    """Spark's workers cannot import modules of the folder: let them be sent with the functions that use them."""
+    from pyspark import cloudpickle
+
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and folder in Path(file).parents and "site-packages" not in file and module.__name__ != "__main__":
+            cloudpickle.register_pickle_by_value(module)

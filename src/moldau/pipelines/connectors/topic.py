@@ -29,6 +29,7 @@ from moldau.spark.options import option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.datasource import DataSource
 
 _METADATA = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 _RAW = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
@@ -168,6 +169,8 @@ class TopicConnector(Connector):
 
         options = request.options
         metadata = tuple(options.get("metadata", ()))
+        if options.get("static"):
+            return self._read_table(request, metadata)
         if RECORD in metadata:
             return self._read_with_record(request, tuple(name for name in metadata if name != RECORD))
         frame = self._load(request, _columns_with_value(options, metadata))
@@ -175,6 +178,26 @@ class TopicConnector(Connector):
             return frame
         is_record = isinstance(frame.schema["value"].dataType, StructType)
         return frame.select("value.*" if is_record else "value", *metadata)
+
+    def _read_table(self, request: ReadRequest, metadata: tuple[str, ...]) -> DataFrame:
+        """The last record of each key, unless it is a tombstone; records without a key are a row each."""
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import StructType
+
+        from moldau.pipelines.connectors.readers.topic_table import TopicTableSource
+
+        names = tuple(dict.fromkeys((*metadata, "key", "partition", "offset")))
+        # Read with each batch, a bad record would become a dead letter each time: it is an error instead.
+        all_options = {**request.options, "metadata": names}
+        wanted = replace(request, options=all_options, dead_letters=None)
+        columns = tuple(dict.fromkeys((*_columns_with_value(request.options, metadata), *names)))
+        frame = self._load(wanted, columns, TopicTableSource)
+        is_struct = "format" in request.options and isinstance(frame.schema["value"].dataType, StructType)
+        shown = _columns_with_value(request.options, metadata)
+        last = F.max_by(F.struct(*shown), "offset").alias("last")
+        without_key = F.when(F.col("key").isNull(), F.struct("partition", "offset"))
+        frame = frame.groupBy("key", without_key).agg(last).where("last.value IS NOT NULL").select("last.*")
+        return frame.select(*("value.*" if is_struct and name == "value" else name for name in shown))
 
     def _read_with_record(self, request: ReadRequest, metadata: Sequence[str]) -> DataFrame:
         """The columns of `read`, and one more with the record as it is in the topic."""
@@ -196,17 +219,19 @@ class TopicConnector(Connector):
         plain = {name: value for name, value in request.options.items() if name not in ("format", "metadata", "schema")}
         return self._load(replace(request, options=plain), tuple(_RAW_TYPES))
 
-    def _load(self, request: ReadRequest, columns: Sequence[str]) -> DataFrame:
+    def _load(
+        self, request: ReadRequest, columns: Sequence[str], source: str | type[DataSource] = "moldau"
+    ) -> DataFrame:
         options = source_options(request)
         types = {name: _column_type(name, request.options) for name in columns}
         if None not in types.values():
             schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
-            return request.loader("moldau").options(**options).schema(schema).load()
-        known = request.loader("moldau").options(**options).load().schema  # asks the topic
+            return request.loader(source).options(**options).schema(schema).load()
+        known = request.loader(source).options(**options).load().schema  # asks the topic
         chosen = type(known)()
         for name in columns:
             chosen = chosen.add(known[name]) if name in known.names else chosen.add(name, _RAW_TYPES[_BYTES[name]])
-        return request.loader("moldau").options(**options).schema(chosen).load()
+        return request.loader(source).options(**options).schema(chosen).load()
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         options = sink_options(request)

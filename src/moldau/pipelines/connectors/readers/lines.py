@@ -111,21 +111,16 @@ class LinesSource(DataSource):
 
 
 class LinesReader(DataSourceReader):
-    def __init__(self, spec: LinesSpec) -> None:
-        self._spec = replace(spec, unfinished_ms=0)  # a batch has all there is
+    """All there is when it is read: as a table, that is with each batch, although Spark plans it once."""
 
-    @plain_errors()
-    def partitions(self) -> Sequence[InputPartition]:
-        files, known = self._spec.files(), dict[str, Entry]()
-        while True:  # an unfinished line is a step of its own
-            entries = files.next(known, _EVERYTHING)
-            if entries is known:
-                return _parts({key: entry._replace(begin=0) for key, entry in known.items()}) or [Part([])]
-            known = dict(entries)
+    def __init__(self, spec: LinesSpec) -> None:
+        self._spec = replace(spec, unfinished_ms=0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        return read_lines(partition, self._spec)
+        files, known = self._spec.files(), dict[str, Entry]()
+        while (found := files.next(known, _EVERYTHING)) is not known:  # an unfinished line is a step of its own
+            known = dict(found)
+        yield from read_lines(Part([(key, entry._replace(begin=0)) for key, entry in known.items()]), self._spec)
 
 
 class LinesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
