@@ -27,9 +27,7 @@ def test_any_format_is_read_and_written(spark: SparkSession, tmp_path: Path) -> 
         values = sorted(row.value for row in spark.read.orc(str(tmp_path / f"{write}.orc")).collect())
         assert values == list(range(len(values)))
         assert len(values) >= 10
-    wrong = "\n".join(problems("spark", password="x", list=[1]))
-    assert "as a reference" in wrong
-    assert "list: an option of a Spark format is text" in wrong
+    assert "list: an option of a Spark format is text" in "\n".join(problems("spark", list=[1]))
 
 
 def test_a_stream_is_joined_with_a_compacted_topic_and_a_directory_as_tables(

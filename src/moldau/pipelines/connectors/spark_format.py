@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from moldau.pipelines.connectors.base import BatchSink, Connector, ReadRequest, StreamSink, WriteRequest
-from moldau.pipelines.model.kinds import NAMES, choice, has_reference
+from moldau.pipelines.model.kinds import NAMES, choice
 from moldau.pipelines.model.options import Given, Option, OptionTable, Value
 from moldau.pipelines.model.places import Problem
 from moldau.spark.options import option_text
@@ -42,15 +42,13 @@ class SparkConnector(Connector):
         *_SECRETS,
         _PASSED,
     )
-    source_example = "spark.format: jdbc\nstatic: true\nurl: jdbc:postgresql://localhost/shop\ndbtable: products"
+    source_example = "spark.format: delta\npath: tables/clicks"
     sink_example = "spark.format: delta\npath: tables/page-counts"
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
         for name, given in options.items():
             if name not in _OWN and not isinstance(given.value, str | int | float | bool):
                 yield Problem(f"{name}: an option of a Spark format is text, a number, true or false", given.place)
-            elif "password" in name.lower() and not has_reference(given.value):
-                yield Problem(f"{name}: write it as a reference, such as `${{env:PASSWORD}}`", given.place)
 
     def read(self, request: ReadRequest) -> DataFrame:
         loader = request.loader(request.options["spark.format"]).options(**self._passed(request.options))
