@@ -32,7 +32,8 @@ page-counts.clicks_copy RETRYING: next try at 12:03:24: no broker could be reach
 
 A last column shows rows read per second as a sparkline. Below the table are the reasons of failures, rows that failed
 expectations or came too late, and why a query writes nothing: `no output yet: the watermark is 12:03:10; windows that
-end later are open, up to that of 12:04:05, the latest event (rows may be 60 s late)`.
+end later are open, up to that of 12:04:05, the latest event (rows may be 60 s late, and after 30 s without rows the
+clock closes windows)`.
 
 Plain lines come when the state of a query changes, and every 5 seconds at most while rows move. JSON lines come every
 second at most; the names of their fields stay the same, and unknown numbers are `null`.

@@ -118,7 +118,8 @@ def test_a_query_without_output_says_which_windows_are_open(watched: Watched) ->
     assert event_ms == watermark_ms + 600_000
     assert found.progress.waiting == (
         f"no output yet: the watermark is {clock_time(watermark_ms, NOW)}; windows that end later are open, up to that "
-        f"of {clock_time(event_ms, NOW)}, the latest event (rows may be 600 s late)"
+        f"of {clock_time(event_ms, NOW)}, the latest event (rows may be 600 s late, "
+        "and after 30 s without rows the clock closes windows)"
     )
     assert found.progress.rows_out == 0
 

@@ -126,7 +126,8 @@ NO_WATERMARK = {"max": "2026-01-01T00:04:05.000Z", "watermark": "1970-01-01T00:0
             "append",
             batch(0, 10, stateOperators=[STATE], eventTime=TIMES),
             f"no output yet: the watermark is {clock_time(NOW - 115_000, NOW)}; windows that end later are open, up to "
-            f"that of {clock_time(NOW - 55_000, NOW)}, the latest event (rows may be 60 s late)",
+            f"that of {clock_time(NOW - 55_000, NOW)}, the latest event (rows may be 60 s late, "
+            "and after 30 s without rows the clock closes windows)",
         ),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
 from moldau.cli.pipelines.list import age
+from moldau.cli.pipelines.short_text import short, short_seconds
 from moldau.clocks import wall_clock_ms
 from moldau.config.keys import nearest
 from moldau.errors import CommandError
@@ -50,11 +52,18 @@ def _print(found: KnownRun) -> None:
     reason = f": {facts['reason']}" if facts.get("reason") else ""
     print(f"{found.name}: {facts['state']}{reason} (process {facts['pid']}, started {age(facts['started_ms'])})")
     rows = [
-        (query["name"], query["state"], age(query["since_ms"]), query["restarts"], _why(query))
+        (query["name"], query["state"], age(query["since_ms"]), query["restarts"], *_numbers(query), _why(query))
         for query in facts["queries"]
     ]
     if rows:
-        print_table(("QUERY", "STATE", "SINCE", "RESTARTS", "REASON"), rows)
+        print_table(("QUERY", "STATE", "SINCE", "RESTARTS", "IN/S", "OUT/S", "LAG", "LAG-S", "REASON"), rows)
+
+
+def _numbers(query: dict[str, Any]) -> Iterator[str]:
+    progress = query.get("progress") or {}
+    for name in ("rows_in_per_second", "rows_out_per_second", "lag"):
+        yield short(progress.get(name))
+    yield short_seconds(progress.get("lag_seconds"))
 
 
 def _why(query: dict[str, object]) -> str:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
+from moldau.errors import MoldauError
 from moldau.pipelines.engine.lag import LagReader, Topics, topics_of
 from moldau.pipelines.engine.progress import ProgressTracker, QueryProgress
-from moldau.pipelines.engine.queries import read_request
+from moldau.pipelines.engine.queries import OptionValues
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.pipeline import Action
 from moldau.pipelines.model.watermark import Watermark
@@ -130,9 +131,13 @@ def _watch(query: RunningQuery) -> _Watched:
     plan, pipeline = query.plan, query.plan.pipeline
     needed = pipeline.needed_by(plan.view)
     letters = [each.name for each in pipeline.expectations if each.view in needed and each.action is Action.DEAD_LETTER]
-    requests = [read_request(None, pipeline, source, query.settings) for source in plan.sources]  # type: ignore[arg-type]
-    watermarks = [mark for each in requests if isinstance(mark := each.options.get("watermark"), Watermark)]
-    return _Watched(query, ProgressTracker(plan.mode, watermarks, letters), topics_of(plan, query.settings))
+    try:
+        options = [OptionValues.of_source(pipeline, source) for source in plan.sources]
+        topics = topics_of(plan, query.settings)
+    except MoldauError:  # the query fails for the same reason, and the supervisor says so
+        options, topics = [], ()
+    watermarks = [mark for each in options if isinstance(mark := each.get("watermark"), Watermark)]
+    return _Watched(query, ProgressTracker(plan.mode, watermarks, letters), topics)
 
 
 def _new_progress(query: RunningQuery, tracker: ProgressTracker) -> list[Mapping[str, Any]]:

@@ -186,10 +186,13 @@ class ProgressTracker:
             return f"{head}: no row has an event time in {columns}, so there is no watermark"
         if self._watermark_ms is None:
             return f"{head}: the watermark is set when the first batch is done"
-        delay_s = max(each.delay_ms for each in self._watermarks) / 1000
+        late = f"rows may be {max(each.delay_ms for each in self._watermarks) / 1000:g} s late"
+        idle_ms = [each.idle_ms for each in self._watermarks if each.idle_ms is not None]
+        if len(idle_ms) == len(self._watermarks):
+            late += f", and after {max(idle_ms) / 1000:g} s without rows the clock closes windows"
         return (
             f"{head}: the watermark is {clock_time(self._watermark_ms, wall_ms)}; windows that end later are open, up "
-            f"to that of {clock_time(self._event_time_ms, wall_ms)}, the latest event (rows may be {delay_s:g} s late)"
+            f"to that of {clock_time(self._event_time_ms, wall_ms)}, the latest event ({late})"
         )
 
 
