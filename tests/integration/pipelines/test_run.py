@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.broker_process import BrokerProcess
+from soak.broker_process import BrokerProcess, free_port
 from tests.integration.conftest import make_topic
 from tests.integration.pipelines.processes import PipelineProcess, pipeline_command, produce_json, read_topic
 
@@ -137,6 +139,8 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
         "wrong": "FAILED",
     }
     printed = run.output()
+    assert re.search(r"^\d\d:\d\d:\d\d copy\.out RETRYING: next try at \d\d:\d\d:\d\d: No broker", printed, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d copy\.out RUNNING · [\d,]+ rows in", printed, re.M)
     assert "Traceback" not in printed
     assert "\tat " not in printed
 
@@ -146,8 +150,12 @@ def test_sigterm_ends_after_the_running_batch(broker: BrokerProcess, tmp_path: P
     make_topic(broker.bootstrap, name="numbers")
     produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100)))
     write(tmp_path, slow=SLOW, slow_steps=SLOW_STEPS)
-    with PipelineProcess(tmp_path, "slow.yaml", "--bootstrap-server", broker.bootstrap) as run:
+    port = free_port()
+    shown = ("--json", "--metrics-port", str(port))
+    with PipelineProcess(tmp_path, "slow.yaml", "--bootstrap-server", broker.bootstrap, *shown) as run:
         run.until((tmp_path / "begun").exists, "a batch has begun")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+            assert b'moldau_pipeline_restarts_total{pipeline="slow",query="out"} 0.0' in response.read()
         assert run.stop() == 0
     checkpoint = tmp_path / "checkpoints" / "slow" / "out"
     batches, committed = (
@@ -157,6 +165,9 @@ def test_sigterm_ends_after_the_running_batch(broker: BrokerProcess, tmp_path: P
     copied = [record.json["n"] for record in read_topic(broker.bootstrap, "slow")]
     assert copied == list(range(len(batches)))
     assert run.facts()["slow"]["state"] == "STOPPED"
+    *_, last = map(json.loads, run.output().splitlines())
+    assert (last["query"], last["state"]) == ("out", "STOPPED")
+    assert 0 < last["rows_in"] == last["rows_out"] <= len(batches)
 
 
 @pytest.mark.timeout(600)
