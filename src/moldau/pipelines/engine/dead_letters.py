@@ -55,7 +55,7 @@ def _derived(pipeline: Pipeline, view: str) -> Pipeline:
     own = pipeline.views[view]
     name = f"{view}{SUFFIX}"
     kafka: Mapping[str, Given] = {}
-    sources = tuple(_without_letters(pipeline, source) for source in pipeline.sources)
+    sources = without_letters(pipeline).sources
     has_records = isinstance(own, Source) and bool(connector(own.connector, pipeline.folder).origin)
     if has_records:
         sources = tuple(_with_record(source) if source.name == view else source for source in sources)
@@ -91,8 +91,12 @@ def _mode(pipeline: Pipeline, view: str) -> str:
     return "append" if modes <= {"append"} else "update"
 
 
+def without_letters(pipeline: Pipeline) -> Pipeline:
+    """For a second reader: what cannot be decoded is reported by the queries of the user's sinks."""
+    return replace(pipeline, sources=tuple(_without_letters(pipeline, source) for source in pipeline.sources))
+
+
 def _without_letters(pipeline: Pipeline, source: Source) -> Source:
-    """What cannot be decoded is reported by the queries of the user's sinks."""
     table = connector(source.connector, pipeline.folder).source_options
     if table is None or table.find("errors.tolerance") is None or "format" not in source.options:
         return source

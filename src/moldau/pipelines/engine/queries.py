@@ -16,7 +16,9 @@ from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink,
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints import Checkpoint
 from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
+from moldau.pipelines.engine.folders import open_folder
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
+from moldau.pipelines.engine.left_out import excluded
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
@@ -136,13 +138,14 @@ def build_view(
     plan: QueryPlan,
     settings: Settings,
     starts: Mapping[str, str],
-    waits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> DataFrame:
-    """The stream that a query writes. `starts` are where sources start, by name, if `reset` was asked for that."""
+    """The stream that a query writes. `starts` are where sources start, by name, if `reset` was asked for that,
+    and `more` are fields of their `ReadRequest`."""
 
     def read(source: Source) -> DataFrame:
-        more = {"query": plan.name, "start": starts.get(source.name), **waits.get(source.name, {})}
-        return read_source(read_request(session, plan.pipeline, source, settings, **more), source, plan.pipeline)
+        fields = {"query": plan.name, "start": starts.get(source.name), **more.get(source.name, {})}
+        return read_source(read_request(session, plan.pipeline, source, settings, **fields), source, plan.pipeline)
 
     return build_views(session, plan.pipeline, read, wanted=plan.view)[plan.view]
 
@@ -153,7 +156,9 @@ def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> Str
     waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
     session = query_session(spark, settings, idle_settings(waits))
     earlier = Checkpoint(plan, settings, session)
-    frame = build_view(session, plan, settings, earlier.starts, waits)
+    left_out = excluded(open_folder(checkpoint, session))
+    more = {one.name: {**waits.get(one.name, {}), "excluded": left_out.get(one.name)} for one in plan.sources}
+    frame = build_view(session, plan, settings, earlier.starts, more)
     new_sinks = earlier.admit(frame)
     writes = [
         write_request(session, pipeline, sink, settings, checkpoint, is_new=sink.name in new_sinks)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.clock import QuietSources
+from moldau.pipelines.engine.narrowing import DeadLetters
 from moldau.pipelines.engine.observer import Observer
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.session import session_for
@@ -41,7 +42,7 @@ class Run:
         files = _lock_all(pipelines, settings)
         try:
             self.spark = spark or session_for(settings, master)
-            self.supervisor = Supervisor(self.spark, pipelines, [*listeners, QuietSources()])
+            self.supervisor = Supervisor(self.spark, pipelines, [DeadLetters(), *listeners, QuietSources()])
         except BaseException:
             _close(files)
             raise

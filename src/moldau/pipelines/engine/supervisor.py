@@ -215,7 +215,7 @@ class Supervisor:
             return self._start_query(self._spark, query.plan, query.settings)
 
     def _job_done(self, watched: _Watched, job: _Job, now: int) -> None:
-        if job.is_search and job.error is not None:
+        if job.is_search and job.error is not None and not isinstance(job.error, ConfigError):
             logger.warning("query %s: the records at fault were not found: %s", watched.query, reason_of(job.error))
         elif job.error is not None:
             self._failed(watched, job.error, now)
