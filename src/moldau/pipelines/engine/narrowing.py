@@ -28,6 +28,7 @@ from moldau.pipelines.engine.dead_letters import SETTING, without_letters
 from moldau.pipelines.engine.folders import open_folder
 from moldau.pipelines.engine.left_out import LeftOut, LeftOutRecord, excluded
 from moldau.pipelines.engine.queries import (
+    OptionValues,
     QueryPlan,
     Settings,
     query_session,
@@ -39,7 +40,7 @@ from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
 from moldau.pipelines.engine.sending import send_pending
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery
 from moldau.pipelines.engine.views import build_views
-from moldau.pipelines.model.pipeline import Source
+from moldau.pipelines.model.pipeline import Pipeline, Source
 from moldau.spark.source.offsets import StreamOffset, parse_ranges, ranges_to_json
 from moldau.spark.source.read_plan import OffsetRange
 
@@ -124,6 +125,8 @@ def batch_parts(plan: QueryPlan, batch: LoggedBatch, left_out: Mapping[str, str]
     parts: list[Part] = []
     gone: list[Part] = []
     for source in plan.sources:
+        if _is_static(plan.pipeline, source):
+            continue
         if not connector(source.connector, plan.pipeline.folder).origin:
             raise NotNarrowedError(f"the records of source {source.name} ({source.connector}) cannot be singled out")
         if source.name not in batch.offsets:
@@ -172,6 +175,10 @@ class _Trials:
             opened.rows(frame).write.format("noop").mode("overwrite").save()
 
     def _read(self, source: Source, parts: Parts) -> DataFrame:
+        if _is_static(self._pipeline, source):
+            return read_source(
+                read_request(self._session, self._pipeline, source, self._settings), source, self._pipeline
+            )
         own = [part.range for part in parts if part.source == source.name]
         # Of a source without records, only where it is.
         own = own or [one.range._replace(end=one.range.start) for one in self._batch if one.source == source.name][:1]
@@ -185,6 +192,11 @@ class _Trials:
             part=json.dumps(ranges_to_json(own)),
         )
         return read_source(request, source, self._pipeline)
+
+
+def _is_static(pipeline: Pipeline, source: Source) -> bool:
+    """Read as a whole in every batch, so its records are not the batch's."""
+    return bool(OptionValues.of_source(pipeline, source).get("static"))
 
 
 def is_about_data(error: BaseException) -> bool:
