@@ -67,7 +67,12 @@ _SESSION_SETTINGS = {
     ),
 }
 # Hadoop's default runs `chmod` and writes a checksum for every file, which took half of the time of a test.
-_LOCAL_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
+# Its cache of file systems belongs to the process: each session would get what the first one asked for.
+_PLAIN_FILES = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,9 @@ def case_session() -> SparkSession:
     """A local Spark session for tests."""
     import moldau.spark
 
-    return moldau.spark.session("moldau-tests", short_job=True, config=_SESSION_SETTINGS | _LOCAL_FILES)
+    spark = moldau.spark.session("moldau-tests", short_job=True, config=_SESSION_SETTINGS)
+    spark.sparkContext.setLogLevel("OFF")  # a test that fails says why
+    return spark
 
 
 def run_cases(spark: SparkSession, cases: Sequence[tuple[Pipeline, Case]]) -> Iterator[CaseResult]:
@@ -189,8 +196,10 @@ class _Query:
 
     def _configure(self, given: Mapping[str, Any]) -> None:
         own = {name: value for name, value in given.items() if name != "spark.sql.shuffle.partitions"}
-        for name, value in {**_SESSION_SETTINGS, **own}.items():
-            if name in _SESSION_SETTINGS or self.session.conf.isModifiable(name):
+        # RocksDB's state store insists on Hadoop's default.
+        files = {} if "RocksDB" in str(given.get(_STATE_STORE)) else _PLAIN_FILES
+        for name, value in {**_SESSION_SETTINGS, **files, **own}.items():
+            if name not in own or self.session.conf.isModifiable(name):
                 self.session.conf.set(name, str(value))
 
     def run(self, view: str, mode: str, sink: Sink | None) -> tuple[StructType, list[str]]:

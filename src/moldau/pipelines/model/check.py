@@ -258,8 +258,7 @@ def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
 
 
 def _is_stream(source: Source) -> bool:
-    static = source.options.get("static")
-    return static is None or static.value in (False, "false")
+    return not source.is_static
 
 
 def _expectations(checked: Checked) -> Iterator[Problem]:

@@ -26,6 +26,11 @@ class Source:
     place: Place | None = None
     places: Mapping[str, Place] = field(default_factory=dict)  # of what is no option: `connector`
 
+    @property
+    def is_static(self) -> bool:
+        """Whether it is read as a table in each micro-batch, and not as a stream."""
+        return "static" in self.options and str(self.options["static"].value).lower() == "true"
+
 
 @dataclass(frozen=True)
 class Step:
