@@ -17,7 +17,9 @@ KAFKA = "kafka"
 # Spark's own Kafka connector, and the same with its best settings: what our Spark source is compared with.
 JVM = "jvm"
 JVM_BEST = "jvm_best"
-SHORT_NAMES = {KAFKA: "Kafka", JVM: "JVM", JVM_BEST: "JVM at best"}
+# The same job as a Kafka Streams program: what pipelines are compared with, too.
+STREAMS = "streams"
+SHORT_NAMES = {KAFKA: "Kafka", JVM: "JVM", JVM_BEST: "JVM at best", STREAMS: "Kafka Streams"}
 
 Better = Literal["lower", "higher"]
 

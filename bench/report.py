@@ -28,6 +28,7 @@ STYLES = {
 # What a desktop or a fresh server takes when nobody uses it is well below.
 QUIET_CORES = 0.15
 SPARK_TITLE = "Moldau's Spark source against Spark's Kafka connector"
+PIPELINES_TITLE = "Pipelines against the same jobs by hand with Spark's Kafka connector, and Kafka Streams"
 QUICK_NOTE = " · quick: smaller than the titles say, not for quoting"
 
 
@@ -47,7 +48,15 @@ def of_brokers(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def of_spark(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.metric.rival != KAFKA]
+    return [outcome for outcome in outcomes if outcome.metric.rival != KAFKA and not _is_of_pipelines(outcome)]
+
+
+def of_pipelines(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if _is_of_pipelines(outcome)]
+
+
+def _is_of_pipelines(outcome: Outcome) -> bool:
+    return outcome.metric.key.startswith("pipeline_") and outcome.metric.rival != KAFKA
 
 
 def table(title: str, rival: str, outcomes: Iterable[Outcome]) -> Table:
@@ -77,6 +86,8 @@ def print_tables(outcomes: Sequence[Outcome], results: Mapping[str, Any]) -> Non
         console.print("* client-bound: the client's core was full while the broker had room", style="dim")
     if spark := of_spark(outcomes):
         console.print(table(SPARK_TITLE, "JVM", spark))
+    if pipelines := of_pipelines(outcomes):
+        console.print(table(PIPELINES_TITLE, "the other", pipelines))
     console.print(summary(results))
     for failure in results["failures"]:
         console.print(f"failed: {failure}", style="bold red", markup=False)
@@ -149,6 +160,7 @@ def write(folder: Path, results: Mapping[str, Any], outcomes: Sequence[Outcome],
     for name, title, rows in (
         ("results.png", "Moldau, times better than Apache Kafka", of_brokers(outcomes)),
         ("spark.png", "Moldau's Spark source, times better than Spark's Kafka connector", of_spark(outcomes)),
+        ("pipelines.png", "Pipelines, times better than the same jobs by hand", of_pipelines(outcomes)),
     ):
         compared = [outcome for outcome in rows if outcome.times_better is not None]
         if compared:

@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _exactly_once(broker, arguments.exactly_once, seed)
         if arguments.queue:
             return _queue(broker, arguments.queue, seed)
+        if arguments.pipeline:
+            return _pipeline(broker, arguments.pipeline)
         if arguments.spark:
             return _spark(broker, arguments.spark, seed, "foreachBatch" if arguments.foreach_batch else "stream")
         return _rounds(broker, arguments.rounds, seed)
@@ -61,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="RECORDS",
         help="copied by a Spark query over 20 kills, instead of rounds",
+    )
+    parser.add_argument(
+        "--pipeline", type=float, default=0, metavar="SECONDS", help="of a pipeline at a steady rate, instead of rounds"
     )
     parser.add_argument("--foreach-batch", action="store_true", help="the query of --spark writes with batch_sink")
     parser.add_argument(
@@ -128,6 +133,22 @@ def _spark(broker: BrokerProcess, records: int, seed: int, into: str) -> int:
     print(
         f"{outcome.records:,} records read in {outcome.elapsed_s:.0f} s, over kills of {dict(outcome.kills)}; "
         f"{len(outcome.problems)} problems"
+    )
+    return _verdict(broker, outcome.problems)
+
+
+def _pipeline(broker: BrokerProcess, seconds: float) -> int:
+    from soak.pipeline import run_pipeline  # needs psutil and Spark
+
+    outcome = run_pipeline(broker, seconds=seconds, report=lambda line: print(line, flush=True))
+    sizes = [
+        f"{kind} {samples[-1][1]:.0f} MB, {outcome.slope(kind):+.2f} MB per minute"
+        for kind, samples in outcome.samples.items()
+    ]
+    heap = " and ".join(f"{size:.0f} MB" for size in outcome.live_heap_mb)
+    print(
+        f"{outcome.clicks:,} clicks in {seconds:.0f} s, {outcome.counted:,} counted; memory: {'; '.join(sizes)}; live "
+        f"heap in the middle and at the end: {heap or 'unknown, jcmd is missing'}; {len(outcome.problems)} problems"
     )
     return _verdict(broker, outcome.problems)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from bench.jobs import (
     cleaning,
+    clicks,
     cluster,
     commits,
     connections,
     embedded,
     librdkafka,
     members,
+    pipeline_processes,
+    pipelines,
     raw_fetch,
     raw_produce,
     spark,
@@ -49,4 +52,9 @@ JOBS: dict[str, Job] = {
     "embedded_starts": embedded.embedded_starts,
     "spark_passes": spark.spark_passes,
     "spark_first_result": spark_first.spark_first_result,
+    "produce_clicks": clicks.produce_clicks,
+    "pipeline_passes": pipelines.pipeline_passes,
+    "streams_passes": pipelines.streams_passes,
+    "pipeline_first_result": pipeline_processes.pipeline_first_result,
+    "idle_pipelines": pipeline_processes.idle_pipelines,
 }

@@ -25,6 +25,7 @@ from bench.scenarios.long_log import FetchAnywhere, Recovery
 from bench.scenarios.many_connections import ManyConnections
 from bench.scenarios.memory import IdleMemory, LoadedMemory
 from bench.scenarios.partitions import PartitionsProduce, PartitionsStart
+from bench.scenarios.pipelines import PipelineFirstResult, PipelineIdle, PipelineThroughput
 from bench.scenarios.requests import PipelinedRequests, SynchronousProduce, one_by_one, pipeline
 from bench.scenarios.scenario import Bench, Scenario
 from bench.scenarios.spark import SparkFirstResult, SparkThroughput
@@ -75,6 +76,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     SparkThroughput("plain", 1, ("read", "stream", "write"), servers=(KAFKA,)),
     SparkThroughput("moldau", 2, ("read", "write"), servers=(KAFKA,)),
     SparkFirstResult(),
+    PipelineThroughput(),
+    PipelineFirstResult(),
+    PipelineIdle(),
 )
 
 

@@ -54,6 +54,8 @@ class Sizes:
     compactions: int
     spark_records: int
     spark_write_rows: int
+    pipeline_records: int
+    pipeline_idle_seconds: float
     paced_seconds: float
     cluster_partitions: int
     cluster_idle_seconds: float
@@ -87,6 +89,8 @@ FULL = Sizes(
     compactions=2,
     spark_records=4_000_000,
     spark_write_rows=2_000_000,
+    pipeline_records=4_000_000,
+    pipeline_idle_seconds=30,
     paced_seconds=10,
     cluster_partitions=3_000,
     cluster_idle_seconds=30,
@@ -119,6 +123,8 @@ QUICK = Sizes(
     compactions=1,
     spark_records=500_000,
     spark_write_rows=250_000,
+    pipeline_records=400_000,
+    pipeline_idle_seconds=15,
     paced_seconds=2,
     cluster_partitions=300,
     cluster_idle_seconds=5,

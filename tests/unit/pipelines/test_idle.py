@@ -31,6 +31,10 @@ def test_the_first_topic_waits_for_all_of_them(monkeypatch: pytest.MonkeyPatch) 
     assert idle_settings(waits(topic("a"))) == {}
 
 
+def test_tables_are_no_streams_to_wait_for() -> None:
+    assert waits(topic("table", static="true"), topic("a")) == {"a": {"idle_wait_ms": 1_000, "idle_wait_topics": ()}}
+
+
 def test_a_query_with_other_sources_or_a_trigger_does_not_wait() -> None:
     lines = Source("lines", "lines", {})
     no_waits = [

@@ -1,0 +1,204 @@
+"""A pipeline at a steady rate, watched from outside: whether its memory stays flat.
+
+`moldau pipeline run` counts clicks per 10 seconds of event time and page, with a watermark, so state comes and goes. A
+producer sends clicks at a steady rate. The memory of the JVM and of all Python processes (shared pages counted once) is
+sampled; the slope is that of a line through the samples of the second half, because Java and Python take their time to
+reach their size. The live heap, after a collection, is the part of the JVM's memory that only a leak lets grow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from soak.broker_process import BrokerProcess
+
+RATE = 1_000  # clicks per second
+PAGES = 100
+SAMPLE_S = 2.0
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 60
+# Per minute, of a size of some 500 MB: half a percent. What grows by that for a day has doubled twice.
+SLOPE_MB_MAX = 2.5
+
+FILE = """\
+name: soak
+sources:
+  clicks:
+    connector: topic
+    topic: clicks
+    format: json
+    schema: page STRING, at TIMESTAMP
+    watermark: at 5 seconds
+steps:
+  counts:
+    sql: SELECT window.start AS start, page, count(*) AS views FROM clicks GROUP BY window(at, '10 seconds'), page
+sinks:
+  counts_out:
+    connector: topic
+    topic: counts
+    key: page
+settings:
+  kafka.bootstrap.servers: {bootstrap}
+"""
+
+
+@dataclass
+class Outcome:
+    clicks: int = 0
+    counted: int = 0
+    samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by kind: (minutes, MB)
+    live_heap_mb: list[float] = field(default_factory=list)  # in the middle and at the end
+    problems: list[str] = field(default_factory=list)
+
+    def slope(self, kind: str) -> float:
+        """MB per minute over the second half."""
+        samples = self.samples[kind]
+        return slope(samples[len(samples) // 2 :])
+
+
+def run_pipeline(broker: BrokerProcess, *, seconds: float, report: Callable[[str], None]) -> Outcome:
+    outcome = Outcome()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
+    with tempfile.TemporaryDirectory(prefix="moldau-soak-pipeline-") as name:
+        folder = Path(name)
+        (folder / "soak.yaml").write_text(FILE.format(bootstrap=broker.bootstrap))
+        outcome.clicks += _send(producer, 1)
+        producer.flush()
+        with _running(folder) as process:
+            _await_state(process, folder)
+            started = time.monotonic()
+            next_sample = started
+            while (now := time.monotonic()) < started + seconds:
+                due = int((now - started) * RATE) - outcome.clicks
+                outcome.clicks += _send(producer, due)
+                producer.poll(0)
+                if now >= next_sample:
+                    next_sample += SAMPLE_S
+                    _sample(outcome, process.pid, (now - started) / 60)
+                    if not outcome.live_heap_mb and now > started + seconds / 2:
+                        outcome.live_heap_mb += _live_heap(process.pid)
+                        report(_line(outcome))
+                if process.poll() is not None:
+                    outcome.problems.append(f"the pipeline ended with code {process.returncode}: {_said(folder)}")
+                    return outcome
+                time.sleep(0.02)
+            producer.flush()
+            outcome.live_heap_mb += _live_heap(process.pid)
+        outcome.counted = _counted(broker.bootstrap)
+    _judge(outcome)
+    return outcome
+
+
+def _judge(outcome: Outcome) -> None:
+    for kind in outcome.samples:
+        if outcome.slope(kind) > SLOPE_MB_MAX:
+            outcome.problems.append(f"memory of {kind} grows by {outcome.slope(kind):.1f} MB per minute")
+    # Windows that were open at the end are not written.
+    if not 0.5 * outcome.clicks < outcome.counted <= outcome.clicks:
+        outcome.problems.append(f"{outcome.counted:,} of {outcome.clicks:,} clicks were counted")
+
+
+def slope(samples: Sequence[tuple[float, float]]) -> float:
+    """Of the line with the least squares."""
+    count = len(samples)
+    mean_x, mean_y = (sum(sample[axis] for sample in samples) / max(count, 1) for axis in (0, 1))
+    below = sum((x - mean_x) ** 2 for x, _ in samples)
+    return sum((x - mean_x) * (y - mean_y) for x, y in samples) / below if below else 0.0
+
+
+def _send(producer: Producer, count: int) -> int:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for number in range(count):
+        producer.produce("clicks", json.dumps({"page": f"/{number % PAGES}", "at": at}).encode())
+    return max(count, 0)
+
+
+@contextlib.contextmanager
+def _running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [str(Path(sys.executable).with_name("moldau")), "pipeline", "run", "soak.yaml", "--json"]
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await_state(process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while '"RUNNING"' not in _said(folder):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the pipeline does not run: {_said(folder)}")
+        time.sleep(0.2)
+
+
+def _said(folder: Path) -> str:
+    return (folder / "output.txt").read_text(errors="replace")[-2000:]
+
+
+def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
+    sizes = {"the JVM": 0.0, "Python": 0.0}
+    for process in _tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            memory = process.memory_full_info()
+            kind = "the JVM" if process.name() == "java" else "Python"
+            sizes[kind] += getattr(memory, "pss", memory.rss) / 1_000_000
+    for kind, size in sizes.items():
+        outcome.samples.setdefault(kind, []).append((minutes, size))
+
+
+def _live_heap(pid: int) -> list[float]:
+    """In MB, after a full collection; nothing without a JDK."""
+    java = next((process.pid for process in _tree(pid) if process.name() == "java"), None)
+    if java is None or shutil.which("jcmd") is None:
+        return []
+    subprocess.run(["jcmd", str(java), "GC.run"], capture_output=True, check=False)
+    said = subprocess.run(["jcmd", str(java), "GC.heap_info"], capture_output=True, text=True, check=False).stdout
+    used = re.search(r"used (\d+)K", said)
+    return [int(used[1]) / 1000] if used else []
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def _line(outcome: Outcome) -> str:
+    sizes = ", ".join(f"{kind} {samples[-1][1]:.0f} MB" for kind, samples in outcome.samples.items())
+    return f"{outcome.clicks:,} clicks: {sizes}"
+
+
+def _counted(bootstrap: str) -> int:
+    """The sum of all counts that were written."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "soak", "enable.auto.commit": False})
+    partitions = [
+        TopicPartition("counts", index, 0) for index in consumer.list_topics("counts").topics["counts"].partitions
+    ]
+    ends = {tp.partition: consumer.get_watermark_offsets(tp)[1] for tp in partitions}
+    consumer.assign(partitions)
+    total = 0
+    while any(tp.offset < ends[tp.partition] for tp in consumer.position(partitions)):
+        for message in consumer.consume(1_000, 1.0):
+            if message.error() is None:
+                total += json.loads(message.value() or b"{}").get("views", 0)
+    consumer.close()
+    return total

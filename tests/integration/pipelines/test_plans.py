@@ -1,0 +1,36 @@
+"""Pipelines pay for what they use: those that only move or filter rows have no shuffle and no state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from moldau.pipelines.model.pipeline import Step
+from tests.integration.conftest import NewTopic
+from tests.integration.pipelines.parts import copy, run
+from tests.integration.spark.topics import produce
+
+FILTER = "SELECT upper(page) AS page, at FROM rows WHERE page <> '/b'"
+COUNT = "SELECT window.start AS minute, count(*) AS views FROM rows GROUP BY window(at, '1 minute')"
+
+
+@pytest.mark.parametrize("sql", [None, FILTER, COUNT], ids=["move", "filter", "count"])
+def test_only_stateful_steps_shuffle(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, sql: str | None
+) -> None:
+    is_stateful = sql == COUNT
+    topic = new_topic(2)
+    produce(bootstrap, topic, [{"value": b'{"page": "/a", "at": "2026-01-01T00:00:00Z"}'}])
+    source = {"connector": "topic", "topic": topic, "format": "json", "schema": "page STRING, at TIMESTAMP"}
+    source |= {"watermark": "at 1 minute"} if is_stateful else {}
+    steps = [Step("changed", sql=sql, inputs=("rows",))] if sql else []
+    settings = {"kafka.bootstrap.servers": bootstrap}
+    sink = {"connector": "topic", "topic": new_topic()}
+    query = run(spark, copy(tmp_path, source, sink, *steps, settings=settings))
+    plan = query._jsq.streamingQuery().lastExecution().executedPlan().toString()
+    assert ("Exchange" in plan) == is_stateful, plan
+    assert ("StateStore" in plan) == is_stateful, plan
+    assert query.lastProgress is not None
+    assert bool(query.lastProgress["stateOperators"]) == is_stateful
