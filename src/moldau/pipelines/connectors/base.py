@@ -90,6 +90,7 @@ class WriteRequest(Request):
     mode: str = "append"
     checkpoint: str = ""  # of the query; a sink may keep files of its own in a folder below it
     is_new: bool = False  # this sink has joined a query that had written before
+    is_shared: bool = False  # the query has or had other sinks, too: it needs a BatchSink
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ class Connector(ABC):
     identity: ClassVar[tuple[str, ...]] = ()
     # Whether `ReadRequest.start` says where it starts; otherwise a source can only start anew.
     can_start_at: ClassVar[bool] = False
+    # Sinks of one stateful view may share a query: `write` returns a BatchSink if the request says so.
+    can_share: ClassVar[bool] = False
     # Raw columns that together identify a record, for dead letters; empty: records cannot be singled out.
     origin: ClassVar[tuple[str, ...]] = ()
 

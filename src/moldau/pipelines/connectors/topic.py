@@ -88,6 +88,7 @@ class TopicConnector(Connector):
     guarantee = Guarantee.EXACTLY_ONCE
     identity = _SUBSCRIPTIONS
     can_start_at = True
+    can_share = True
     origin = ("topic", "partition", "offset")
     source_options = (
         OptionTable.of(
@@ -235,7 +236,7 @@ class TopicConnector(Connector):
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         options = sink_options(request)
-        if request.mode == "append":
+        if request.mode == "append" and not request.is_shared:
             return StreamSink("moldau", options, rows=lambda rows: _records(rows, request.options))
         import moldau.spark
 
@@ -362,6 +363,8 @@ def sink_options(request: WriteRequest) -> dict[str, str]:
         given["value.schema"] = request.options["schema"]
     if request.is_new:
         given["failOnDoubt"] = "false"
+    if request.is_shared and request.checkpoint.rpartition("/")[2] != request.name:
+        given["txnAppId"] = request.name  # several sinks may write to one topic; the query's first one has its id
     return kafka_options(request) | given
 
 

@@ -6,7 +6,7 @@ share one, which keeps the state once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
 from moldau.pipelines.engine.folders import open_folder
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.left_out import excluded
+from moldau.pipelines.engine.sharing import Earlier, Members, groups_of_sinks, write_members
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
@@ -37,14 +38,21 @@ OUTPUT = "moldau:output"  # among a query's observed metrics: the rows that it w
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """One query: a view and the sinks it is written to. Its name is that of the first sink."""
+    """One query: a view and the sinks it is written to. Its name is that of its first sink, or was when it began."""
 
     pipeline: Pipeline
     sinks: tuple[Sink, ...]
+    query: str = ""  # its name, where the first sink has another
+    earlier: Earlier | None = None  # None: it is new
 
     @property
     def name(self) -> str:
-        return self.sinks[0].name
+        return self.query or self.sinks[0].name
+
+    @property
+    def is_shared(self) -> bool:
+        """It writes to several sinks, or did: then the way it writes stays the same."""
+        return len(self.sinks) > 1 or (self.earlier is not None and self.earlier.is_shared)
 
     @property
     def view(self) -> str:
@@ -59,9 +67,11 @@ class QueryPlan:
         return self.pipeline.sources_of(self.view)
 
 
-def plan_queries(pipeline: Pipeline) -> tuple[QueryPlan, ...]:
-    """In the order of the file, then those of dead letters."""
-    sinks = tuple(QueryPlan(pipeline, (sink,)) for sink in pipeline.sinks)
+def plan_queries(pipeline: Pipeline, members: Members = MappingProxyType({})) -> tuple[QueryPlan, ...]:
+    """In the order of the file, then those of dead letters. `members`: what is known from checkpoints."""
+    sinks = tuple(
+        QueryPlan(pipeline, sinks, name, members.get(name)) for name, sinks in groups_of_sinks(pipeline, members)
+    )
     return sinks + tuple(QueryPlan(derived, derived.sinks) for derived in dead_letter_pipelines(pipeline))
 
 
@@ -109,11 +119,11 @@ def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> Dat
 
 
 def write_request(
-    spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str, *, is_new: bool = False
+    spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str, **more: Any
 ) -> WriteRequest:
     table = connector(sink.connector, pipeline.folder).sink_options
     options = _request(spark, pipeline, sink, settings, table, SINK_OPTIONS)
-    return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint, is_new=is_new)
+    return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint, **more)
 
 
 def query_session(
@@ -161,13 +171,17 @@ def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> Str
     frame = build_view(session, plan, settings, earlier.starts, more)
     new_sinks = earlier.admit(frame)
     writes = [
-        write_request(session, pipeline, sink, settings, checkpoint, is_new=sink.name in new_sinks)
+        write_request(
+            session, pipeline, sink, settings, checkpoint, is_shared=plan.is_shared, is_new=sink.name in new_sinks
+        )
         for sink in plan.sinks
     ]
     connectors = [connector(sink.connector, pipeline.folder) for sink in plan.sinks]
     for one, request in zip(connectors, writes, strict=True):
         one.prepare(request)
     opened = [one.write(request) for one, request in zip(connectors, writes, strict=True)]
+    if plan.is_shared:
+        write_members(checkpoint, plan.sinks, session)
     writer = _writer(frame, opened).outputMode(plan.mode).queryName(f"{pipeline.name}.{plan.name}")
     writer = writer.option("checkpointLocation", checkpoint)
     trigger = settings.values.get("trigger")
@@ -182,7 +196,7 @@ def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataSt
     from pyspark.sql import functions as F  # noqa: N812
 
     if len(sinks) > 1:
-        raise ConfigError("several sinks in one query are not supported yet")
+        return frame.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(_write_to_all(sinks))
     (sink,) = sinks
     rows = sink.rows(frame)
     if isinstance(sink, BatchSink):
@@ -190,6 +204,22 @@ def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataSt
         return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(sink.write)
     writer = rows.writeStream.format(sink.format).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def _write_to_all(sinks: Sequence[StreamSink | BatchSink]) -> Callable[[DataFrame, int], None]:
+    batch_sinks = [sink for sink in sinks if isinstance(sink, BatchSink)]
+    if len(batch_sinks) < len(sinks):
+        raise ConfigError("a connector that can share a query has to return a BatchSink if the request says so")
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        rows.persist()  # else each sink would read the sources and update the state again
+        try:
+            for sink in batch_sinks:
+                sink.write(sink.rows(rows), batch_id)
+        finally:
+            rows.unpersist()
+
+    return write
 
 
 class OptionValues:

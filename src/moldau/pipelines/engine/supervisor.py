@@ -25,6 +25,7 @@ from moldau.errors import ConfigError
 from moldau.pipelines.engine.ending import end_after_batch, has_nothing_new, is_over
 from moldau.pipelines.engine.queries import QueryPlan, Settings, plan_queries, start_query
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
+from moldau.pipelines.engine.sharing import read_members
 from moldau.pipelines.model.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Supervisor:
             _Watched(RunningQuery(plan, settings))
             for pipeline in pipelines
             for settings in [Settings.of(pipeline)]
-            for plan in plan_queries(pipeline)
+            for plan in plan_queries(pipeline, read_members(settings.checkpoint(pipeline), spark))
         ]
         self._start_query = start
         self._wake = threading.Event()

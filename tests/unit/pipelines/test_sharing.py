@@ -1,0 +1,65 @@
+"""Which sinks share a query, now and after the file has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moldau.pipelines import Pipeline, console, topic
+from moldau.pipelines.engine.queries import plan_queries
+from moldau.pipelines.engine.sharing import Earlier, read_members, write_members
+
+COUNTS = "SELECT page, count(*) AS views FROM clicks GROUP BY page"
+BASE = Pipeline("p").source(topic("clicks")).step(COUNTS, name="counts").step("SELECT * FROM clicks", name="copies")
+
+
+def planned(pipeline: Pipeline, **earlier: Earlier) -> dict[str, list[str]]:
+    return {plan.name: [sink.name for sink in plan.sinks] for plan in plan_queries(pipeline.model, earlier)}
+
+
+def with_sinks(*names: str, mode: str = "append") -> Pipeline:
+    pipeline = BASE
+    for name in names:
+        pipeline = pipeline.to(topic(name), view="counts", mode=mode)
+    return pipeline
+
+
+def earlier(*sinks: str, is_shared: bool = False) -> Earlier:
+    return Earlier(frozenset(sinks), is_shared)
+
+
+def test_sinks_of_a_stateful_view_and_mode_share_a_query() -> None:
+    pipeline = with_sinks("a", "b").to(topic("c"), view="counts", mode="update").to(console(), view="counts")
+    assert planned(pipeline) == {"a": ["a", "b"], "c": ["c"], "console": ["console"]}
+
+
+def test_sinks_of_a_view_without_state_have_a_query_each() -> None:
+    pipeline = BASE.to(topic("a"), view="copies").to(topic("b"), view="copies").to(topic("c"), view="clicks")
+    assert planned(pipeline) == {"a": ["a"], "b": ["b"], "c": ["c"]}
+
+
+def test_a_shared_query_keeps_its_name_when_sinks_come_and_go() -> None:
+    shared = earlier("a", "b", is_shared=True)
+    assert planned(with_sinks("new", "b", "a"), a=shared) == {"a": ["new", "b", "a"]}
+    assert planned(with_sinks("b"), a=shared) == {"a": ["b"]}
+    (alone,) = plan_queries(with_sinks("b").model, {"a": shared})
+    assert alone.is_shared
+
+
+def test_a_sink_joins_one_that_was_alone_only_if_that_wrote_in_the_same_way() -> None:
+    assert planned(with_sinks("new", "a", mode="update"), a=earlier("a")) == {"a": ["new", "a"]}
+    assert planned(with_sinks("new", "a"), a=earlier("a")) == {"new": ["new"], "a": ["a"]}
+
+
+def test_sinks_that_have_had_queries_of_their_own_keep_them() -> None:
+    apart = {"a": earlier("a"), "b": earlier("b")}
+    assert planned(with_sinks("a", "b", "new"), **apart) == {"a": ["a"], "b": ["b"], "new": ["new"]}
+    assert planned(with_sinks("a", "b", "new", mode="update"), **apart) == {"a": ["a", "new"], "b": ["b"]}
+
+
+def test_members_are_read_from_checkpoints(tmp_path: Path) -> None:
+    assert read_members(str(tmp_path / "none")) == {}
+    write_members(str(tmp_path / "a"), with_sinks("a", "b").model.sinks)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "metadata").write_text("{}")
+    (tmp_path / "never started").mkdir()
+    assert read_members(str(tmp_path)) == {"a": earlier("a", "b", is_shared=True), "c": earlier("c")}
