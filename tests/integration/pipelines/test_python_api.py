@@ -51,7 +51,7 @@ def test_sql_and_functions_on_dataframes(
     assert [record.json for record in read_topic(bootstrap, out)] == [{"n": n, "m": 2 * n} for n in range(0, 11, 2)]
 
     wrong = pipeline.step("SELECT o FROM doubled", name="wrong").to(topic(out), name="wrong")
-    with pytest.raises(CommandError, match="query wrong failed: .*`o` cannot be resolved"):
+    with pytest.raises(CommandError, match=r"query wrong failed: .*`o` cannot be resolved"):
         wrong.run(spark, available_now=True)
 
 

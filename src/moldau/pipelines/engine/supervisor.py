@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 FIRST_DELAY_MS = 1_000
 POISON_FAILURES = 3  # so often a batch fails before it is searched for the records at fault
 _POLL_S = 0.2
+_CALM_POLL_S = 0.5  # a look at a query costs a quarter of a millisecond of CPU, and there may be dozens
 _PROGRESS_MS = 1_000  # asking for progress costs about a millisecond of CPU
 _WAITING = ("Waiting for data to arrive", "Waiting for next trigger")  # of Spark's status: the sources were reached
 
@@ -168,11 +169,15 @@ class Supervisor:
             self.tick()
             if all(watched.is_over for watched in self._watched):
                 break
-            self._wake.wait(_POLL_S)
+            self._wake.wait(_CALM_POLL_S if self._is_calm() else _POLL_S)
             self._wake.clear()
         self._tell(lambda listener: listener.polled(self.queries))
         self._tell(lambda listener: listener.ended(self.queries))
         self._ended.set()
+
+    def _is_calm(self) -> bool:
+        """Nothing starts, waits or ends: all have to run on for long."""
+        return all(watched.is_calm for watched in self._watched)
 
     def tick(self) -> None:
         """Look at each query once. Called by the supervisor's thread, and by tests in place of it."""
@@ -327,6 +332,11 @@ class _Watched:
     @property
     def is_over(self) -> bool:
         return self.query.state.is_end
+
+    @property
+    def is_calm(self) -> bool:
+        is_brief = self.query.settings.values.get("trigger") == "available now"
+        return self.is_over or (self.query.state is State.RUNNING and not self.is_stopping and not is_brief)
 
     def next_delay_ms(self) -> int:
         """1 s, then twice as long for each failure in a row."""
