@@ -111,7 +111,7 @@ def test_a_step_may_use_functions_of_the_folder_in_workers(spark: SparkSession, 
         f"from {module}_helper import FOLDER\n"
         "from pyspark.sql import functions as F\n"
         "def mark(rows):\n"
-        "    return rows.select(F.udf(lambda id: FOLDER.name)('id').alias('value'))\n"
+        "    return rows.select(F.udf(lambda id: FOLDER.name, useArrow=False)('id').alias('value'))\n"
     )
     step = Step("marked", python=f"{module}:mark", inputs=("rows",))
     rows = {"connector": "generator", "schema": "id BIGINT", "rows": 2}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from moldau.errors import ConfigError
 from moldau.pipelines.model.options import Given, OptionTable, Value
@@ -83,6 +83,24 @@ class ReadRequest(Request):
         from moldau.pipelines.connectors.readers.data_source import FORMAT, options_of
 
         return cast("DataStreamReader", reader.format(FORMAT).options(**options_of(source)))
+
+    def rows(
+        self,
+        function: Callable[[Any], Iterable[tuple[Mapping[str, Any], Any]]],
+        *,
+        schema: str | None = None,
+        poll_ms: int = 1_000,
+        rows_max: int = 10_000,
+    ) -> DataFrame:
+        """The rows of a generator function, which gets a cursor and yields rows with the cursor that follows each.
+
+        The cursor is None at first, later what JSON has made of the last one. The same cursor has to lead to the same
+        rows: a batch that was interrupted is read again. After the function had nothing more, it rests for `poll_ms`.
+        """
+        from moldau.pipelines.connectors.readers.python_rows import PythonSource, spec_of
+
+        spec = spec_of(function, owner=f"source {self.name}", poll_ms=poll_ms, rows_max=rows_max)
+        return self.loader(PythonSource).schema(schema or self.options["schema"]).options(spec=spec).load()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ DataFrame with `rows: dataframe`. A batch that was interrupted is written again,
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -80,15 +79,8 @@ class PythonConnector(Connector):
             yield Problem("a Python source needs a schema, such as `schema: id BIGINT, total DOUBLE`")
 
     def read(self, request: ReadRequest) -> DataFrame:
-        from moldau.pipelines.connectors.readers.python_rows import PythonSource, function_text
-
-        spec = {
-            "function": function_text(self._load(request)),
-            "poll_ms": request.options["poll"],
-            "rows_max": request.options["maxRowsPerTrigger"],
-            "owner": f"source {request.name}",
-        }
-        return request.loader(PythonSource).schema(request.options["schema"]).options(spec=json.dumps(spec)).load()
+        options = request.options
+        return request.rows(self._load(request), poll_ms=options["poll"], rows_max=options["maxRowsPerTrigger"])
 
     def write(self, request: WriteRequest) -> BatchSink:
         function = self._load(request)

@@ -32,8 +32,8 @@ _ARROW_ROWS = 10_000
 _CURSOR_BYTES_MAX = 100_000  # it is in every offset of the checkpoint
 
 
-def function_text(function: Callable[..., Any]) -> str:
-    return base64.b64encode(cloudpickle.dumps(function)).decode()
+def spec_of(function: Callable[..., Any], **options: Any) -> str:
+    return json.dumps(options | {"function": base64.b64encode(cloudpickle.dumps(function)).decode()})
 
 
 @dataclass(frozen=True)
