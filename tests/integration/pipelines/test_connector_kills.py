@@ -16,13 +16,13 @@ from tests.integration.pipelines.processes import PipelineProcess, read_topic
 
 TAIL = """
 sources:
-  log: {connector: lines, path: app.log*, maxBytesPerTrigger: 4000}
+  log: {connector: lines, path: app.log*, maxBytesPerTrigger: 800}
 sinks:
   copied: {connector: topic, topic: copied}
 """
 FILES = """
 sources:
-  copied: {connector: topic, topic: copied, format: json, schema: value STRING, maxOffsetsPerTrigger: 100}
+  copied: {connector: topic, topic: copied, format: json, schema: value STRING, maxOffsetsPerTrigger: 150}
 sinks:
   files: {connector: directory, path: files, format: json, from: copied}
   file: {connector: lines, path: file.jsonl, from: copied}
@@ -49,7 +49,7 @@ def test_each_line_of_a_rotated_log_is_once_in_topic_directory_and_file_over_kil
                 out.write(b"%d" % written)
                 out.write(b"\n")
             written += 1
-            if draw.random() < 0.005:
+            if draw.random() < 0.02:
                 log.rename(tmp_path / f"app.log.{written}")
 
     def published() -> int:
@@ -62,11 +62,11 @@ def test_each_line_of_a_rotated_log_is_once_in_topic_directory_and_file_over_kil
         make_topic(broker.bootstrap, 2, name="copied")
         arguments = ("tail.yaml", "files.yaml", "--bootstrap-server", broker.bootstrap)
         for _ in range(3):
-            write_log(1500)
+            write_log(300)
             before = published()
             with PipelineProcess(tmp_path, *arguments) as run:
                 run.until(partial(has_published, before), "files are published")
-                write_log(500)
+                write_log(100)
                 time.sleep(draw.uniform(0, 1))  # anywhere in a batch
                 run.kill()
         with PipelineProcess(tmp_path, *arguments) as run:
