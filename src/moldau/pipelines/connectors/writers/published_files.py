@@ -1,12 +1,12 @@
 """Batches as files, each exactly once, for any reader of the directory.
 
-The files of a batch are written aside, to `_moldau/<query>/<batch>`. When all are complete they are renamed to where
-readers see them, under names of query, batch and task. Readers ignore names that begin with an underscore, as Spark's
-and Hive's do. A batch that is repeated continues where it was interrupted:
+The files of a batch are written aside, to `_moldau/<query>-<sink>/<batch>`. When all are complete they are renamed to
+where readers see them, under names of query, batch and task. Readers ignore names that begin with an underscore, as
+Spark's and Hive's do. A batch that is repeated continues where it was interrupted:
 
 - not all files were complete: none was renamed, and they are written again;
 - they were complete: those that were not renamed yet are;
-- all were renamed: the file `_moldau/<query>/<batch>.done` says so.
+- all were renamed: the file `<batch>.done` beside it says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PublishedFiles:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "batch"
-        base = f"{self.directory}/{ASIDE}/{query}"
+        base = f"{self.directory}/{ASIDE}/{query}-{self.name}"
         files = HadoopFiles(rows.sparkSession, self.directory)
         aside, done = f"{base}/{batch_id}", f"{base}/{batch_id}.done"
         if not files.exists(done):
