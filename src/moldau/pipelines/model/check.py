@@ -43,11 +43,15 @@ _RESERVED = frozenset(
 def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
     """All problems. Rules that would report the consequences of other mistakes wait until those are mended."""
     checked = Checked(pipeline, connector_lookup)
-    problems: list[Problem] = []
-    for rules in _RULES:
-        if not problems:
-            problems += [problem for rule in rules for problem in rule(checked)]
-    return problems
+    wrong_names = list(_names(checked))
+    problems = wrong_names + _found(_RULES, checked)
+    if not wrong_names:
+        problems += _found(_RULES_OF_NAMES, checked)
+    return problems or _found((_modes,), checked) or _found(WARNINGS, checked)
+
+
+def _found(rules: tuple[Rule, ...], checked: Checked) -> list[Problem]:
+    return [problem for rule in rules for problem in rule(checked)]
 
 
 def check_together(pipelines: Iterable[Pipeline]) -> list[Problem]:
@@ -340,8 +344,5 @@ def _watermark(source: Source) -> Watermark | None:
         return None
 
 
-_RULES: tuple[tuple[Rule, ...], ...] = (
-    (_names, _connectors, _schemas, _steps, _sinks, _expectations, _tests, _settings),
-    (_modes,),
-    WARNINGS,
-)
+_RULES: tuple[Rule, ...] = (_connectors, _schemas, _settings)
+_RULES_OF_NAMES: tuple[Rule, ...] = (_steps, _sinks, _expectations, _tests)  # they look up views by name

@@ -7,7 +7,7 @@ converted. A table may end in patterns (`kafka.*`), which accept any name with t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -82,9 +82,8 @@ class OptionTable:
         for name, entry in given.items():
             option = self.find(name)
             if option is None:
-                yield Problem(
-                    f"{owner} has no option '{name}'{options_hint(name, self.names)}", entry.key_place or entry.place
-                )
+                hint = options_hint(name, (*self.names, *also))
+                yield Problem(f"{owner} has no option '{name}'{hint}", entry.key_place or entry.place)
             elif (reason := option.kind.wrong(entry.value)) is not None:
                 shown = (
                     ""
@@ -117,9 +116,16 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
+def meant_word(word: str, known: Iterable[str]) -> str | None:
+    """The known word with the same letters (`form`, `from`), else the one most like it."""
+    words = list(known)
+    swapped = next((each for each in words if sorted(each) == sorted(word)), None)
+    return swapped or nearest(word, words)
+
+
 def options_hint(name: str, names: tuple[str, ...], otherwise: str = "Its options are") -> str:
     """The end of a message about an unknown word: ": did you mean 'x'?", or the list of what is allowed."""
-    meant = nearest(name, names)
+    meant = meant_word(name, names)
     if meant:
         return f": did you mean '{meant}'?"
     return f". {otherwise}: {', '.join(names)}." if names else ""

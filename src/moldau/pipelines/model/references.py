@@ -16,7 +16,7 @@ from typing import Any
 from moldau.config.keys import nearest
 from moldau.config.properties import parse_properties
 from moldau.errors import ConfigError
-from moldau.pipelines.model.options import Given
+from moldau.pipelines.model.options import Given, meant_word
 from moldau.pipelines.model.places import Place
 
 _REFERENCE = re.compile(r"\$\{(?P<kind>[a-z]+):(?P<rest>[^}]*)\}")
@@ -40,7 +40,7 @@ def reference_mistake(value: Any) -> str | None:
         if not found["colon"]:
             return f"{found[0]}: expected ${{env:{kind or 'NAME'}}} or ${{file:path:key}}"
         if kind not in _KINDS:
-            meant = nearest(kind.lower(), _KINDS)
+            meant = meant_word(kind.lower(), _KINDS)
             hint = f"did you mean '{meant}'?" if meant else "there are env and file"
             return f"{found[0]}: unknown kind of reference '{kind}': {hint}"
         if not rest.partition(":")[0] or (kind == "file" and not all(rest.rpartition(":"))):

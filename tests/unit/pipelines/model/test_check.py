@@ -105,16 +105,15 @@ def test_a_pipeline_has_a_limit(tmp_path: Path) -> None:
 def test_pipelines_made_in_python_are_checked_without_places() -> None:
     pipeline = Pipeline(
         "p",
-        sources=(Source("a", "topic", {"topic": Given("a"), "formt": Given("json")}), Source("a", "topic")),
+        sources=(Source("a", "topic", {"topic": Given("a"), "formt": Given("json")}), Source("d", "topic")),
         steps=(Step("b", python=lambda a: a, inputs=("a", "spark", "c")),),
         sinks=(Sink("out", "b", "topc"),),
     )
     assert [str(problem) for problem in check(pipeline, connector)] == [
-        "source a has the name of source a: choose another",
         "source a has no option 'formt': did you mean 'format'?",
-        "source a: exactly one of topic, subscribe, subscribePattern, assign says what to read: none is given",
+        "source d: exactly one of topic, subscribe, subscribePattern, assign says what to read: none is given",
         "sink out: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
-        "step b reads 'c', which is no source or step. There are: a, b.",
+        "step b reads 'c', which is no source or step. There are: a, d, b.",
     ]
 
 
@@ -196,3 +195,14 @@ def test_a_loop_and_a_setting_that_is_not_sparks_are_warnings(tmp_path: Path) ->
     ]
     mirror = sink.replace("same", "same, kafka.bootstrap.servers: other:9092")
     assert problems(tmp_path, f"sources:\n  a: {source}\nsinks:\n  b: {mirror}\n") == []
+
+
+def test_a_name_that_is_there_twice_is_the_only_problem_of_names() -> None:
+    topics = {"topic": Given("a")}
+    pipeline = Pipeline(
+        "p", (Source("a", "topic", topics), Source("A", "topic", topics)), sinks=(Sink("b", "c", "topc"),)
+    )
+    assert [str(problem) for problem in check(pipeline, connector)] == [
+        "source A has the name of source a: choose another",
+        "sink b: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
+    ]
