@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         directory,
         generator,
         lines,
+        python_function,
+        spark_format,
         topic,
     )
     from moldau.pipelines.model.options import Given, Option, OptionTable
@@ -46,6 +48,8 @@ _HOMES = {
         "directory",
         "generator",
         "lines",
+        "python_function",
+        "spark_format",
         "topic",
     ),
     "model.options": ("Given", "Option", "OptionTable"),
@@ -71,6 +75,8 @@ __all__ = [
     "directory",
     "generator",
     "lines",
+    "python_function",
+    "spark_format",
     "topic",
 ]
 

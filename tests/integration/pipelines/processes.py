@@ -18,8 +18,8 @@ from soak.broker_process import command
 from tests.integration.spark.topics import produce
 from tests.integration.waiting import eventually
 
-START_S = 110.0  # Spark's start, on a busy machine
-COMMAND_S = 110
+START_S = 200.0  # Spark's start, on a busy machine
+COMMAND_S = 200
 
 
 class PipelineProcess:

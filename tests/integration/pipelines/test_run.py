@@ -97,7 +97,7 @@ def write(folder: Path, **files: str) -> None:
         (folder / f"{name}.{'py' if name.endswith('_steps') else 'yaml'}").write_text(text)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
     assert "\tat " not in printed
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_sigterm_ends_after_the_running_batch(broker: BrokerProcess, tmp_path: Path) -> None:
     make_topic(broker.bootstrap, name="numbers")
     produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from moldau.errors import ConfigError, InvalidPipelineError
-from moldau.pipelines import Pipeline, connector, generator, lines, topic
+from moldau.pipelines import Pipeline, connector, generator, lines, python_function, spark_format, topic
 from moldau.pipelines.doors.yaml_file import load_pipeline
 from moldau.pipelines.model.pipeline import Pipeline as Model
 
@@ -143,6 +143,18 @@ def test_importing_pipelines_loads_neither_spark_nor_yaml() -> None:
         "assert not {'pyspark', 'pyarrow', 'yaml'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_options_of_every_connector_may_be_written_with_underscores() -> None:
+    pipeline = (
+        Pipeline("p")
+        .source(python_function("orders:fetch", schema="id BIGINT"))
+        .to(spark_format("delta", path="out", partition_by="id", mergeSchema=True))
+        .to(topic("out", kafka_security_protocol="SSL"))
+    )
+    assert pipeline.model.sources[0].name == "fetch"
+    assert set(pipeline.model.sinks[0].options) == {"spark.format", "path", "partition by", "mergeSchema"}
+    assert set(pipeline.model.sinks[1].options) == {"topic", "kafka.security.protocol"}
 
 
 def test_it_prints_as_a_graph() -> None:

@@ -83,6 +83,17 @@ def console(*, name: str = "", **options: Any) -> Part:
     return Part("console", options, name or "console")
 
 
+def python_function(function: str | Callable[..., Any], /, *, name: str = "", **options: Any) -> Part:
+    """A Python function, or `module:function`, that makes rows or gets those of each micro-batch."""
+    own = function.rpartition(":")[2] if isinstance(function, str) else getattr(function, "__name__", "python")
+    return Part("python", {"function": function, **options}, name or _sql_name(own))
+
+
+def spark_format(format_name: str, /, *, name: str = "", **options: Any) -> Part:
+    """Any format that Spark knows, with its own options."""
+    return Part("spark", {"spark.format": format_name, **options}, name or _sql_name(format_name))
+
+
 class Pipeline:
     """Sources → steps → sinks. `model` is what the engine runs."""
 
@@ -262,7 +273,9 @@ def _given(options: Mapping[str, Any], table: OptionTable) -> dict[str, Given]:
 def _option_name(name: str, table: OptionTable) -> str:
     """`partition_by` is the option `partition by`, `key_format` is `key.format`."""
     spellings = (name, name.replace("_", " "), name.replace("_", "."))
-    return next((spelling for spelling in spellings if table.find(spelling) is not None), name)
+    exact = [spelling for spelling in spellings if spelling in table.names]
+    known = [spelling for spelling in spellings if table.find(spelling) is not None]  # by a pattern, such as `kafka.*`
+    return next(iter(exact + known), name)
 
 
 def _batches(rows: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:

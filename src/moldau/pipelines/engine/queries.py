@@ -19,7 +19,7 @@ from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
 from moldau.pipelines.engine.folders import open_folder
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.left_out import excluded
-from moldau.pipelines.engine.sharing import Earlier, Members, groups_of_sinks, write_members
+from moldau.pipelines.engine.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
@@ -67,8 +67,10 @@ class QueryPlan:
         return self.pipeline.sources_of(self.view)
 
 
-def plan_queries(pipeline: Pipeline, members: Members = MappingProxyType({})) -> tuple[QueryPlan, ...]:
-    """In the order of the file, then those of dead letters. `members`: what is known from checkpoints."""
+def plan_queries(pipeline: Pipeline, members: Members | None = None) -> tuple[QueryPlan, ...]:
+    """In the order of the file, then those of dead letters. `members` is what checkpoints say, by default read here."""
+    if members is None:
+        members = read_members(Settings.of(pipeline).checkpoint(pipeline))
     sinks = tuple(
         QueryPlan(pipeline, sinks, name, members.get(name)) for name, sinks in groups_of_sinks(pipeline, members)
     )

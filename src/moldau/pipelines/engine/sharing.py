@@ -3,6 +3,10 @@
 Which query that is must not depend on the order of the file, because a query without its checkpoint would begin anew.
 So a shared query has a file `sinks.json` in its checkpoint, which says whose it is. A sink that is added to the view
 later joins the query; sinks that have had a query each keep them.
+
+Measured with a million JSON records, windows of a minute and two topics, on 2 cores: 25 s of CPU and one state with a
+shared query, 29 s and two with a query each. A view without state stays apart: its rows would have to be kept for the
+second sink, and a sink that fails would hold up the other.
 """
 
 from __future__ import annotations
