@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
-from moldau.pipelines.doors.yaml_file import load_pipeline
+from moldau.errors import InvalidPipelineError
+from moldau.pipelines.doors.yaml_file import read_pipeline
 
 _ROWS = 10
 
@@ -31,17 +32,18 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline preview
 
 
 def _preview(args: argparse.Namespace) -> int:
-    pipeline = load_pipeline(args.file)
+    pipeline, problems = read_pipeline(args.file)
+    if pipeline is None:
+        raise InvalidPipelineError(problems)
     from moldau.pipelines.engine.preview import find_source, preview
 
     source = find_source(pipeline, args.source)
+    # The rest of the file may be unfinished: a preview is for those who write it.
+    if wrong := [problem for problem in problems if problem.message.startswith(f"source {source.name}")]:
+        raise InvalidPipelineError(wrong)
     import moldau.spark
 
-    spark = moldau.spark.session("moldau-preview", short_job=True)
-    try:
-        found = preview(spark, pipeline, source, args.rows)
-    finally:
-        spark.stop()
+    found = preview(moldau.spark.session("moldau-preview", short_job=True), pipeline, source, args.rows)
     if args.json:
         print_json({"source": source.name, "options": found.options, "rows": found.rows})
         return 0

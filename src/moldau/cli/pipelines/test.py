@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.cli.common import CommandParser, at_terminal, print_json, run, styled
@@ -38,18 +38,18 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline test") 
 def _test(args: argparse.Namespace) -> int:
     started = time.monotonic()
     cases = _cases(args.paths, args.filter)
-    from moldau.pipelines.engine.cases import case_session, run_cases
+    import moldau.spark
 
     with _Waiting("starting Spark"):
-        spark = case_session()
+        spark = moldau.spark.session("moldau-tests", short_job=True)
+        from moldau.pipelines.engine.cases import run_cases
+
+    spark.sparkContext.setLogLevel("OFF")  # a test that fails says why
     results = []
-    try:
-        for result in _with_progress(run_cases(spark, cases), len(cases)):
-            results.append(result)
-            if not args.json:
-                _print(result)
-    finally:
-        spark.stop()
+    for result in _with_progress(run_cases(spark, cases), len(cases)):
+        results.append(result)
+        if not args.json:
+            _print(result)
     failed = sum(not result.has_passed for result in results)
     if args.json:
         print_json([_as_json(result) for result in results])
@@ -141,7 +141,7 @@ class _Waiting:
             sys.stdout.flush()
 
 
-def _with_progress(results: Any, total: int) -> Any:
+def _with_progress(results: Iterable[CaseResult], total: int) -> Iterator[CaseResult]:
     done, iterator = 0, iter(results)
     while True:
         with _Waiting(f"{done} of {total}"):

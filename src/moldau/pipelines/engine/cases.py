@@ -95,15 +95,6 @@ class CaseResult:
         return not self.failures
 
 
-def case_session() -> SparkSession:
-    """A local Spark session for tests."""
-    import moldau.spark
-
-    spark = moldau.spark.session("moldau-tests", short_job=True, config=_SESSION_SETTINGS)
-    spark.sparkContext.setLogLevel("OFF")  # a test that fails says why
-    return spark
-
-
 def run_cases(spark: SparkSession, cases: Sequence[tuple[Pipeline, Case]]) -> Iterator[CaseResult]:
     """Run them, several at once, and return results in their order as they come."""
     with _checkpoint_folder() as folder, ThreadPoolExecutor(THREADS, "pipeline-test") as pool:
