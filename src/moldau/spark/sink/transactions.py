@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -123,28 +123,9 @@ class Transactions:
     def write_record(self, transaction: Transaction, topic: str, text: str) -> None:
         """Keep it under this topic in the group of the transactional id's name, as part of the transaction."""
         group = transaction.transactional_id
-        self._ask(
-            (CoordinatorType.TRANSACTION, transaction.transactional_id),
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            lambda schema: schema.AddOffsetsToTxnRequest(group_id=group, **transaction._asdict()),
-        )
-
-        def build(schema: Schema) -> Any:
-            partition = schema.TxnOffsetCommitRequestPartition(
-                partition_index=_RECORD_PARTITION,
-                committed_offset=_RECORD_OFFSET,
-                committed_leader_epoch=-1,
-                committed_metadata=text,
-            )
-            return schema.TxnOffsetCommitRequest(
-                group_id=group,
-                generation_id=-1,
-                member_id="",
-                group_instance_id=None,
-                topics=(schema.TxnOffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
-                **transaction._asdict(),
-            )
-
+        self._add_offsets(transaction, group)
+        offsets = {TopicPartition(topic, _RECORD_PARTITION): Offset(_RECORD_OFFSET, text)}
+        build = partial(_offset_commit, transaction=transaction, group=group, offsets=offsets)
         commit = partial(
             self._ask,
             (CoordinatorType.GROUP, group),
@@ -160,6 +141,23 @@ class Transactions:
             self._create(topic)
             commit()
 
+    def write_offsets(self, transaction: Transaction, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Commit positions of a group as part of the transaction."""
+        self._add_offsets(transaction, group)
+        self._ask(
+            (CoordinatorType.GROUP, group),
+            ApiKey.TXN_OFFSET_COMMIT,
+            partial(_offset_commit, transaction=transaction, group=group, offsets=offsets),
+            lambda answer: (result.error_code for found in answer.topics for result in found.partitions),
+        )
+
+    def _add_offsets(self, transaction: Transaction, group: str) -> None:
+        self._ask(
+            (CoordinatorType.TRANSACTION, transaction.transactional_id),
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            lambda schema: schema.AddOffsetsToTxnRequest(group_id=group, **transaction._asdict()),
+        )
+
     def _create(self, topic: str) -> None:
         try:
             create_topic(self._cluster, topic, partitions=_RECORD_PARTITION + 1)
@@ -173,6 +171,11 @@ class Transactions:
 
     def read_records(self, group: str) -> dict[str, Offset]:
         """What is committed, by topic; waits for a transaction that is being ended."""
+        offsets = self.read_offsets(group)
+        return {topic: offset for (topic, index), offset in offsets.items() if index == _RECORD_PARTITION}
+
+    def read_offsets(self, group: str) -> dict[TopicPartition, Offset]:
+        """The same, by partition."""
         answer = self._ask(
             (CoordinatorType.GROUP, group),
             ApiKey.OFFSET_FETCH,
@@ -183,10 +186,10 @@ class Transactions:
             ),
         )
         return {
-            topic.name: Offset(result.committed_offset, result.metadata or "")
+            TopicPartition(topic.name, result.partition_index): Offset(result.committed_offset, result.metadata or "")
             for topic in answer.topics
             for result in topic.partitions
-            if result.partition_index == _RECORD_PARTITION and result.committed_offset >= 0
+            if result.committed_offset >= 0
         }
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> dict[Transaction, KafkaError]:
@@ -295,6 +298,34 @@ def _explained(error: KafkaError, coordinator: tuple[CoordinatorType, str] | Non
         return KafkaError(error.code, f"{error.message}; {REACH_HINT}")
     what = f"{coordinator[1]}: " if coordinator else ""
     return KafkaError(error.code, what + _ADVICE.get(error.code, error.message))
+
+
+def _offset_commit(
+    schema: Schema, *, transaction: Transaction, group: str, offsets: Mapping[TopicPartition, Offset]
+) -> Any:
+    topics = tuple(
+        schema.TxnOffsetCommitRequestTopic(
+            name=topic,
+            partitions=tuple(
+                schema.TxnOffsetCommitRequestPartition(
+                    partition_index=index,
+                    committed_offset=found.offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=found.metadata,
+                )
+                for index, found in parts
+            ),
+        )
+        for topic, parts in by_topic(offsets)
+    )
+    return schema.TxnOffsetCommitRequest(
+        group_id=group,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=topics,
+        **transaction._asdict(),
+    )
 
 
 def _end_txn(schema: Schema, *, transaction: Transaction, commit: bool) -> Any:

@@ -1,0 +1,266 @@
+"""The dead letters of a pipeline: what is in their topic, and sending them back to where they came from.
+
+`redrive` is one transaction with the transactional id `<pipeline>.redrive`: it writes the records as they were and
+commits, in the consumer group of the same name, which dead letters are done. So a redrive that was killed has sent
+nothing, a second one sends nothing twice, and two at the same time fence each other.
+
+Dead letters may be sent in any order, by reason for example. The group's offset of a partition is the first one that is
+not done. Those done behind it are ranges in the text beside the offset. Decoding errors are reported at least once, so
+several dead letters may be of the same record; it is sent once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from moldau.errors import CommandError
+from moldau.pipelines.engine.dead_letters import SETTING
+from moldau.pipelines.engine.queries import OptionValues, Settings
+from moldau.pipelines.model.pipeline import Pipeline
+from moldau.spark.connections import borrowed
+from moldau.spark.options import HEADER_PREFIX, Options
+from moldau.wire.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from moldau.spark.sink.transactions import Offset, Transaction, Transactions
+
+REDRIVEN_MAX = 50_000  # in one transaction, which is in memory
+_METADATA_MAX = 4_000  # what brokers keep beside an offset (offset.metadata.max.bytes is 4096)
+_TIMEOUT_MS = 60_000
+_OURS = (HEADER_PREFIX, "moldau.")
+
+
+class Letter(NamedTuple):
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: Any
+    headers: list[dict[str, Any]]  # all of them
+    is_done: bool = False  # sent back already
+
+    @property
+    def place(self) -> str:
+        return f"{self.partition}:{self.offset}"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What headers of dead letters say; the last ones, since the record may have such headers of its own."""
+        texts = {one["key"]: (one["value"] or b"").decode("utf-8", "replace") for one in self.headers}
+        return {name: text for name, text in texts.items() if name.startswith(_OURS)}
+
+    @property
+    def reason(self) -> str:
+        return self.facts.get(f"{HEADER_PREFIX}exception.message", "")
+
+    @property
+    def origin(self) -> tuple[str, int, int] | None:
+        """Topic, partition and offset of the record; None for a row of a step."""
+        found = [self.facts.get(HEADER_PREFIX + name) for name in ("topic", "partition", "offset")]
+        topic, partition, offset = found
+        return (topic, int(partition), int(offset)) if topic and partition and offset else None
+
+    @property
+    def origin_name(self) -> str:
+        return self.origin[0] if self.origin else f"view {self.facts.get('moldau.view', '?')}"
+
+    @property
+    def own_headers(self) -> list[dict[str, Any]]:
+        """The record's, without those that were added behind them."""
+        count = len(self.headers)
+        while count and self.headers[count - 1]["key"].startswith(_OURS):
+            count -= 1
+        return self.headers[:count]
+
+
+@dataclass
+class Done:
+    """Which dead letters of a partition are done."""
+
+    position: int = 0  # all before it
+    ranges: list[tuple[int, int]] = field(default_factory=list)  # first and last offsets behind it
+
+    @classmethod
+    def of(cls, offset: Offset | None) -> Done:
+        if offset is None:
+            return cls()
+        return cls(offset.offset, [(first, last) for first, last in json.loads(offset.metadata or "[]")])
+
+    def __contains__(self, offset: int) -> bool:
+        return offset < self.position or any(first <= offset <= last for first, last in self.ranges)
+
+    @classmethod
+    def after(cls, offsets: Sequence[int], done: Callable[[int], bool], end: int) -> Done:
+        """Of all dead letters of a partition up to `end`, in order."""
+        runs: list[tuple[int, int]] = []
+        is_open = False
+        for offset in offsets:
+            if done(offset):
+                runs = [*runs[:-1], (runs[-1][0], offset)] if is_open else [*runs, (offset, offset)]
+            is_open = done(offset)
+        first_open = next((offset for offset in offsets if not done(offset)), end)
+        return cls(first_open, [run for run in runs if run[0] > first_open])
+
+
+@dataclass(frozen=True)
+class Redriven:
+    sent: int
+    repeated: int  # dead letters of records that were sent already
+    without_topic: int  # rows of steps, which have no topic to go back to
+    left: int  # chosen, but more than one transaction takes
+
+
+class LetterBox:
+    def __init__(self, pipeline: Pipeline, kafka: Mapping[str, str]) -> None:
+        topic = Settings.of(pipeline).values.get(SETTING)
+        if topic is None:
+            raise CommandError(f"pipeline {pipeline.name} has no dead letters: its settings have no `{SETTING}`")
+        self.topic = str(topic)
+        self._pipeline = pipeline.name
+        self._kafka = {"kafka.bootstrap.servers": "localhost:9092", **kafka}
+        self._group = f"{pipeline.name}.redrive"
+
+    def letters(self) -> list[Letter]:
+        """All of this pipeline that are in the topic."""
+        from moldau.spark.sink.transactions import Transactions
+
+        with borrowed(Options(self._kafka).client_config("moldau-pipelines")) as cluster:
+            done = self._done(Transactions(cluster))
+        return list(self._read(done)[0])
+
+    def redrive(self, chosen: Callable[[Letter], bool], to: str | None = None, limit: int = REDRIVEN_MAX) -> Redriven:
+        """Send records back to their topics, or to the topic `to`."""
+        from moldau.spark.sink.row_sink import send_in_transaction
+        from moldau.spark.sink.transactions import Transactions
+        from moldau.spark.sink.write_options import WriteOptions
+
+        options = WriteOptions.parse({"kafka.max.request.size": str(100 * 1024 * 1024), **self._kafka})
+        with borrowed(options.client) as cluster:
+            transactions = Transactions(cluster)
+            transaction = transactions.begin(self._group, _TIMEOUT_MS)
+            try:
+                letters, ends = self._read(self._done(transactions))
+                picked, result, also_done = _pick(letters, chosen, to, min(limit, REDRIVEN_MAX))
+                if not also_done:
+                    return result
+                if picked:
+                    send_in_transaction(options, transactions, transaction, iter([_records(picked, to)]))
+                self._write_done(transactions, transaction, letters, also_done, ends)
+            except BaseException:
+                transactions.end([transaction], commit=False)
+                raise
+            for error in transactions.end([transaction], commit=True).values():
+                raise error
+        return result
+
+    def _done(self, transactions: Transactions) -> dict[int, Done]:
+        offsets = transactions.read_offsets(self._group)
+        return {index: Done.of(offset) for (topic, index), offset in offsets.items() if topic == self.topic}
+
+    def _read(self, done: Mapping[int, Done]) -> tuple[list[Letter], dict[int, int]]:
+        """The letters, and where each partition ends."""
+        from moldau.spark.source.fetching import read_range
+        from moldau.spark.source.planning import TopicOffsets
+        from moldau.spark.source.read_options import ReadOptions
+        from moldau.spark.source.read_plan import OffsetRange, ReadPlan
+
+        read = ReadOptions.for_batch(Options({**self._kafka, "subscribe": self.topic}))
+        topics = TopicOffsets(read)
+        ends = topics.ends_now()
+        starts = topics.earliest(ends)
+        columns = ("offset", "key", "value", "timestamp", "headers")
+        plan = ReadPlan(read.client, columns, fail_on_data_loss=False)
+        letters = [
+            Letter(tp.partition, *row)._replace(is_done=row[0] in done.get(tp.partition, Done()))
+            for tp, end in sorted(ends.items())
+            for batch in read_range(plan, OffsetRange(*tp, starts.get(tp, end), end))
+            for row in _rows(batch)
+        ]
+        own = [one for one in letters if one.facts.get("moldau.pipeline", self._pipeline) == self._pipeline]
+        return own, {tp.partition: end for tp, end in ends.items()}
+
+    def _write_done(
+        self,
+        transactions: Transactions,
+        transaction: Transaction,
+        letters: Sequence[Letter],
+        now_done: set[str],
+        ends: Mapping[int, int],
+    ) -> None:
+        from moldau.spark.sink.transactions import Offset
+
+        offsets: dict[TopicPartition, Offset] = {}
+        for index, end in ends.items():
+            own = {one.offset: one.is_done or one.place in now_done for one in letters if one.partition == index}
+            after = Done.after(sorted(own), own.__getitem__, end)
+            text = json.dumps(after.ranges, separators=(",", ":"))
+            if len(text) > _METADATA_MAX:
+                raise CommandError(
+                    f"too many dead letters of {self.topic}-{index} would be done with gaps between: nothing was sent."
+                    " Redrive those before them first, without filters"
+                )
+            offsets[TopicPartition(self.topic, index)] = Offset(after.position, text)
+        transactions.write_offsets(transaction, self._group, offsets)
+
+
+def letter_boxes(pipeline: Pipeline) -> list[LetterBox]:
+    """One for each cluster: dead letters of a topic are in the topic's cluster."""
+    settings = Settings.of(pipeline)
+    clients = [settings.kafka]
+    for source in pipeline.sources:
+        own = OptionValues.of_source(pipeline, source) if source.connector == "topic" else {}
+        client = settings.kafka | {name: str(value) for name, value in own.items() if name.startswith("kafka.")}
+        clients += [client] if client not in clients else []
+    return [LetterBox(pipeline, client) for client in clients]
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    for row in batch.to_pylist():
+        yield row["offset"], row["key"], row["value"], row["timestamp"], row["headers"] or []
+
+
+def _pick(
+    letters: Sequence[Letter], chosen: Callable[[Letter], bool], to: str | None, limit: int
+) -> tuple[list[Letter], Redriven, set[str]]:
+    """What to send, and the places of all that are done then."""
+    origins = {one.origin for one in letters if one.is_done and one.origin}
+    picked: list[Letter] = []
+    now_done: set[str] = set()
+    repeated = without_topic = left = 0
+    for letter in letters:
+        if letter.is_done or not chosen(letter):
+            continue
+        if letter.origin in origins:
+            now_done.add(letter.place)
+            repeated += 1
+        elif letter.origin is None and to is None:
+            without_topic += 1
+        elif len(picked) >= limit:
+            left += 1
+        else:
+            picked.append(letter)
+            now_done.add(letter.place)
+            origins |= {letter.origin} if letter.origin else set()
+    return picked, Redriven(len(picked), repeated, without_topic, left), now_done
+
+
+def _records(letters: Sequence[Letter], to: str | None) -> pa.RecordBatch:
+    """As they were; in their topic, in their partition."""
+    import pyarrow as pa
+
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.record_batch(
+        {
+            "topic": pa.array([to or (one.origin or ("",))[0] for one in letters], pa.string()),
+            "partition": pa.array([one.origin[1] if one.origin and not to else None for one in letters], pa.int32()),
+            "key": pa.array([one.key for one in letters], pa.binary()),
+            "value": pa.array([one.value for one in letters], pa.binary()),
+            "timestamp": pa.array([one.timestamp for one in letters], pa.timestamp("us", "UTC")),
+            "headers": pa.array([one.own_headers for one in letters], headers),
+        }
+    )
