@@ -54,7 +54,7 @@ class Output:
         """Until exactly these rows were written, in any order."""
         expected = sorted(map(json.dumps, rows))
         eventually(lambda: len(self.read()) >= len(rows), f"{len(rows)} rows, not {self.rows}", RUN_S)
-        assert sorted(map(json.dumps, self.rows)) == expected
+        assert sorted(map(json.dumps, self.rows)) == expected, self.rows
 
     def close(self) -> None:
         self._consumer.close()

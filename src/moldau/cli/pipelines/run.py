@@ -11,13 +11,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import FrameType
 
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
+from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.pipelines.doors.yaml_file import load_pipelines
-from moldau.pipelines.model.options import Given
-from moldau.pipelines.model.pipeline import Pipeline
 
 _INTERRUPTED = 130
 _WAIT_S = 0.5  # signals are handled in between
@@ -31,11 +29,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
         "{prog} page-counts.yaml\n{prog} pipelines/ --bootstrap-server kafka:9092",
     )
     parser.add_argument("paths", nargs="+", metavar="FILE|DIR", help="pipeline files, or folders with some")
-    parser.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,…", help="brokers, instead of kafka.bootstrap.servers of the files"
-    )
-    parser.add_argument("--master", help="Spark's master, instead of the files' (local[*], spark://…, yarn, k8s://…)")
-    parser.add_argument("--checkpoint", metavar="DIR", help="folder for checkpoints, instead of the files'")
+    add_overrides(parser)
     parser.add_flag("--available-now", "process what is there, then end")
     parser.add_flag("--verbose", "print Spark's own log and full errors")
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve Prometheus metrics on this port")
@@ -45,7 +39,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    pipelines = [_overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
+    pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
     from moldau.cli.pipelines.live_view import open_view
     from moldau.pipelines.engine.metrics import serve_metrics
     from moldau.pipelines.engine.run import Run
@@ -69,18 +63,6 @@ def _run(arguments: argparse.Namespace) -> int:
             pass
     started.spark.stop()
     return EXIT_FAILED if any(query.state is State.FAILED for query in started.queries) else 0
-
-
-def _overridden(pipeline: Pipeline, arguments: argparse.Namespace) -> Pipeline:
-    """The pipeline with what the command line says in place of its settings."""
-    given = {
-        "kafka.bootstrap.servers": arguments.bootstrap_server,
-        "master": arguments.master,
-        "checkpoint": arguments.checkpoint and os.path.abspath(arguments.checkpoint),
-        "trigger": "available now" if arguments.available_now else None,
-    }
-    ours = {name: Given(value) for name, value in given.items() if value is not None}
-    return replace(pipeline, settings={**pipeline.settings, **ours})
 
 
 def _stop_on_signals(started: object) -> None:

@@ -175,6 +175,17 @@ class Connector(ABC):
         """Whether a source whose `identity` options have changed can continue with the offsets of its checkpoint."""
         return False
 
+    def backlog(self, request: ReadRequest, position: str | None) -> int | None:
+        """How many records a query would find now, for dry-run. `position` is the offset in its checkpoint.
+
+        None if it cannot be told. Raises an error of Moldau's if what is read is not there or cannot be reached.
+        """
+        return None
+
+    def look(self, request: WriteRequest) -> Iterable[str]:
+        """What is worth knowing about where the sink writes, for dry-run. Raises an error if it cannot be reached."""
+        return ()
+
     def hold_ms(self, options: Mapping[str, Value]) -> int:
         """How long the source may keep rows back before it tells Spark of them."""
         return 0

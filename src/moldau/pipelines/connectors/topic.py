@@ -247,6 +247,32 @@ class TopicConnector(Connector):
         """More topics may join; one that goes would be lost records."""
         return bool(_topics(before)) and _topics(before) <= _topics(now)
 
+    def backlog(self, request: ReadRequest, position: str | None) -> int | None:
+        from moldau.spark.options import Options
+        from moldau.spark.source.offsets import StreamOffset
+        from moldau.spark.source.planning import TopicOffsets
+        from moldau.spark.source.read_options import ReadOptions
+
+        at = position if position and position.startswith("{") else None
+        start = None if at else position
+        options = ReadOptions.for_stream(Options(source_options(replace(request, start=start))))
+        topics = TopicOffsets(options)
+        known = StreamOffset.from_json(json.loads(at)).positions if at else {}
+        ends = topics.ends_now(known)
+        topics.refuse_missing(ends)
+        starts = known or topics.resolve(options.start, ends, options.latest_without_match)
+        joined = topics.earliest([each for each in ends if each not in starts])
+        return sum(max(end - starts.get(each, joined.get(each, 0)), 0) for each, end in ends.items())
+
+    def look(self, request: WriteRequest) -> Iterable[str]:
+        from moldau.spark.connections import ask_patiently
+        from moldau.spark.options import Options
+
+        client, topic = Options(kafka_options(request)).client_config("moldau-pipelines"), request.options["topic"]
+        found = ask_patiently(client, lambda cluster: cluster.metadata([topic]).topics.get(topic))
+        if found is None or found.error:
+            yield f"topic {topic} does not exist yet: it is created with the first record, if the broker allows that"
+
     def hold_ms(self, options: Mapping[str, Value]) -> int:
         if "minOffsetsPerTrigger" not in options:
             return 0

@@ -121,9 +121,9 @@ def _state(old: Identity, new: Identity) -> Iterator[Change]:
 
 
 def _difference(was: Operator, operator: Operator) -> str:
-    if list(was.keys) != list(operator.keys):
+    if was.keys != operator.keys:
         return f"the keys were {_listed(was.keys)} and are now {_listed(operator.keys)}"
-    if list(was.values) != list(operator.values):
+    if was.values != operator.values:
         return f"the columns in the state were {_listed(was.values)} and are now {_listed(operator.values)}"
     return ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +118,27 @@ class Checkpoint:
 
 
 def refusal(plan: QueryPlan, refused: Sequence[Change]) -> str:
-    file = plan.pipeline.file or "FILE"
-    ways = dict.fromkeys(way.replace("FILE", file) for change in refused for way in change.ways_out)
     what = "; ".join(change.text for change in refused)
-    return (
-        f"the checkpoint does not fit the pipeline any more: {what}. You can undo the change, or: {'; or '.join(ways)}"
-    )
+    ways = "; or ".join(refused_ways_out(plan, refused))
+    return f"the checkpoint does not fit the pipeline any more: {what}. You can undo the change, or: {ways}"
+
+
+def refused_ways_out(plan: QueryPlan, refused: Sequence[Change]) -> list[str]:
+    file = plan.pipeline.file or "FILE"
+    return list(dict.fromkeys(way.replace("FILE", file) for change in refused for way in change.ways_out))
+
+
+def orphans(new: Identity, base: str, queries: Collection[str], spark: SparkSession) -> list[str]:
+    """Checkpoints in `base` that no query has, but that would fit this new one: its sink may have been renamed."""
+    found = []
+    for name in open_folder(base, spark).names():
+        record = Record()
+        if name not in queries and "." not in name:
+            record = Record.parse(open_folder(f"{base}/{name}", spark).read(FILE), f"{base}/{name}/{FILE}")
+        old = record.identity
+        if old is not None and (old.sources, old.operators) == (new.sources, new.operators):
+            found.append(
+                f"there is a checkpoint of {name}, which the pipeline has no longer. If {name} is called {new.query} "
+                f"now, move it to continue there: mv {base}/{name} {base}/{new.query}"
+            )
+    return found

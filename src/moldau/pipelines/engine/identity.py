@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,13 @@ class Operator:
     """A stateful operator. Spark accepts its state again if the types are the same."""
 
     kind: str
-    keys: Sequence[str]  # types
-    values: Sequence[str]
+    keys: tuple[str, ...]  # types
+    values: tuple[str, ...]
     detail: str  # as in Spark's plan
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Operator:
+        return cls(value["kind"], tuple(value["keys"]), tuple(value["values"]), value["detail"])
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Identity:
     mode: str
     sources: Mapping[str, Part]
     sinks: Mapping[str, Part]
-    operators: Sequence[Operator] = ()
+    operators: tuple[Operator, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +83,7 @@ class Identity:
             value["mode"],
             {name: Part(**part) for name, part in value["sources"].items()},
             {name: Part(**part) for name, part in value["sinks"].items()},
-            tuple(Operator(**operator) for operator in value["operators"]),
+            tuple(Operator.from_json(operator) for operator in value["operators"]),
         )
 
     @classmethod

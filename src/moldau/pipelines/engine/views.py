@@ -6,6 +6,7 @@ record is searched, and the streams of its tests.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +17,13 @@ from moldau.pipelines.connectors.registry import load_attribute
 from moldau.pipelines.engine.expectations import apply_expectations
 from moldau.pipelines.engine.reasons import reason_of
 from moldau.pipelines.model.pipeline import Pipeline, Source, Step
+from moldau.pipelines.model.places import Place
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
+
+_POSITION = re.compile(r"\s*\(line (\d+), pos (\d+)\)")
 
 
 def build_views(
@@ -49,7 +54,9 @@ def _run_step(spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mappi
         try:
             return spark.sql(step.sql)
         except PySparkException as error:
-            raise ConfigError(f"{where}step {step.name}: {reason_of(error)}") from error
+            at = _place(step, error)
+            reason = _POSITION.sub("", reason_of(error))
+            raise ConfigError(f"{f'{at}: ' if at else ''}step {step.name}: {reason}") from error
     function = step.python
     if isinstance(function, str):
         module, _, attribute = function.partition(":")
@@ -72,6 +79,20 @@ def _send_by_value(folder: Path) -> None:
         file = getattr(module, "__file__", None)
         if file and Path(file).parent == folder and module.__name__ != "__main__":
             cloudpickle.register_pickle_by_value(module)
+
+
+def _place(step: Step, error: PySparkException) -> Place | None:
+    """Where in the file Spark found the error."""
+    sql = step.sql or ""
+    if match := _POSITION.search(str(error)):
+        line, column = int(match[1]), int(match[2])
+        lines = sql.split("\n")
+        return step.place_in_text(sum(len(each) + 1 for each in lines[: line - 1]) + column)
+    for context in error.getQueryContext() or ():
+        start = context.startIndex() if context.contextType().name == "SQL" else -1
+        if start >= 0 and context.objectType() != "VIEW":
+            return step.place_in_text(start)
+    return step.text_place or step.place
 
 
 def spark_message(error: Exception) -> str:

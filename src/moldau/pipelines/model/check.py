@@ -171,7 +171,7 @@ def _steps(checked: Checked) -> Iterator[Problem]:
             elif found.lower() not in before:
                 yield Problem(_too_early(checked.pipeline, step.name, found), place)
         if step.sql is not None and (mistake := query_mistake(step.sql)) is not None:
-            yield Problem(f"step {step.name}: {mistake.message}", _in_text(step, mistake.position))
+            yield Problem(f"step {step.name}: {mistake.message}", step.place_in_text(mistake.position))
         before.add(step.name.lower())
 
 
@@ -184,7 +184,7 @@ def _reads(step: Step) -> Iterator[tuple[str, Place | None]]:
     for table in table_names(step.sql):
         if not table.is_qualified and table.name.lower() not in seen:
             seen.add(table.name.lower())
-            yield table.name, _in_text(step, table.position)
+            yield table.name, step.place_in_text(table.position)
 
 
 def _too_early(pipeline: Pipeline, step: str, view: str) -> str:
@@ -193,14 +193,6 @@ def _too_early(pipeline: Pipeline, step: str, view: str) -> str:
     if step in pipeline.needed_by(view):
         return f"steps {step} and {view} depend on each other: one of them must not read the other"
     return f"step {step} reads step {view}, which comes after it: move {view} up"
-
-
-def _in_text(step: Step, position: int) -> Place | None:
-    start = step.text_place
-    if start is None or step.sql is None:
-        return step.place
-    before = step.sql[:position].split("\n")
-    return Place(start.file, start.line + len(before) - 1, start.column + len(before[-1]))
 
 
 def _sinks(checked: Checked) -> Iterator[Problem]:

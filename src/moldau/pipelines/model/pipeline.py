@@ -43,6 +43,14 @@ class Step:
     place: Place | None = None
     text_place: Place | None = None  # where the SQL text, or the name of the function, begins
 
+    def place_in_text(self, position: int) -> Place | None:
+        """Where a position in the SQL text is in the file."""
+        start = self.text_place
+        if start is None or self.sql is None:
+            return self.place
+        before = self.sql[:position].split("\n")
+        return Place(start.file, start.line + len(before) - 1, start.column + len(before[-1]))
+
 
 @dataclass(frozen=True)
 class Sink:

@@ -1,0 +1,82 @@
+"""`moldau pipeline dry-run FILE…`: what a run would do and change, without starting or changing anything.
+
+Exit codes: 0 all queries can run, 1 one cannot, 2 wrong usage or a wrong file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from moldau.cli.common import EXIT_FAILED, CommandParser, print_json, run, styled
+from moldau.cli.pipelines.overrides import add_overrides, overridden
+from moldau.pipelines.doors.yaml_file import load_pipelines
+
+if TYPE_CHECKING:
+    from moldau.pipelines.engine.dry_run import QueryReport
+
+_RED, _GREEN, _YELLOW = "31", "32", "33"
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline dry-run") -> int:
+    parser = CommandParser(
+        prog,
+        "Plan pipelines against their brokers and checkpoints, and say for each query where it would start, what has\n"
+        "changed since its last run, and what would be refused. Nothing is started or changed.",
+        "{prog} page-counts.yaml\n{prog} pipelines/ --json",
+    )
+    parser.add_argument("paths", nargs="+", metavar="FILE|DIR", help="pipeline files, or folders with some")
+    add_overrides(parser)
+    parser.add_json()
+    arguments = parser.parse_args(argv)
+    return run(prog, lambda: _dry_run(arguments))
+
+
+def _dry_run(arguments: argparse.Namespace) -> int:
+    pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
+    from moldau.pipelines.engine.dry_run import dry_run
+    from moldau.pipelines.engine.queries import Settings
+    from moldau.pipelines.engine.session import quiet_errors, session_for
+
+    settings = {pipeline.name: Settings.of(pipeline) for pipeline in pipelines}
+    spark = session_for(settings, arguments.master)
+    spark.sparkContext.setLogLevel("OFF")
+    quiet_errors()
+    try:
+        reports = dry_run(spark, pipelines)
+    finally:
+        spark.stop()
+    if arguments.json:
+        print_json([asdict(report) | {"can_run": report.can_run} for report in reports])
+    else:
+        for report in reports:
+            print("\n".join(_lines(report)))
+    return 0 if all(report.can_run for report in reports) else EXIT_FAILED
+
+
+def _lines(report: QueryReport) -> Iterator[str]:
+    yield f"{report.pipeline}.{report.query}: {_headline(report)}"
+    parts = (
+        ("problem", _RED, report.problems),
+        ("refused", _RED, report.refused),
+        ("way out", "", report.ways_out),
+        ("changed", _YELLOW, report.changes),
+        ("note", "", report.notes),
+    )
+    for word, color, texts in parts:
+        for text in texts:
+            yield f"  {styled(word, color) if color else word}: {text}"
+
+
+def _headline(report: QueryReport) -> str:
+    if not report.can_run:
+        return styled("cannot run", _RED)
+    if report.batch is None:
+        text = "new"
+    else:
+        text = f"{'repeats' if report.is_repeated else 'continues at'} batch {report.batch}"
+    if report.records is not None:
+        text += f", {report.records:,} record{'' if report.records == 1 else 's'} to process"
+    return styled(text, _GREEN) + (f" (state: {', '.join(report.stateful)})" if report.stateful else "")

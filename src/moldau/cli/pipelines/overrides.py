@@ -1,0 +1,31 @@
+"""Settings on the command line, in place of those in the files: the same for all commands that need them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+
+from moldau.cli.common import CommandParser
+from moldau.pipelines.model.options import Given
+from moldau.pipelines.model.pipeline import Pipeline
+
+
+def add_overrides(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT,…", help="brokers, instead of kafka.bootstrap.servers of the files"
+    )
+    parser.add_argument("--master", help="Spark's master, instead of the files' (local[*], spark://…, yarn, k8s://…)")
+    parser.add_argument("--checkpoint", metavar="DIR", help="folder for checkpoints, instead of the files'")
+
+
+def overridden(pipeline: Pipeline, arguments: argparse.Namespace) -> Pipeline:
+    """The pipeline with what the command line says in place of its settings."""
+    given = {
+        "kafka.bootstrap.servers": arguments.bootstrap_server,
+        "master": arguments.master,
+        "checkpoint": arguments.checkpoint and os.path.abspath(arguments.checkpoint),
+        "trigger": "available now" if getattr(arguments, "available_now", False) else None,
+    }
+    ours = {name: Given(value) for name, value in given.items() if value is not None}
+    return replace(pipeline, settings={**pipeline.settings, **ours})

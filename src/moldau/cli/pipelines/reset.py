@@ -1,0 +1,81 @@
+"""`moldau pipeline reset FILE`: a stopped pipeline starts from other offsets, without its state.
+
+The old checkpoint is kept beside the new one, under a name with the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from moldau.cli.common import CommandParser, did_you_mean, print_json, run
+from moldau.cli.pipelines.overrides import add_overrides, overridden
+from moldau.errors import CommandError
+from moldau.pipelines.doors.yaml_file import load_pipeline
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline reset") -> int:
+    parser = CommandParser(
+        prog,
+        "Make the queries of a stopped pipeline start anew, without state. Old checkpoints are renamed, not deleted.\n"
+        "  committed   at the offsets where they stopped: no record is processed twice\n"
+        "  earliest    at the first records that are there: results are written again, beside the old ones\n"
+        "  latest      at the end of the topics, when the pipeline starts\n"
+        '  JSON        at these offsets: {"clicks": {"0": 100, "1": 120}}',
+        "{prog} page-counts.yaml --to committed\n{prog} page-counts.yaml --query out --to earliest --dry-run",
+    )
+    parser.add_argument("file", metavar="FILE", help="the pipeline's file")
+    parser.add_argument("--query", metavar="NAME", action="append", help="only this query (a sink's name)")
+    parser.add_argument("--to", required=True, metavar="WHERE", help="committed, earliest, latest, or offsets as JSON")
+    parser.add_flag("--dry-run", "only say what would be done")
+    add_overrides(parser)
+    parser.add_json()
+    arguments = parser.parse_args(argv)
+    return run(prog, lambda: _reset(arguments))
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    pipeline = overridden(load_pipeline(arguments.file), arguments)
+    from moldau.pipelines.engine.queries import Settings, plan_queries
+    from moldau.pipelines.engine.reset import Reset, plan_reset
+    from moldau.pipelines.engine.state_files import RunFile
+    from moldau.pipelines.engine.supervisor import State
+
+    settings = Settings.of(pipeline)
+    plans = {plan.name: plan for plan in plan_queries(pipeline)}
+    for name in arguments.query or ():
+        if name not in plans:
+            hint = did_you_mean(name, plans) or f": there are {', '.join(plans)}"
+            raise CommandError(f"pipeline {pipeline.name} has no query '{name}'{hint}")
+    lock = RunFile(pipeline, settings.checkpoint(pipeline))  # raises if the pipeline is running
+    try:
+        chosen = [plan for name, plan in plans.items() if not arguments.query or name in arguments.query]
+        resets = [plan_reset(plan, settings, arguments.to) for plan in chosen]
+        for reset in () if arguments.dry_run else resets:
+            reset.apply()
+    finally:
+        lock.write(State.STOPPED, [])
+        lock.close()
+
+    def facts(reset: Reset) -> dict[str, object]:
+        return {
+            "query": reset.plan.name,
+            "checkpoint": reset.location,
+            "kept_aside": reset.aside,
+            "start": dict(reset.start),
+            "last_batch_unfinished": reset.is_unfinished,
+        }
+
+    if arguments.json:
+        print_json([facts(reset) for reset in resets])
+        return 0
+    would = "would start" if arguments.dry_run else "starts"
+    for reset in resets:
+        print(f"{pipeline.name}.{reset.plan.name} {would} anew, without state")
+        for source, start in reset.start.items():
+            print(f"  {source} at {start}")
+        if reset.aside is not None:
+            print(f"  the old checkpoint {'would be' if arguments.dry_run else 'is'} kept in {reset.aside}")
+        if reset.is_unfinished:
+            print("  its last batch was not finished: rows of it that are written already may be written again")
+    return 0

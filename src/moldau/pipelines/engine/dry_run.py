@@ -1,0 +1,129 @@
+"""What a run would do, found without starting or changing anything: plans in Spark, brokers, checkpoints.
+
+For each query: is the plan right, are its topics there, is the checkpoint new or where does it continue, what has
+changed since, and what would be refused, with the ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from moldau.errors import MoldauError
+from moldau.pipelines.connectors.base import Connector
+from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.changes import Verdict
+from moldau.pipelines.engine.checkpoints import Checkpoint, orphans, refused_ways_out
+from moldau.pipelines.engine.identity import Identity
+from moldau.pipelines.engine.queries import (
+    QueryPlan,
+    Settings,
+    build_view,
+    plan_queries,
+    query_session,
+    read_request,
+    write_request,
+)
+from moldau.pipelines.engine.reasons import reason_of
+from moldau.pipelines.model.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass
+class QueryReport:
+    pipeline: str
+    query: str
+    checkpoint: str
+    batch: int | None = None  # the next one; None: the query is new
+    is_repeated: bool = False  # that batch was started before, and is repeated
+    records: int | None = None  # to process; None: not known
+    stateful: tuple[str, ...] = ()
+    changes: list[str] = field(default_factory=list)  # that keep the checkpoint
+    refused: list[str] = field(default_factory=list)  # that do not
+    ways_out: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def can_run(self) -> bool:
+        return not self.problems and not self.refused
+
+
+def dry_run(spark: SparkSession, pipelines: Iterable[Pipeline]) -> list[QueryReport]:
+    found = []
+    for pipeline in pipelines:
+        settings = Settings.of(pipeline)
+        plans = plan_queries(pipeline)
+        found += [_report(spark, plan, settings, plans) for plan in plans]
+    return found
+
+
+def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, plans: tuple[QueryPlan, ...]) -> QueryReport:
+    report = QueryReport(plan.pipeline.name, plan.name, settings.checkpoint(plan.pipeline, plan.name))
+    session = query_session(spark, settings)
+    try:
+        earlier = Checkpoint(plan, settings, session)
+    except MoldauError as error:
+        report.problems.append(str(error))
+        return report
+    last = earlier.log.last_batch
+    if last is not None:
+        report.batch, report.is_repeated = last.batch_id + last.is_finished, not last.is_finished
+    positions = last.positions if last is not None else {}
+    _look_at_counterparts(report, session, plan, settings, positions or earlier.starts)
+    try:
+        frame = build_view(session, plan, settings, earlier.starts)
+        _check_writing(session, frame, plan, settings)
+    except Exception as error:  # of Spark, of a connector, or of a user's function
+        report.problems.append(reason_of(error))
+        return report
+    identity = Identity.of(plan, frame)
+    report.stateful = tuple(operator.kind for operator in identity.operators)
+    for change in earlier.changes(identity):
+        (report.refused if change.verdict is Verdict.REFUSED else report.changes).append(change.text)
+        report.ways_out += refused_ways_out(plan, [change])
+    report.ways_out = list(dict.fromkeys(report.ways_out))
+    if last is None:
+        names = {each.name for each in plans}
+        report.notes += orphans(identity, settings.checkpoint(plan.pipeline), names, session)
+    return report
+
+
+def _look_at_counterparts(
+    report: QueryReport, session: SparkSession, plan: QueryPlan, settings: Settings, positions: Mapping[str, str]
+) -> None:
+    total: int | None = 0
+    for source in plan.sources:
+        request = read_request(session, plan.pipeline, source, settings, query=plan.name)
+        try:
+            records = _connector(plan, source.connector).backlog(request, positions.get(source.name))
+        except MoldauError as error:
+            report.problems.append(f"source {source.name}: {error}")
+            records = None
+        total = total + records if total is not None and records is not None else None
+    report.records = total
+    for sink in plan.sinks:
+        try:
+            to_write = write_request(session, plan.pipeline, sink, settings, report.checkpoint)
+            report.notes += [f"sink {sink.name}: {note}" for note in _connector(plan, sink.connector).look(to_write)]
+        except MoldauError as error:
+            report.problems.append(f"sink {sink.name}: {error}")
+
+
+def _check_writing(session: SparkSession, frame: DataFrame, plan: QueryPlan, settings: Settings) -> None:
+    """What Spark checks when a query starts: the sink's expressions, and whether the output mode is possible."""
+    checkpoint = settings.checkpoint(plan.pipeline, plan.name)
+    for sink in plan.sinks:
+        request = write_request(session, plan.pipeline, sink, settings, checkpoint)
+        rows: Any = _connector(plan, sink.connector).write(request).rows(frame)
+        jvm: Any = session._jvm
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, plan.mode.capitalize())()
+        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode)
+
+
+def _connector(plan: QueryPlan, name: str) -> Connector:
+    return connector(name, plan.pipeline.folder)

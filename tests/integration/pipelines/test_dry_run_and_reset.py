@@ -1,0 +1,111 @@
+"""`dry-run` says what a run would do and changes nothing; `reset` gives a query another start."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from moldau.cli.pipelines import reset
+from moldau.pipelines.doors.yaml_file import load_pipeline
+from moldau.pipelines.engine.dry_run import QueryReport, dry_run
+from moldau.pipelines.engine.queries import Settings
+from moldau.pipelines.engine.state_files import RunFile
+from tests.integration.pipelines.changing import UNION, WINDOWS, Changing
+from tests.integration.pipelines.files import Output
+
+
+def _report(changing: Changing) -> QueryReport:
+    (report,) = dry_run(changing.spark, [load_pipeline(changing.file)])
+    return report
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_says_where_a_query_continues_and_what_would_be_refused(changing: Changing, tmp_path: Path) -> None:
+    changing.send("/1", 0, "a", "a")
+    changing.write(WINDOWS, "a")
+    before = _files(tmp_path)
+    new = _report(changing)
+    assert (new.batch, new.records, new.stateful, new.problems) == (None, 2, ("aggregation",), [])
+    assert _files(tmp_path) == before
+    changing.run(WINDOWS, "a")
+    changing.send("/1", 0, "a")
+    changing.write(WINDOWS, "a", watermark="at 2 minutes")
+    before = _files(tmp_path)
+    kept = _report(changing)
+    assert kept.batch is not None
+    assert (kept.can_run, kept.is_repeated, kept.records, len(kept.changes)) == (True, False, 1, 1)
+    changing.write("SELECT page FROM a", "a")
+    refused = _report(changing)
+    assert not refused.can_run
+    assert refused.refused == ["the query kept state for aggregation and now needs it for nothing"]
+    assert [way.split("--to ")[1].split("`")[0] for way in refused.ways_out] == ["committed", "earliest"]
+    changing.file.write_text(changing.file.read_text().replace("  sink:", "  renamed:"))
+    changing.file.write_text(changing.file.read_text().replace("SELECT page FROM a", WINDOWS))
+    assert "If sink is called renamed now, move it" in _report(changing).notes[0]
+    changing.write(WINDOWS, "a")
+    assert _files(tmp_path).keys() == before.keys()
+
+
+def test_a_dry_run_finds_mistakes_that_only_spark_and_the_broker_know(changing: Changing) -> None:
+    changing.write(WINDOWS, "a")
+    good = changing.file.read_text()
+    step = next(number for number, line in enumerate(good.split("\n"), 1) if "SELECT" in line)
+    mistakes = {
+        "SELECT page, conut(*)": rf"changing.yaml:{step}:\d+: step s: .*conut",
+        "SELECT nopage, count(*)": rf"changing.yaml:{step}:\d+: step s: .*nopage",
+        "SELECT page,, count(*)": rf"changing.yaml:{step}:\d+: step s: Syntax error",
+    }
+    for wrong, expected in mistakes.items():
+        changing.file.write_text(good.replace("SELECT page, count(*)", wrong))
+        (problem,) = _report(changing).problems
+        assert re.search(expected, problem), problem
+        assert "\n" not in problem
+    changing.file.write_text(good.replace(changing.topics["a"], "there-is-no-such-topic"))
+    assert "there-is-no-such-topic" in _report(changing).problems[0]
+    changing.file.write_text(good.replace(changing.topics["out"], "not-there-yet"))
+    (note,) = _report(changing).notes
+    assert note.startswith("sink sink: topic not-there-yet does not exist yet")
+    changing.write(WINDOWS.replace("window(at, '1 minute'), ", ""), "a")
+    assert "append" in _report(changing).problems[0].lower()
+
+
+def test_a_reset_to_committed_loses_the_state_and_no_record(
+    changing: Changing, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOLDAU_STATE_DIR", str(tmp_path / "state"))
+    output = Output(changing.bootstrap, changing.topics["out"])
+    counts = "SELECT page, count(*) AS n FROM a GROUP BY page"
+    changing.send("1", 0, "a")
+    changing.run(counts, "a", mode="update")
+    output.wait_for({"page": "1", "n": 1})
+    changing.send("2", 0, "a", "b")
+    changing.write(UNION, "a b")
+    pipeline = load_pipeline(changing.file)
+    lock = RunFile(pipeline, Settings.of(pipeline).checkpoint(pipeline))
+    assert reset.main([str(changing.file), "--to", "committed"]) == 1
+    assert "is already running" in capsys.readouterr().err
+    lock.close()
+    assert reset.main([str(changing.file), "--to", "committed", "--query", "snik"]) == 1
+    assert "did you mean 'sink'?" in capsys.readouterr().err
+    before = _files(tmp_path / "checkpoints")
+    assert reset.main([str(changing.file), "--to", "committed", "--dry-run"]) == 0
+    assert _files(tmp_path / "checkpoints") == before
+    assert "would start anew" in capsys.readouterr().out
+    assert reset.main([str(changing.file), "--to", "committed", "--json"]) == 0
+    (facts,) = json.loads(capsys.readouterr().out)
+    assert _files(Path(facts["kept_aside"])).keys() == {
+        name.replace(facts["checkpoint"], facts["kept_aside"]) for name in before
+    }
+    changing.run(UNION, "a b")
+    # Source a continues; b is new, and starts with its first record.
+    output.wait_for({"page": "1", "n": 1}, {"page": "2"}, {"page": "2"})
+    assert reset.main([str(changing.file), "--to", f'{{"a": {{"{changing.topics["a"]}": {{"0": 1}}}}}}']) == 0
+    changing.run("SELECT page FROM a", "a")
+    output.wait_for({"page": "1", "n": 1}, *[{"page": "2"}] * 3)
+    output.close()
