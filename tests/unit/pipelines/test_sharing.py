@@ -61,5 +61,6 @@ def test_members_are_read_from_checkpoints(tmp_path: Path) -> None:
     write_members(str(tmp_path / "a"), with_sinks("a", "b").model.sinks)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "metadata").write_text("{}")
-    (tmp_path / "never started").mkdir()
+    (tmp_path / "never_started").mkdir()
+    write_members(str(tmp_path / "d.20260101"), with_sinks("d", "e").model.sinks)  # put aside by `reset`
     assert read_members(str(tmp_path)) == {"a": earlier("a", "b", is_shared=True), "c": earlier("c")}

@@ -83,6 +83,8 @@ def read_members(checkpoint: str, spark: SparkSession | None = None) -> Members:
     folder = open_folder(checkpoint, spark)
     found = {}
     for query in folder.names():
+        if not query.isidentifier():  # what `reset` has put aside, or a file of somebody else's
+            continue
         text = folder.read(f"{query}/{SINKS}")
         if text is not None:
             found[query] = Earlier(frozenset(json.loads(text)), is_shared=True)
