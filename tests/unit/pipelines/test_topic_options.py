@@ -26,3 +26,9 @@ def test_a_group_that_is_given_is_taken() -> None:
 
 def test_a_batch_commits_to_no_group() -> None:
     assert "commitGroupId" not in source_options(request(query="counts", is_streaming=False))
+
+
+def test_brokers_that_are_away_are_noticed_within_seconds_unless_the_user_is_more_patient() -> None:
+    name = "kafka.default.api.timeout.ms"
+    assert source_options(request())[name] == "20000"
+    assert source_options(request(kafka={name: "90000"}))[name] == "90000"

@@ -79,6 +79,8 @@ _PASSED_TO_SINK = (
 )
 _STARTS = ("startingOffsets", "startingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupId")
+# A query that cannot reach its brokers soon says so, and is restarted until it can. Clients try for a minute by default.
+_PATIENCE = {"kafka.default.api.timeout.ms": "20000"}
 _TOPIC_CREATION = "topic.creation.default."  # as in Kafka Connect
 
 
@@ -335,7 +337,7 @@ def source_options(request: ReadRequest) -> dict[str, str]:
     if request.part is not None:
         passed = {name: value for name, value in passed.items() if name not in (*_SUBSCRIPTIONS, *_STARTS)}
         passed |= _part_options(request.part)
-    return kafka_options(request) | passed
+    return _PATIENCE | kafka_options(request) | passed
 
 
 def letter_headers(request: ReadRequest) -> dict[str, str]:
