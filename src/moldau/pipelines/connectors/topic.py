@@ -79,7 +79,7 @@ _PASSED_TO_SINK = (
 )
 _STARTS = ("startingOffsets", "startingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupId")
-# A query that cannot reach its brokers soon says so, and is restarted until it can. Clients try for a minute by default.
+# A query that cannot reach its brokers says so soon, and is restarted until it can. Clients try for a minute.
 _PATIENCE = {"kafka.default.api.timeout.ms": "20000"}
 _TOPIC_CREATION = "topic.creation.default."  # as in Kafka Connect
 
