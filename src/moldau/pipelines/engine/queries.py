@@ -197,13 +197,15 @@ def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> Str
 def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataStreamWriter:
     from pyspark.sql import functions as F  # noqa: N812
 
+    from moldau.spark.sink.foreach_batch import plain_stop
+
     if len(sinks) > 1:
         return frame.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(_write_to_all(sinks))
     (sink,) = sinks
     rows = sink.rows(frame)
     if isinstance(sink, BatchSink):
         # Spark counts the rows of other sinks by itself.
-        return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(sink.write)
+        return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(plain_stop()(sink.write))
     writer = rows.writeStream.format(sink.format).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
 

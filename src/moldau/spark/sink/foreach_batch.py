@@ -11,7 +11,8 @@ query, so its batches are written even if they have the same numbers as earlier 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.client.config import ClientConfig
@@ -48,6 +49,17 @@ class _Batch(NamedTuple):
 _written: dict[tuple[ClientConfig, str], _Batch] = {}
 
 
+@contextmanager
+def plain_stop() -> Iterator[None]:
+    """Around a function for `foreachBatch`, also as a decorator: a query that is stopped ends without noise."""
+    try:
+        yield
+    except Exception as error:
+        if any(sign in str(error) for sign in _SIGNS_OF_A_STOP):
+            raise RuntimeError(_STOPPED) from None
+        raise
+
+
 class BatchSink:
     """Writes each micro-batch once. Two sinks of a query that write to the same topic have a `txnAppId` each."""
 
@@ -69,12 +81,8 @@ class BatchSink:
                 "of this query, so these rows would be taken for the same and left out: give each batch_sink a "
                 "txnAppId of its own"
             )
-        try:
+        with plain_stop():
             rows.write.format("moldau").mode("append").options(**self._named(query_id, batch_id)).save()
-        except Exception as error:
-            if any(sign in str(error) for sign in _SIGNS_OF_A_STOP):
-                raise RuntimeError(_STOPPED) from None
-            raise
         _written[writer] = batch
 
     def _parsed(self, query_id: str, batch_id: int) -> WriteOptions:
