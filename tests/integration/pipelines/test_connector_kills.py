@@ -14,9 +14,11 @@ from soak.broker_process import BrokerProcess
 from tests.integration.conftest import make_topic
 from tests.integration.pipelines.processes import PipelineProcess, read_topic
 
+SLOW_S = 250.0  # three queries in a new process, on a busy machine
+
 TAIL = """
 sources:
-  log: {connector: lines, path: app.log*, maxBytesPerTrigger: 800}
+  log: {connector: lines, path: app.log*, maxBytesPerTrigger: 2000}
 sinks:
   copied: {connector: topic, topic: copied}
 """
@@ -33,7 +35,7 @@ def values(texts: list[str]) -> list[int]:
     return sorted(int(json.loads(line)["value"]) for text in texts for line in text.splitlines())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_each_line_of_a_rotated_log_is_once_in_topic_directory_and_file_over_kills(tmp_path: Path) -> None:
     draw = random.Random(11)
     log, files, file = tmp_path / "app.log", tmp_path / "files", tmp_path / "file.jsonl"
@@ -65,7 +67,7 @@ def test_each_line_of_a_rotated_log_is_once_in_topic_directory_and_file_over_kil
             write_log(300)
             before = published()
             with PipelineProcess(tmp_path, *arguments) as run:
-                run.until(partial(has_published, before), "files are published")
+                run.until(partial(has_published, before), "files are published", SLOW_S)
                 write_log(100)
                 time.sleep(draw.uniform(0, 1))  # anywhere in a batch
                 run.kill()
@@ -75,7 +77,7 @@ def test_each_line_of_a_rotated_log_is_once_in_topic_directory_and_file_over_kil
                 found = [path.read_text() for path in files.glob("*.json")]
                 return len(values(found)) >= written and len(file.read_bytes().splitlines()) >= written
 
-            run.until(is_all_there, "all lines have arrived")
+            run.until(is_all_there, "all lines have arrived", SLOW_S)
             assert run.stop() == 0
         copied = [(record.value or b"").decode() for record in read_topic(broker.bootstrap, "copied")]
     everything = list(range(written))

@@ -6,6 +6,7 @@ Files are on the machine of Spark's driver; with executors on other machines, th
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,8 @@ class LinesConnector(Connector):
         if request.dead_letters and format_name == "json":
             letters = {"errors.deadletterqueue.topic.name": request.dead_letters, **kafka_options(request)}
         spec = LinesSpec(
-            patterns=[str(request.folder / pattern) for pattern in options["path"]],
+            # Absolute, since they are in the checkpoint: the next run may start elsewhere.
+            patterns=[os.path.abspath(request.folder / pattern) for pattern in options["path"]],
             format=format_name,
             schema=options.get("schema"),
             is_from_latest=options["startingOffsets"] == "latest",
