@@ -11,6 +11,7 @@ The server ends with the process that started it, which holds the other end of i
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import shlex
@@ -62,6 +63,7 @@ def serve(address: str) -> None:
             return  # the process that started this one has ended and deleted the folder
         listener.listen(_BACKLOG)
         preload()
+        gc.freeze()  # a collection in a fork would touch all objects, and so copy the memory that forks share
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
         while True:
             ready, _, _ = select.select([listener, sys.stdin], [], [])
