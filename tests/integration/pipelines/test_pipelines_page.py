@@ -62,7 +62,9 @@ def test_the_first_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.timeout(300)
 def test_the_file_passes_its_test_and_its_dead_letters_can_be_listed(tmp_path: Path) -> None:
     (tmp_path / "page-counts.yaml").write_text(FILE)
-    assert "1 test passed" in shell("moldau pipeline lint page-counts.yaml; moldau pipeline test page-counts.yaml", tmp_path)
+    assert "1 test passed" in shell(
+        "moldau pipeline lint page-counts.yaml; moldau pipeline test page-counts.yaml", tmp_path
+    )
     (tmp_path / "broker").mkdir()
     with BrokerProcess(tmp_path / "broker") as broker:
         assert "no dead letters" in shell(DEAD_LETTERS, tmp_path, broker.bootstrap)

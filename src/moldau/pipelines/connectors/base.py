@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
+SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"  # whether the streams of a session have names
+
+
 class Guarantee(Enum):
     """What a sink promises when a query is killed at any point and restarted."""
 
@@ -71,13 +74,18 @@ class ReadRequest(Request):
     excluded: str | None = None
     part: str | None = None
 
+    @property
+    def _stream_reader(self) -> DataStreamReader:
+        reader = self.spark.readStream
+        return reader.name(self.name) if self.spark.conf.get(SOURCE_NAMES) == "true" else reader
+
     def loader(self, source: str | type[DataSource]) -> DataStreamReader:
         """`spark.readStream`, named, so that checkpoints find the source again when others come and go.
 
         `source` is the name of a Spark format, or the class of a data source in Python, which needs no registration.
         For a batch (a preview, or the search for a bad record) it is `spark.read`, which has the same methods.
         """
-        reader = self.spark.readStream.name(self.name) if self.is_streaming else self.spark.read
+        reader = self._stream_reader if self.is_streaming else self.spark.read
         if isinstance(source, str):
             return cast("DataStreamReader", reader.format(source))
         from moldau.pipelines.connectors.readers.data_source import FORMAT, options_of

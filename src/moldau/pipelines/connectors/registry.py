@@ -30,7 +30,7 @@ def connector(name: str, folder: Path | None = None) -> Connector:
         hint = f"did you mean '{meant}'?" if meant else f"there are {', '.join(BUILT_IN)}."
         raise ConfigError(f"unknown connector '{name}': {hint} Your own is `module:Class`.")
     module, _, attribute = target.partition(":")
-    found = load_attribute(module, attribute, folder, f"connector '{name}'")
+    found = load_attribute(module, attribute, None if name in BUILT_IN else folder, f"connector '{name}'")
     if not (isinstance(found, type) and issubclass(found, Connector)):
         raise ConfigError(f"connector '{name}': {attribute} is not a subclass of moldau.pipelines.Connector")
     return found()
@@ -45,7 +45,7 @@ def load_attribute(module: str, attribute: str, folder: Path | None, owner: str)
     except (Exception, SystemExit) as error:  # whatever the user's module raises when it is imported
         raise ConfigError(f"{owner}: cannot import module '{module}': {error or type(error).__name__}") from error
     if folder is not None and "pyspark" in sys.modules:
-        _send_along(folder.resolve())
+        _send_modules_of(folder.resolve())
     try:
         return getattr(loaded, attribute)
     except AttributeError:
@@ -54,11 +54,14 @@ def load_attribute(module: str, attribute: str, folder: Path | None, owner: str)
         raise ConfigError(f"{owner}: module '{module}' has no '{attribute}'{hint}") from None
 
 
-def _send_along(folder: Path) -> None:
-    """Spark's workers cannot import modules of the folder: let them be sent with the functions that use them."""
+def _send_modules_of(folder: Path) -> None:
+    """Spark's workers cannot import what was found in the folder: let it be sent with the functions that use it."""
     from pyspark import cloudpickle
 
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and folder in Path(file).parents and "site-packages" not in file and module.__name__ != "__main__":
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        if not file.is_relative_to(folder) or name == "__main__":
+            continue
+        # A folder below it that is on Python's path by itself, such as an environment, is none of the pipeline's.
+        if file.relative_to(folder).parts[0].removesuffix(".py") == name.partition(".")[0]:
             cloudpickle.register_pickle_by_value(module)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.pipelines.connectors.base import BatchSink, ReadRequest, StreamSink, WriteRequest
+from moldau.pipelines.connectors.base import SOURCE_NAMES, BatchSink, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints import Checkpoint
 from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
+_NAMED_SOURCES = {SOURCE_NAMES: "true", "spark.sql.streaming.offsetLog.formatVersion": "2"}  # offsets by these names
+_NUMBERED_SOURCES = {SOURCE_NAMES: "false", "spark.sql.streaming.offsetLog.formatVersion": "1"}
 OUTPUT = "moldau:output"  # among a query's observed metrics: the rows that it wrote
 
 
@@ -137,9 +139,7 @@ def query_session(
     session = moldau.spark.register(spark.newSession())
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
-    session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")  # allows names of sources
-    session.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")  # offsets are kept by these names
-    for name, value in {**defaults, **(settings.values.get("spark") or {})}.items():
+    for name, value in {**_NAMED_SOURCES, **defaults, **(settings.values.get("spark") or {})}.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, str(value))
     return session
@@ -164,9 +164,24 @@ def build_view(
 
 def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
     """Start it in a session of its own: its views are nobody else's."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return _start_query(spark, plan, settings, _NAMED_SOURCES)
+    except AnalysisException as error:
+        if "DUPLICATE_SOURCE_NAMES" not in str(error):
+            raise
+    # A query that reads a source twice, as a self-join does, cannot have names. Its sources are then known by their
+    # order, so a checkpoint does not survive when others come and go.
+    return _start_query(spark, plan, settings, _NUMBERED_SOURCES)
+
+
+def _start_query(
+    spark: SparkSession, plan: QueryPlan, settings: Settings, offsets: Mapping[str, str]
+) -> StreamingQuery:
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
     waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
-    session = query_session(spark, settings, idle_settings(waits))
+    session = query_session(spark, settings, {**idle_settings(waits), **offsets})
     earlier = Checkpoint(plan, settings, session)
     left_out = excluded(open_folder(checkpoint, session))
     more = {one.name: {**waits.get(one.name, {}), "excluded": left_out.get(one.name)} for one in plan.sources}

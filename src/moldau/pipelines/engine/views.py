@@ -7,9 +7,7 @@ record is searched, and the streams of its tests.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
@@ -61,24 +59,12 @@ def _run_step(spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mappi
     if isinstance(function, str):
         module, _, attribute = function.partition(":")
         function = load_attribute(module, attribute, pipeline.folder, f"{where}step {step.name}")  # type: ignore[assignment]
-        _send_by_value(pipeline.folder)
     if not callable(function):
         raise ConfigError(f"{where}step {step.name}: {step.python} is not a function")
     result = function(*(spark if name == "spark" else frames[name] for name in step.inputs))
     if not isinstance(result, DataFrame):
         raise ConfigError(f"{where}step {step.name}: the function returned {type(result).__name__}, not a DataFrame")
     return result
-
-
-def _send_by_value(folder: Path) -> None:
-    """Spark's workers get the modules of this folder with the functions that need them: they do not have the files."""
-    from pyspark import cloudpickle
-
-    folder = folder.resolve()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and Path(file).parent == folder and module.__name__ != "__main__":
-            cloudpickle.register_pickle_by_value(module)
 
 
 def _place(step: Step, error: PySparkException) -> Place | None:
