@@ -113,9 +113,9 @@ def test_appended_lines_are_there_once_however_often_a_batch_is_repeated(spark: 
         ({}, "needs the option 'path'"),
         (
             {"path": "a", "format": "json", "metadata": "offset"},
-            "metadata 'offset': 'offset' is none of file, position",
+            "metadata 'offset': expected one or more of file, position",
         ),
-        ({"path": "a", "metadata": "file"}, "lines of text have file and position anyway"),
+        ({"path": "a", "metadata": "file"}, "lines of text have the columns value, file, position"),
     ],
 )
 def test_wrong_options_are_told(options: dict[str, Any], message: str) -> None:

@@ -157,6 +157,13 @@ def test_options_of_every_connector_may_be_written_with_underscores() -> None:
     assert set(pipeline.model.sinks[1].options) == {"topic", "kafka.security.protocol"}
 
 
+def test_a_function_has_the_same_name_in_every_process() -> None:
+    def fetch(cursor: object) -> None: ...
+
+    text = str(Pipeline("p").source(python_function(fetch, schema="id BIGINT")).to(topic("out")))
+    assert text.endswith(f"python {__name__}:{fetch.__qualname__}")
+
+
 def test_it_prints_as_a_graph() -> None:
     assert str(IN_PYTHON).startswith("page-counts\n")
     assert repr(IN_PYTHON) == "<Pipeline page-counts: clicks → counts → page_counts>"

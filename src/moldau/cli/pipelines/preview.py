@@ -39,7 +39,8 @@ def _preview(args: argparse.Namespace) -> int:
 
     source = find_source(pipeline, args.source)
     # The rest of the file may be unfinished: a preview is for those who write it.
-    if wrong := [problem for problem in problems if problem.message.startswith(f"source {source.name}")]:
+    own = (f"source {source.name}:", f"source {source.name} ")
+    if wrong := [problem for problem in problems if problem.message.startswith(own)]:
         raise InvalidPipelineError(wrong)
     import moldau.spark
 

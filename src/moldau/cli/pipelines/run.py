@@ -12,10 +12,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
 from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.pipelines.doors.yaml_file import load_pipelines
+
+if TYPE_CHECKING:
+    from moldau.pipelines.engine.run import Run
 
 _INTERRUPTED = 130
 _WAIT_S = 0.5  # signals are handled in between
@@ -31,7 +35,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
     parser.add_argument("paths", nargs="+", metavar="FILE|DIR", help="pipeline files, or folders with some")
     add_overrides(parser)
     parser.add_flag("--available-now", "process what is there, then end")
-    parser.add_flag("--verbose", "print Spark's own log and full errors")
+    parser.add_flag("--verbose", "print Spark's own log")
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="serve Prometheus metrics on this port")
     parser.add_json()
     arguments = parser.parse_args(argv)
@@ -65,10 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if any(query.state is State.FAILED for query in started.queries) else 0
 
 
-def _stop_on_signals(started: object) -> None:
-    from moldau.pipelines.engine.run import Run
-
-    assert isinstance(started, Run)
+def _stop_on_signals(started: Run) -> None:
     seen: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:

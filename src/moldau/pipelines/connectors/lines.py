@@ -72,11 +72,14 @@ class LinesConnector(Connector):
     sink_example = "path: page-counts.jsonl"
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
-        metadata = options.get("metadata")
-        if not is_source or metadata is None:
+        if not is_source or options.get("format", Given("text")).value != "text":
             return
-        if options.get("format", Given("text")).value == "text":
-            yield Problem("metadata is for `format: json`: lines of text have file and position anyway", metadata.place)
+        columns = ", ".join(("value", *_METADATA))
+        for name in ("metadata", "schema"):
+            if name in options:
+                yield Problem(
+                    f"{name} is for `format: json`: lines of text have the columns {columns}", options[name].place
+                )
 
     def columns(self, options: Mapping[str, Value]) -> str | None:
         if options["format"] == "text":

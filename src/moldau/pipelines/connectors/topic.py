@@ -153,6 +153,9 @@ class TopicConnector(Connector):
             found = f"not {' and '.join(given)}" if given else "none is given"
             place = options[given[1]].place if len(given) > 1 else None
             yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
+        if "schema" in options and options.get("format", Given("string")).value == "string":
+            message = "schema has no effect without a format that has fields: add for example `format: json`"
+            yield Problem(message, options["schema"].place)
 
     def columns(self, options: Mapping[str, Value]) -> str | None:
         metadata = tuple(options.get("metadata", ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.model.options import value_text
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source, Step
 
 _BRANCH, _LAST, _LINE, _GAP = "├── ", "└── ", "│   ", "    "
@@ -93,8 +94,7 @@ def _sink_text(pipeline: Pipeline, sink: Sink) -> str:
 def _counterpart(pipeline: Pipeline, part: Source | Sink) -> str:
     """The connector and what it reads or writes: "topic clicks". References stay as they are."""
     names = [name for name in connector(part.connector, pipeline.folder).identity if name in part.options]
-    values = [part.options[name].value for name in names]
-    return " ".join([part.connector, *(value if isinstance(value, str) else str(value) for value in values)])
+    return " ".join([part.connector, *(value_text(part.options[name].value) for name in names)])
 
 
 def _inputs(pipeline: Pipeline, view: Source | Step) -> list[str]:

@@ -59,4 +59,4 @@ def failure(expectation: Expectation) -> str:
 def failed_counts(progress: Mapping[str, Any]) -> dict[str, int]:
     """How many rows of a batch failed each expectation, from Spark's progress of the batch."""
     found = (progress.get("observedMetrics") or {}).items()
-    return {name.removeprefix(_METRIC): int(row["failed"]) for name, row in found if name.startswith(_METRIC)}
+    return {name.removeprefix(_METRIC): int(row["failed"] or 0) for name, row in found if name.startswith(_METRIC)}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.model.kinds import has_reference
+from moldau.pipelines.model.options import value_text
 from moldau.pipelines.model.pipeline import Sink, Source
 from moldau.pipelines.model.references import resolve
 
@@ -111,7 +112,7 @@ def _part(plan: QueryPlan, part: Source | Sink) -> Part:
 def _text(given: object, resolved: object) -> str:
     if has_reference(given):
         return f"(hash {hashlib.sha256(str(resolved).encode()).hexdigest()[:12]})"
-    return str(given)
+    return value_text(given)
 
 
 def _operators(frame: DataFrame) -> Iterator[Operator]:

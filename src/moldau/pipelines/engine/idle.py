@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moldau.pipelines.model.kinds import BOOLEAN
 from moldau.pipelines.model.options import Given
-from moldau.pipelines.model.pipeline import Pipeline, Source
+from moldau.pipelines.model.pipeline import Pipeline
 from moldau.pipelines.model.references import resolve
 
 POLLING_DELAY = "spark.sql.streaming.pollingDelay"
@@ -25,7 +24,7 @@ _PACED = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
 
 def idle_waits(pipeline: Pipeline, view: str, *, has_trigger: bool) -> dict[str, dict[str, Any]]:
     """How sources of a view's query wait, as fields of their `ReadRequest`; empty: they do not."""
-    sources = tuple(source for source in pipeline.sources_of(view) if not _is_static(source))
+    sources = tuple(source for source in pipeline.sources_of(view) if not source.is_static)  # tables start no batch
     needed = pipeline.needed_by(view)
     # A function that gets the session may open streams that nobody else knows of.
     is_open = any("spark" in step.inputs for step in pipeline.steps if step.name in needed)
@@ -36,12 +35,6 @@ def idle_waits(pipeline: Pipeline, view: str, *, has_trigger: bool) -> dict[str,
         return {}
     topics = tuple(str(other["topic"].value) for other in options[1:])
     return {sources[0].name: {"idle_wait_ms": _WAIT_MS, "idle_wait_topics": topics}}
-
-
-def _is_static(source: Source) -> bool:
-    """A table is read with each batch, but it starts none."""
-    given = source.options.get("static")
-    return given is not None and BOOLEAN.wrong(given.value) is None and bool(BOOLEAN.convert(given.value))
 
 
 def idle_settings(waits: Mapping[str, object]) -> dict[str, str]:

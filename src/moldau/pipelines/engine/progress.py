@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from moldau.pipelines.engine.expectations import failed_counts
 from moldau.pipelines.engine.queries import OUTPUT
 from moldau.pipelines.model.watermark import Watermark
 from moldau.spark.source.query_progress import progress_of
@@ -23,7 +24,6 @@ RATE_MS = 5_000
 """Rates are over at least this long: a batch more or less should not matter."""
 _POLLS_MAX = 1_000
 """Remembered for the rates of batches that take minutes."""
-_EXPECTATION = "expect:"
 _QUIET_MS = 10_000
 """Without output for this long, a query says what it waits for."""
 
@@ -105,10 +105,7 @@ class ProgressTracker:
     def _add(self, progress: Mapping[str, Any], wall_ms: int) -> None:
         self._seen, self._last = _identity(progress), progress
         self._rows_in += progress.get("numInputRows") or 0
-        observed = progress.get("observedMetrics") or {}
-        for name, row in observed.items():
-            if name.startswith(_EXPECTATION):
-                self._failed[name.removeprefix(_EXPECTATION)] += row["failed"] or 0
+        self._failed.update(failed_counts(progress))
         self._late_rows += sum(each.get("numRowsDroppedByWatermark") or 0 for each in progress["stateOperators"])
         latest = _timestamp_ms((progress.get("eventTime") or {}).get("max"))
         if latest is not None:

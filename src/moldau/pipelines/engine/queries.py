@@ -249,11 +249,6 @@ class OptionValues:
         table = connector(source.connector, pipeline.folder).source_options
         return _values(pipeline, source, table, SOURCE_OPTIONS)
 
-    @staticmethod
-    def of_sink(pipeline: Pipeline, sink: Sink) -> dict[str, Value]:
-        table = connector(sink.connector, pipeline.folder).sink_options
-        return _values(pipeline, sink, table, SINK_OPTIONS)
-
 
 def _values(
     pipeline: Pipeline, part: Source | Sink, table: OptionTable | None, common: OptionTable

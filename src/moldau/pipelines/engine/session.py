@@ -56,6 +56,7 @@ def _refuse_differences(name: str, values: Mapping[str, object], way_out: str = 
     for other, different in others:
         if different != value:
             raise ConfigError(
-                f"pipelines of one run share a Spark session, but {name} is {value} in {first} and {different} in "
-                f"{other}: run them separately{', ' + way_out if way_out else ''}"
+                # Without the values: they may be secrets.
+                f"pipelines of one run share a Spark session, but {first} and {other} have different values for "
+                f"{name}: use the same value, run them separately{', ' + way_out if way_out else ''}"
             )

@@ -79,8 +79,3 @@ def _place(step: Step, error: PySparkException) -> Place | None:
         if start >= 0 and context.objectType() != "VIEW":
             return step.place_in_text(start)
     return step.text_place or step.place
-
-
-def spark_message(error: Exception) -> str:
-    """What Spark says, without its stack traces and plans."""
-    return reason_of(error)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from moldau.config.keys import nearest
+from moldau.errors import ConfigError
 from moldau.pipelines.model.kinds import TEXT, Kind
 from moldau.pipelines.model.places import Place, Problem
 
@@ -99,13 +100,27 @@ class OptionTable:
                 yield Problem(f"{owner} needs the option '{option.name}': {option.doc}{example}", place)
 
     def values(self, given: Mapping[str, Given]) -> dict[str, Value]:
-        """Converted values with defaults, for options that are given or have one. Call `check` first."""
+        """Converted values with defaults, for options that are given or have one.
+
+        Raises ConfigError for a reference that stands for a wrong value, which `check` cannot know.
+        """
         found = {option.name: option.default for option in self.options if option.default is not None}
         for name, entry in given.items():
             option = self.find(name)
             if option is not None:
-                found[name] = option.kind.convert(entry.value)
+                try:
+                    found[name] = option.kind.convert(entry.value)
+                except ValueError as error:
+                    where = f"{entry.place}: " if entry.place else ""
+                    raise ConfigError(f"{where}{name}: {error}") from error  # without the value: it may be a secret
         return found
+
+
+def value_text(value: Value) -> str:
+    """A value for messages and comparisons. A function is `module:name`, which is the same in every process."""
+    if callable(value):
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return str(value)
 
 
 _SECRET = re.compile(r"password|secret|jaas|token|credential|private.?key|keystore\.key$", re.IGNORECASE)

@@ -50,6 +50,24 @@ def test_a_table_is_no_stream(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (
+            "connector: topic, topic: a, schema: x INT",
+            "2:43: source a: schema has no effect without a format that has fields: add for example `format: json`",
+        ),
+        (
+            "connector: lines, path: a.log, schema: x INT",
+            "2:46: source a: schema is for `format: json`: lines of text have the columns value, file, position",
+        ),
+    ],
+)
+def test_a_schema_without_effect_is_a_problem(tmp_path: Path, source: str, problem: str) -> None:
+    text = f"sources:\n  a: {{{source}}}\nsinks:\n  out: {{connector: topic, topic: out}}\n"
+    assert problems(tmp_path, text) == [problem]
+
+
 def test_tables_of_sparks_catalog_need_their_database(tmp_path: Path) -> None:
     found = problems(tmp_path, with_query("SELECT * FROM clicks JOIN shop.users USING (page) JOIN orders USING (page)"))
     assert [problem for problem in found if "warning" not in problem] == [

@@ -58,6 +58,12 @@ def test_a_reference_passes_every_check_until_it_is_resolved() -> None:
     assert problems(topic="a", rows="${env:ROWS}") == []
 
 
+def test_a_reference_to_a_wrong_value_is_told_with_its_place_and_without_the_value() -> None:
+    with pytest.raises(ConfigError) as raised:
+        TABLE.values({"rows": Given("hunter2", PLACE)})
+    assert str(raised.value) == "page.yaml:3:5: rows: expected a whole number, 1 or more"
+
+
 def test_patterns_accept_any_name_with_their_prefix() -> None:
     assert problems(topic="a", **{"kafka.client.id": "me"}) == []
     assert TABLE.find("kafka.") is None
