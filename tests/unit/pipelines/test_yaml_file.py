@@ -138,10 +138,10 @@ def test_an_error_carries_all_problems_and_is_a_configuration_error(tmp_path: Pa
     [
         ("name: yes", "1:7: 'yes' is true in YAML 1.1 and text in YAML 1.2: write true, or \"yes\""),
         ("On: 1", "1:1: 'On' is true in YAML 1.1"),
-        ("settings: {a: 010}", "1:15: 010 is another number in YAML 1.1 than in YAML 1.2"),
-        ("settings: {a: 1_000}", "1:15: 1_000 is another number"),
+        ("settings: {a: 010}", "1:15: 010 is not the same number in YAML 1.1 and 1.2"),
+        ("settings: {a: 1_000}", "1:15: 1_000 is not the same number"),
         ("name: !!python/object:os.system x", "1:7: tags are not supported: remove !!python/object:os.system"),
-        ("name: a\nname: b", "2:1: 'name' is there twice: first in line 1"),
+        ("name: a\nname: b", "2:1: duplicate key 'name': the first is in line 1"),
         ("name: a\n---\nname: b", "2:1: a file holds one pipeline"),
         ("? [a]\n: b", "1:3: a key must be text, not a list"),
         ("sources: &a {}\nsettings:\n  <<: *a", "3:3: merge keys (`<<`) are not supported"),

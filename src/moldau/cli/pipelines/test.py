@@ -125,7 +125,7 @@ def _as_json(result: CaseResult) -> dict[str, Any]:
 
 
 class _Waiting:
-    """A word at a terminal while nothing else is printed."""
+    """What is being waited for, shown in a terminal until it is done."""
 
     def __init__(self, text: str) -> None:
         self.text = f"{text} …" if at_terminal() else ""

@@ -150,9 +150,9 @@ class TopicConnector(Connector):
             return
         given = [name for name in _SUBSCRIPTIONS if name in options]
         if len(given) != 1:
-            found = f"not {' and '.join(given)}" if given else "none is given"
+            found = f"it has {' and '.join(given)}" if given else "it has none"
             place = options[given[1]].place if len(given) > 1 else None
-            yield Problem(f"exactly one of {', '.join(_SUBSCRIPTIONS)} says what to read: {found}", place)
+            yield Problem(f"a topic source needs exactly one of {', '.join(_SUBSCRIPTIONS)}: {found}", place)
         if "schema" in options and options.get("format", Given("string")).value == "string":
             message = "schema has no effect without a format that has fields: add for example `format: json`"
             yield Problem(message, options["schema"].place)

@@ -144,7 +144,7 @@ _SYNTAX_ERRORS = (
         "a second ': ' in a line, or a wrong indentation; put text with ': ' in quotes",
         False,
     ),
-    ("expected (key|'-' indicator|<block end>)", "the indentation fits to no line above, or ': ' is missing", False),
+    ("expected (key|'-' indicator|<block end>)", "the indentation matches no line above, or ': ' is missing", False),
     ("cannot start any token", "text that begins with this character must be in quotes", False),
 )
 
@@ -223,7 +223,7 @@ class _Builder:
         assert isinstance(parent.value, dict)
         if name in parent.value:
             first = parent.keys[name]
-            self.problems.append(Problem(f"'{name}' is there twice: first in line {first.line}", key.place))
+            self.problems.append(Problem(f"duplicate key '{name}': the first is in line {first.line}", key.place))
             return
         parent.value[name] = node
         parent.keys[name] = key.place
@@ -272,7 +272,10 @@ class _Builder:
             return float(text.replace(".", "").lower())
         elif _OLD_NUMBER.fullmatch(text):
             self.problems.append(
-                Problem(f"{text} is another number in YAML 1.1 than in YAML 1.2: write it plainly, or in quotes", place)
+                Problem(
+                    f"{text} is not the same number in YAML 1.1 and 1.2: write plain digits, or use quotes",
+                    place,
+                )
             )
         return text
 

@@ -3,15 +3,15 @@
 | change | Spark 4.2 | verdict |
 |---|---|---|
 | filters, projections, steps without state | continues | kept |
-| a source is added, removed, moved, renamed | offsets are kept by name | kept, with a word |
+| a source is added, removed, moved, renamed | offsets are kept by name | kept, with a warning |
 | a source of the same name reads something else | its offsets are of no use | refused; more topics: kept |
 | a stateful operator is added, removed, or another kind | refuses | refused |
 | types of keys or of what is kept change | refuses | refused |
-| other columns or windows of the same types | continues with the old groups | kept, with a word |
-| delay of a watermark | from the next batch on | kept, with a word |
-| output mode | continues | kept, with a word |
-| another sink | continues | kept, with a word |
-| number of shuffle partitions, state store | keeps the old value | kept, with a word |
+| other columns or windows of the same types | continues with the old groups | kept, with a warning |
+| delay of a watermark | from the next batch on | kept, with a warning |
+| output mode | continues | kept, with a warning |
+| another sink | continues | kept, with a warning |
+| number of shuffle partitions, state store | keeps the old value | kept, with a warning |
 
 A renamed sink or pipeline is a new query with a new checkpoint.
 """

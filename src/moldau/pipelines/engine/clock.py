@@ -7,7 +7,7 @@ what it passes in batches without rows.
     watermark of a source = the last one its rows gave it + the time since then
     watermark of a query  = the least of its sources; a quiet source that never had a row does not count
 
-Nothing is added to the query for that: the watermark is set in Spark's tracker (Spark's inside, reached through py4j).
+Nothing is added to the query for that: the watermark is set in Spark's tracker (internals of Spark, by py4j).
 Spark writes it to its offset log with the batch that uses it, so a repeated batch has the same one. Pipelines without
 state do not pay at all, and those with state only while there is some: then a batch about every `idle_ms`, less often
 the longer the source is quiet.

@@ -112,8 +112,8 @@ def _with_record(source: Source) -> Source:
 def failing_rows(frame: DataFrame, expectations: tuple[Expectation, ...]) -> DataFrame:
     """The rows that become dead letters, with the first reason in a column `__reason`.
 
-    A row that an earlier expectation drops does not reach later ones, and one that it fails the query with stops this
-    one too: it would otherwise have passed the row when the expectation is changed.
+    A row that an earlier expectation drops does not reach later ones. A row that fails the query (`fail`) fails this
+    one as well: if it went on alone, the row would be behind its offsets when the expectation is mended.
     """
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -1,7 +1,7 @@
 """Ends a streaming query after the batch it is in. Spark's own `stop()` interrupts the batch.
 
 Spark's loop asks after each batch whether the query is still active, and `stop()` first marks it as not active, then
-interrupts its thread. Here it is only marked. That is Spark's inside, reached through py4j: where it cannot be reached
+interrupts its thread. Here it is only marked. That uses internals of Spark, through py4j. Where they cannot be reached
 (Spark Connect), the query is stopped in Spark's way, and the interrupted batch is repeated at the next start.
 """
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_MS = 1_000
-POISON_FAILURES = 3  # so often a batch fails before it is searched for the records at fault
+POISON_FAILURES = 3  # of the same batch, before it is searched for the records at fault
 _POLL_S = 0.2
 _CALM_POLL_S = 0.5  # a look at a query costs a quarter of a millisecond of CPU, and there may be dozens
 _PROGRESS_MS = 1_000  # asking for progress costs about a millisecond of CPU
@@ -87,13 +87,13 @@ class RunningQuery:
 
 
 class Listener:
-    """What else happens to queries. Override what you need; an error in a listener is logged, unless it says more."""
+    """What else happens to queries. Override what you need. Errors are logged, unless the method says otherwise."""
 
     def before_start(self, spark: SparkSession, query: RunningQuery) -> None:
         """Before each start and restart. A ConfigError fails the query for good; any other error is retried."""
 
     def changed(self, query: RunningQuery) -> None:
-        """It has got into another state."""
+        """It has entered another state."""
 
     def progressed(self, query: RunningQuery, progress: Mapping[str, Any]) -> None:
         """Spark's progress of a batch, asked for once a second: `query.query.recentProgress` has those between."""

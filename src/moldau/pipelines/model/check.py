@@ -91,12 +91,14 @@ def _names(checked: Checked) -> Iterator[Problem]:
             if not _NAME.fullmatch(entry.name):
                 fixed = re.sub(r"\W", "_", entry.name, flags=re.ASCII)
                 hint = f": write {fixed}" if _NAME.fullmatch(fixed) else ""
-                message = f"{kind} '{entry.name}': a name has letters, digits and '_', and begins with no digit{hint}"
+                message = (
+                    f"{kind} '{entry.name}': a name has letters, digits and '_', and does not start with a digit{hint}"
+                )
                 yield Problem(message, entry.place)
             elif lowered in _RESERVED and kind != "sink":
                 yield Problem(f"{kind} '{entry.name}': the word is reserved, choose another name", entry.place)
             elif lowered in seen:
-                yield Problem(f"{kind} {entry.name} has the name of {seen[lowered]}: choose another", entry.place)
+                yield Problem(f"{kind} {entry.name} has the same name as {seen[lowered]}: choose another", entry.place)
             seen[lowered] = f"{kind} {entry.name}"
 
 
@@ -154,7 +156,7 @@ def _schemas(checked: Checked) -> Iterator[Problem]:
             hint = options_hint(watermark.column, tuple(column.name for column in columns), "Its columns are")
             yield Problem(f"source {source.name}: watermark: there is no column '{watermark.column}'{hint}", place)
         elif "." not in watermark.column and not found.startswith("timestamp"):
-            message = f"column {watermark.column} is {found.upper()}: event time is a TIMESTAMP"
+            message = f"column {watermark.column} is {found.upper()}: event time must be a TIMESTAMP"
             yield Problem(f"source {source.name}: watermark: {message}", place)
 
 
@@ -166,8 +168,8 @@ def _steps(checked: Checked) -> Iterator[Problem]:
             found = known.get(name.lower())
             if found is None or (step.sql is None and found != name):  # Python's names have a case
                 hint = options_hint(name, checked.view_names, "There are")
-                own = f" A table of Spark's is written with its database: default.{name}." if step.sql else ""
-                yield Problem(f"step {step.name} reads '{name}', which is no source or step{hint}{own}", place)
+                own = f" Write a table of Spark's catalog with its database: default.{name}." if step.sql else ""
+                yield Problem(f"step {step.name} reads '{name}', which is not a source or step{hint}{own}", place)
             elif found.lower() not in before:
                 yield Problem(_too_early(checked.pipeline, step.name, found), place)
         if step.sql is not None and (mistake := query_mistake(step.sql)) is not None:
@@ -205,7 +207,7 @@ def _sinks(checked: Checked) -> Iterator[Problem]:
             )
         elif sink.view not in checked.view_names:
             hint = options_hint(sink.view, checked.view_names, "There are")
-            yield Problem(f"sink {sink.name}: from '{sink.view}' is no source or step{hint}", place)
+            yield Problem(f"sink {sink.name}: from '{sink.view}' is not a source or step{hint}", place)
         if sink.mode not in MODES:
             hint = options_hint(sink.mode, MODES, "Modes are")
             yield Problem(f"sink {sink.name} has no mode '{sink.mode}'{hint}", sink.places.get("mode", sink.place))
@@ -228,14 +230,14 @@ def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
     if any(step.sql is None for step in steps):
         return
     if not any(map(_is_stream, pipeline.sources_of(sink.view))):
-        message = f"sink {sink.name}: '{sink.view}' is no stream: at least one of its sources must not be static"
+        message = f"sink {sink.name}: '{sink.view}' is not a stream: at least one of its sources must not be static"
         yield Problem(message, sink.places.get("from", sink.place))
         return
     queries = {step.name: step.sql for step in steps if step.sql is not None}
     place = sink.places.get("mode", sink.place)
     if sink.mode == "complete" and not any(map(aggregates, queries.values())):
         yield Problem(
-            f"sink {sink.name}: mode complete writes all groups again and again, but no step groups rows. "
+            f"sink {sink.name}: mode complete writes all groups in each batch, but no step groups rows. "
             "Use append or update.",
             place,
         )
@@ -263,7 +265,7 @@ def _expectations(checked: Checked) -> Iterator[Problem]:
         if expectation.view and expectation.view not in checked.view_names:
             hint = options_hint(expectation.view, checked.view_names, "There are")
             where = places.get("view", expectation.place)
-            yield Problem(f"{owner}: view '{expectation.view}' is no source or step{hint}", where)
+            yield Problem(f"{owner}: view '{expectation.view}' is not a source or step{hint}", where)
         if (mistake := expression_mistake(expectation.condition)) is not None:
             yield Problem(f"{owner}: condition: {mistake.message}", places.get("condition", expectation.place))
         if expectation.action is Action.DEAD_LETTER and nearest("dead letters", checked.pipeline.settings) is None:
@@ -284,11 +286,11 @@ def _tests(checked: Checked) -> Iterator[Problem]:
         for name in case.given:
             if name not in sources:
                 is_step = name in checked.view_names
-                what = "is a step: give rows to sources" if is_step else f"is no source{_hint_of(name, sources)}"
+                what = "is a step: give rows to sources" if is_step else f"is not a source{_hint_of(name, sources)}"
                 yield Problem(f"test '{case.name}': given: {name} {what}", place_of(case.given, name, case.place))
         for name in case.expect:
             if name not in results:
-                message = f"test '{case.name}': expect: {name} is no source, step or sink{_hint_of(name, results)}"
+                message = f"test '{case.name}': expect: {name} is not a source, step or sink{_hint_of(name, results)}"
                 yield Problem(message, place_of(case.expect, name, case.place))
         yield from _test_columns(checked, case)
 

@@ -53,7 +53,7 @@ def _spark_names(checked: Checked) -> Iterator[Problem]:
     given = checked.pipeline.settings.get("spark")
     for name in given.value if given is not None and isinstance(given.value, Mapping) else ():
         if given is not None and not name.startswith("spark."):
-            message = f"settings: spark: '{name}' is no setting of Spark's: did you mean 'spark.{name}'?"
+            message = f"settings: spark: '{name}' is not a Spark setting: did you mean 'spark.{name}'?"
             yield Problem(message, place_of(given.value, name, given.place), Severity.WARNING)
 
 
@@ -61,7 +61,7 @@ def _loops(checked: Checked) -> Iterator[Problem]:
     for sink in checked.pipeline.sinks:
         for source in checked.pipeline.sources_of(sink.view):
             if sink.connector and sink.connector == source.connector and _is_same(checked, source, sink):
-                message = f"sink {sink.name} writes to what source {source.name} reads: its rows come back, for ever"
+                message = f"sink {sink.name} writes what source {source.name} reads: the pipeline reads its own output"
                 yield Problem(message, sink.place, Severity.WARNING)
 
 

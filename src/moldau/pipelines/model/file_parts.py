@@ -22,7 +22,11 @@ PARTS = OptionTable.of(
     Option(
         "steps", "Queries in SQL or functions in Python, by name. Each is a view that later steps can use.", MAPPING
     ),
-    Option("sinks", "What is written, by name: each has a query of its own.", MAPPING),
+    Option(
+        "sinks",
+        "What is written, by name. Each has a query of its own; those of the same stateful view may share one.",
+        MAPPING,
+    ),
     Option("expect", "Conditions that rows of a view should meet, by name.", MAPPING),
     Option("tests", "Given rows and expected rows, for `moldau pipeline test`.", Kind("list", lambda value: value)),
     Option("settings", "Settings of the whole pipeline.", MAPPING),

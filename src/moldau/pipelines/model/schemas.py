@@ -51,7 +51,7 @@ class _Parser:
                 raise ValueError(f"expected a column's name, found '{name}'")
             name = name[1:-1].replace("``", "`") if name.startswith("`") else name
             if any(name.lower() == other.name.lower() for other in found):
-                raise ValueError(f"column '{name}' is there twice")
+                raise ValueError(f"duplicate column '{name}'")
             if self._peek() == ":":
                 self._at += 1
             found.append(Column(name, self._type(f"the type of column '{name}'", depth)))

@@ -46,7 +46,7 @@ def test_groups_in_append_mode_need_a_watermark(tmp_path: Path, sql: str) -> Non
 
 def test_a_table_is_no_stream(tmp_path: Path) -> None:
     assert problems(tmp_path, with_query("SELECT count(*) AS n FROM pages")) == [
-        "8:3: sink out: 'counts' is no stream: at least one of its sources must not be static"
+        "8:3: sink out: 'counts' is not a stream: at least one of its sources must not be static"
     ]
 
 
@@ -71,8 +71,8 @@ def test_a_schema_without_effect_is_a_problem(tmp_path: Path, source: str, probl
 def test_tables_of_sparks_catalog_need_their_database(tmp_path: Path) -> None:
     found = problems(tmp_path, with_query("SELECT * FROM clicks JOIN shop.users USING (page) JOIN orders USING (page)"))
     assert [problem for problem in found if "warning" not in problem] == [
-        "6:65: step counts reads 'orders', which is no source or step. There are: clicks, pages, counts. "
-        "A table of Spark's is written with its database: default.orders."
+        "6:65: step counts reads 'orders', which is not a source or step. There are: clicks, pages, counts. "
+        "Write a table of Spark's catalog with its database: default.orders."
     ]
 
 
@@ -129,9 +129,9 @@ def test_pipelines_made_in_python_are_checked_without_places() -> None:
     )
     assert [str(problem) for problem in check(pipeline, connector)] == [
         "source a has no option 'formt': did you mean 'format'?",
-        "source d: exactly one of topic, subscribe, subscribePattern, assign says what to read: none is given",
+        "source d: a topic source needs exactly one of topic, subscribe, subscribePattern, assign: it has none",
         "sink out: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
-        "step b reads 'c', which is no source or step. There are: a, d, b.",
+        "step b reads 'c', which is not a source or step. There are: a, d, b.",
     ]
 
 
@@ -181,7 +181,7 @@ def test_what_is_wrong_with_a_schema(text: str, reason: str | None) -> None:
         ),
         (
             "{connector: lines, path: a.log, watermark: value 1 minute}",
-            "column value is STRING: event time is a TIMEST",
+            "column value is STRING: event time must be a TIMEST",
         ),
         ("{connector: directory, path: a, format: text, metadata: modified, watermark: modified 1 minute}", ""),
         ("{connector: directory, path: a, format: parquet, watermark: at 1 minute}", ""),
@@ -207,8 +207,8 @@ def test_a_loop_and_a_setting_that_is_not_sparks_are_warnings(tmp_path: Path) ->
     source, sink = "{connector: topic, topic: same}", "{connector: topic, topic: same}"
     settings = "settings:\n  spark: {sql.shuffle.partitions: 4}\n"
     assert problems(tmp_path, f"sources:\n  a: {source}\nsinks:\n  b: {sink}\n{settings}") == [
-        "4:3: warning: sink b writes to what source a reads: its rows come back, for ever",
-        "6:11: warning: settings: spark: 'sql.shuffle.partitions' is no setting of Spark's: "
+        "4:3: warning: sink b writes what source a reads: the pipeline reads its own output",
+        "6:11: warning: settings: spark: 'sql.shuffle.partitions' is not a Spark setting: "
         "did you mean 'spark.sql.shuffle.partitions'?",
     ]
     mirror = sink.replace("same", "same, kafka.bootstrap.servers: other:9092")
@@ -221,6 +221,6 @@ def test_a_name_that_is_there_twice_is_the_only_problem_of_names() -> None:
         "p", (Source("a", "topic", topics), Source("A", "topic", topics)), sinks=(Sink("b", "c", "topc"),)
     )
     assert [str(problem) for problem in check(pipeline, connector)] == [
-        "source A has the name of source a: choose another",
+        "source A has the same name as source a: choose another",
         "sink b: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
     ]
