@@ -19,6 +19,8 @@ KAFKA_PREFIX = "kafka."
 QUERY_ID = "sql.streaming.queryId"  # where Spark tells a query's tasks, and its foreachBatch, whose they are
 CONNECTORS = ("moldau", "jvm")
 HEADER_PREFIX = "__connect.errors."  # of the headers of a dead letter, as in Kafka Connect
+# A record that came out of a topic should fit into another with a few more headers: let the broker judge.
+DEAD_LETTER_BYTES_MAX = 100 * 1024 * 1024
 
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _NUMBER_MAX = 2**63 - 1  # what Spark and Kafka count in

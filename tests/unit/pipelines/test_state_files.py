@@ -13,7 +13,14 @@ import pytest
 from moldau.errors import CommandError, ConfigError
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.session import common_config, common_master
-from moldau.pipelines.engine.state_files import RunFile, StateFiles, known_runs, overall, query_facts
+from moldau.pipelines.engine.state_files import (
+    RunFile,
+    StateFiles,
+    kept_from_running,
+    known_runs,
+    overall,
+    query_facts,
+)
 from moldau.pipelines.engine.supervisor import RunningQuery, State
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline, Sink
@@ -83,6 +90,18 @@ def test_a_process_that_was_killed_is_not_running(folder: Path) -> None:
     (run,) = known_runs(with_ended=True)
     assert (run.facts["state"], run.facts["reason"]) == ("STOPPED", "the process was killed")
     RunFile(Pipeline("counts"), "c").close()
+
+
+def test_a_pipeline_that_is_kept_from_running_still_says_how_its_last_run_ended() -> None:
+    last = RunFile(PIPELINE, "c")
+    with pytest.raises(CommandError, match="already running"), kept_from_running(PIPELINE, "c"):
+        pass
+    last.write(State.FINISHED, [])
+    last.close()
+    with kept_from_running(PIPELINE, "c"), pytest.raises(CommandError, match="already running"):
+        RunFile(PIPELINE, "c")
+    (run,) = known_runs(with_ended=True)
+    assert run.facts["state"] == State.FINISHED
 
 
 def test_the_state_of_a_pipeline_is_the_worst_of_its_queries() -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
+from moldau.cli.pipelines.overrides import add_bootstrap_server, overridden
 from moldau.errors import CommandError
 from moldau.pipelines.doors.yaml_file import load_pipeline
 from moldau.pipelines.engine.letter_box import REDRIVEN_MAX, Letter, LetterBox, Redriven, letter_boxes
@@ -32,13 +33,19 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline dead-le
     )
     parser.add_argument("--limit", metavar="COUNT", type=_count, help="redrive: so many at most")
     parser.add_argument("--to", metavar="TOPIC", help="redrive: send them to this topic instead")
+    add_bootstrap_server(parser)
     parser.add_json()
     arguments = parser.parse_args(argv)
     for option in ("limit", "to"):
         if getattr(arguments, option) is not None and arguments.action != "redrive":
             parser.error(f"--{option} is for redrive")
     actions = {"list": _list, "show": _show, "redrive": _redrive}
-    return run(prog, lambda: actions[arguments.action](letter_boxes(load_pipeline(arguments.file)), arguments))
+
+    def work() -> int:
+        pipeline = overridden(load_pipeline(arguments.file), arguments)
+        return actions[arguments.action](letter_boxes(pipeline), arguments)
+
+    return run(prog, work)
 
 
 def _count(text: str) -> int:

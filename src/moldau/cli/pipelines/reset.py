@@ -38,8 +38,7 @@ def _reset(arguments: argparse.Namespace) -> int:
     pipeline = overridden(load_pipeline(arguments.file), arguments)
     from moldau.pipelines.engine.queries import Settings, plan_queries
     from moldau.pipelines.engine.reset import Reset, plan_reset
-    from moldau.pipelines.engine.state_files import RunFile
-    from moldau.pipelines.engine.supervisor import State
+    from moldau.pipelines.engine.state_files import kept_from_running
 
     settings = Settings.of(pipeline)
     plans = {plan.name: plan for plan in plan_queries(pipeline)}
@@ -47,15 +46,11 @@ def _reset(arguments: argparse.Namespace) -> int:
         if name not in plans:
             hint = did_you_mean(name, plans) or f": there are {', '.join(plans)}"
             raise CommandError(f"pipeline {pipeline.name} has no query '{name}'{hint}")
-    lock = RunFile(pipeline, settings.checkpoint(pipeline))  # raises if the pipeline is running
-    try:
+    with kept_from_running(pipeline, settings.checkpoint(pipeline)):
         chosen = [plan for name, plan in plans.items() if not arguments.query or name in arguments.query]
         resets = [plan_reset(plan, settings, arguments.to) for plan in chosen]
         for reset in () if arguments.dry_run else resets:
             reset.apply()
-    finally:
-        lock.write(State.STOPPED, [])
-        lock.close()
 
     def facts(reset: Reset) -> dict[str, object]:
         return {

@@ -190,7 +190,7 @@ class Connector(ABC):
         """
         return None
 
-    def look(self, request: WriteRequest) -> Iterable[str]:
+    def sink_notes(self, request: WriteRequest) -> Iterable[str]:
         """What is worth knowing about where the sink writes, for dry-run. Raises an error if it cannot be reached."""
         return ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from moldau.pipelines.connectors.base import BatchSink, Connector, Guarantee, StreamSink, WriteRequest
 from moldau.pipelines.connectors.topic import kafka_options
 from moldau.pipelines.model.options import Option, OptionTable
+from moldau.spark.options import DEAD_LETTER_BYTES_MAX
 
 
 class DeadLetterConnector(Connector):
@@ -19,8 +20,7 @@ class DeadLetterConnector(Connector):
     )
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
-        # What came out of a topic should fit into another with a few more headers: let the broker judge.
-        options = {"kafka.max.request.size": str(100 * 1024 * 1024), **kafka_options(request)}
+        options = {"kafka.max.request.size": str(DEAD_LETTER_BYTES_MAX), **kafka_options(request)}
         options["topic"] = str(request.options["topic"])
         if request.mode == "append":
             return StreamSink("moldau", options)

@@ -269,7 +269,7 @@ class TopicConnector(Connector):
         joined = topics.earliest([each for each in ends if each not in starts])
         return sum(max(end - starts.get(each, joined.get(each, 0)), 0) for each, end in ends.items())
 
-    def look(self, request: WriteRequest) -> Iterable[str]:
+    def sink_notes(self, request: WriteRequest) -> Iterable[str]:
         from moldau.spark.connections import ask_patiently
         from moldau.spark.options import Options
 

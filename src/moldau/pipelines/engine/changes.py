@@ -47,22 +47,34 @@ class Change:
 
 
 def changes(
-    old: Identity, new: Identity, folder: Path, conf: Mapping[str, str], wanted: Mapping[str, str]
+    old: Identity,
+    new: Identity,
+    folder: Path,
+    conf: Mapping[str, str],
+    wanted: Mapping[str, str],
+    *,
+    file: str = "FILE",
 ) -> tuple[Change, ...]:
-    """`conf` are the settings in the checkpoint, `wanted` those of the pipeline."""
-    state = _state(old, new)
-    return (*_sources(old, new, folder), *state, *_mode(old, new), *_sinks(old, new), *_settings(conf, wanted))
+    """`conf` are the settings in the checkpoint, `wanted` those of the pipeline; `file` is for commands to type."""
+    resets = _reset_commands(file, new.query)
+    return (
+        *_sources(old, new, folder, resets),
+        *_state(old, new, resets),
+        *_mode(old, new),
+        *_sinks(old, new),
+        *_settings(conf, wanted),
+    )
 
 
-def reset_commands(pipeline: str, query: str) -> tuple[str, ...]:
-    command = f"moldau pipeline reset {pipeline} --query {query}"
+def _reset_commands(file: str, query: str) -> tuple[str, ...]:
+    command = f"moldau pipeline reset {file} --query {query}"
     return (
         f"`{command} --to committed` (continues at the same offsets, without the state)",
         f"`{command} --to earliest` (processes all records again; what was written stays)",
     )
 
 
-def _sources(old: Identity, new: Identity, folder: Path) -> Iterator[Change]:
+def _sources(old: Identity, new: Identity, folder: Path, resets: tuple[str, ...]) -> Iterator[Change]:
     gone = {name: part for name, part in old.sources.items() if name not in new.sources}
     for name, part in new.sources.items():
         before = old.sources.get(name)
@@ -76,10 +88,7 @@ def _sources(old: Identity, new: Identity, folder: Path) -> Iterator[Change]:
             yield Change(
                 f"source {name} read {_shown(before)} and now reads {_shown(part)}: its offsets are not valid there",
                 Verdict.REFUSED,
-                (
-                    "give the source another name: then it starts where its options say",
-                    *reset_commands("FILE", new.query),
-                ),
+                ("give the source another name: then it starts where its options say", *resets),
             )
         else:
             yield from _moved(name, before, part)
@@ -101,18 +110,17 @@ def _continues(before: Part, part: Part, folder: Path) -> bool:
     return before.options == part.options or connector(part.connector, folder).continues(before.options, part.options)
 
 
-def _state(old: Identity, new: Identity) -> Iterator[Change]:
-    ways_out = reset_commands("FILE", new.query)
+def _state(old: Identity, new: Identity, resets: tuple[str, ...]) -> Iterator[Change]:
     before, now = [each.kind for each in old.operators], [each.kind for each in new.operators]
     if before != now:
         yield Change(
-            f"the query kept state for {_listed(before)} and now needs it for {_listed(now)}", Verdict.REFUSED, ways_out
+            f"the query kept state for {_listed(before)} and now needs it for {_listed(now)}", Verdict.REFUSED, resets
         )
         return
     for was, operator in zip(old.operators, new.operators, strict=True):
         what = _difference(was, operator)
         if what:
-            yield Change(f"{operator.kind}: {what}, which does not fit its state", Verdict.REFUSED, ways_out)
+            yield Change(f"{operator.kind}: {what}, which does not fit its state", Verdict.REFUSED, resets)
         elif was.detail != operator.detail:
             yield Change(
                 f"{operator.kind}: its expressions have changed, not their types. Groups that are open now mix old and "

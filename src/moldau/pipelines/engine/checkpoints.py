@@ -84,7 +84,9 @@ class Checkpoint:
         if last is None or self.record.identity is None:
             return ()
         wanted = self._wanted if new.operators else {}
-        return changes(self.record.identity, new, self.plan.pipeline.folder, last.conf, wanted)
+        pipeline = self.plan.pipeline
+        file = pipeline.file or "FILE"
+        return changes(self.record.identity, new, pipeline.folder, last.conf, wanted, file=file)
 
     def admit(self, frame: DataFrame) -> frozenset[str]:
         """Before a start: refuse it or write down what the query is now. Returns the sinks that have not written yet.
@@ -95,7 +97,7 @@ class Checkpoint:
         found = self.changes(new)
         refused = [change for change in found if change.verdict is Verdict.REFUSED]
         if refused:
-            raise ConfigError(refusal(self.plan, refused))
+            raise ConfigError(_refusal(refused))
         for change in found:
             logger.warning("query %s.%s: %s", new.pipeline, new.query, change.text)
         new_sinks = self._new_sinks(new)
@@ -117,15 +119,10 @@ class Checkpoint:
         return {**changed, **{name: batch for name, batch in known.items() if name in new.sinks}}
 
 
-def refusal(plan: QueryPlan, refused: Sequence[Change]) -> str:
+def _refusal(refused: Sequence[Change]) -> str:
     what = "; ".join(change.text for change in refused)
-    ways = "; or ".join(refused_ways_out(plan, refused))
+    ways = "; or ".join(dict.fromkeys(way for change in refused for way in change.ways_out))
     return f"the checkpoint does not fit the pipeline any more: {what}. You can undo the change, or: {ways}"
-
-
-def refused_ways_out(plan: QueryPlan, refused: Sequence[Change]) -> list[str]:
-    file = plan.pipeline.file or "FILE"
-    return list(dict.fromkeys(way.replace("FILE", file) for change in refused for way in change.ways_out))
 
 
 def orphans(new: Identity, base: str, queries: Collection[str], spark: SparkSession) -> list[str]:
@@ -138,7 +135,7 @@ def orphans(new: Identity, base: str, queries: Collection[str], spark: SparkSess
         old = record.identity
         if old is not None and (old.sources, old.operators) == (new.sources, new.operators):
             found.append(
-                f"there is a checkpoint of {name}, which the pipeline has no longer. If {name} is called {new.query} "
-                f"now, move it to continue there: mv {base}/{name} {base}/{new.query}"
+                f"there is a checkpoint of {name}, which is no longer in the pipeline. If you have renamed it to "
+                f"{new.query}, move its checkpoint to continue: from {base}/{name} to {base}/{new.query}"
             )
     return found

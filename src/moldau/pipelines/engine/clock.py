@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoint_log import CheckpointLog, LoggedBatch
 from moldau.pipelines.engine.folders import open_folder
+from moldau.pipelines.engine.internals import items, stream_execution
 from moldau.pipelines.engine.queries import OptionValues, QueryPlan
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.watermark import Watermark
@@ -55,7 +56,7 @@ def move_watermark(query: StreamingQuery, target: Callable[[bool], int | None]) 
     """
     from pyspark import SparkContext
 
-    execution = _execution(query)
+    execution = stream_execution(query)
     last = execution.lastExecution()
     if last is None:
         return None  # only after a batch of its own does Spark look at the watermark
@@ -174,7 +175,7 @@ class _QueryClock:
         watermarks = idle_watermarks(query.plan)
         if not watermarks or not _is_reachable(spark_query):
             return None
-        execution = _execution(spark_query)
+        execution = stream_execution(spark_query)
         trigger_ms = query.settings.values.get("trigger") or 0
         sources = []
         for source in query.plan.sources:
@@ -245,10 +246,6 @@ def idle_watermarks(plan: QueryPlan) -> dict[str, Watermark]:
     return {name: mark for name, mark in marks.items() if isinstance(mark, Watermark) and mark.idle_ms is not None}
 
 
-def _execution(query: StreamingQuery) -> Any:
-    return query._jsq.streamingQuery()
-
-
 def _is_reachable(query: StreamingQuery) -> bool:
     """The lock belongs to a thread of Java, so each thread here must have one of its own there."""
     from pyspark import SparkContext
@@ -258,8 +255,8 @@ def _is_reachable(query: StreamingQuery) -> bool:
 
 def _marks(query: StreamingQuery) -> dict[str, int | None]:
     """The watermark that its rows gave each operator, by the operator's id."""
-    found = _execution(query).watermarkTracker().watermarkMap()
-    return {str(pair._1()): pair._2().get() if pair._2().isDefined() else None for pair in _items(found)}
+    found = stream_execution(query).watermarkTracker().watermarkMap()
+    return {str(pair._1()): pair._2().get() if pair._2().isDefined() else None for pair in items(found)}
 
 
 def _watermark_operators(execution: Any, names: Sequence[str]) -> dict[str, str]:
@@ -272,7 +269,7 @@ def _watermark_operators(execution: Any, names: Sequence[str]) -> dict[str, str]
             return _names(node.relation().sourceIdentifyingName())
         if kind == "StreamingExecutionRelation":
             return _names(node.sourceIdentifyingName())
-        below = set[str]().union(*(walk(child) for child in _items(node.children())))
+        below = set[str]().union(*(walk(child) for child in items(node.children())))
         if kind == "EventTimeWatermark" and len(below) == 1:
             found[str(node.nodeId())] = next(iter(below))
         return below
@@ -281,7 +278,7 @@ def _watermark_operators(execution: Any, names: Sequence[str]) -> dict[str, str]
         walk(execution.logicalPlan())
         return found
     marks = execution.watermarkTracker().watermarkMap()
-    return {str(pair._1()): names[0] for pair in _items(marks)} if names else {}
+    return {str(pair._1()): names[0] for pair in items(marks)} if names else {}
 
 
 def _offset(value: Any) -> Any:
@@ -292,9 +289,3 @@ def _offset(value: Any) -> Any:
 def _names(identifying: Any) -> set[str]:
     name = identifying.nameOpt()
     return {name.get()} if name.isDefined() else set()
-
-
-def _items(collection: Any) -> Iterable[Any]:
-    iterator = collection.iterator()
-    while iterator.hasNext():
-        yield iterator.next()

@@ -14,7 +14,7 @@ from moldau.errors import MoldauError
 from moldau.pipelines.connectors.base import Connector
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.changes import Verdict
-from moldau.pipelines.engine.checkpoints import Checkpoint, orphans, refused_ways_out
+from moldau.pipelines.engine.checkpoints import Checkpoint, orphans
 from moldau.pipelines.engine.identity import Identity
 from moldau.pipelines.engine.queries import (
     QueryPlan,
@@ -84,7 +84,7 @@ def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, plans: tup
     report.stateful = tuple(operator.kind for operator in identity.operators)
     for change in earlier.changes(identity):
         (report.refused if change.verdict is Verdict.REFUSED else report.changes).append(change.text)
-        report.ways_out += refused_ways_out(plan, [change])
+        report.ways_out += change.ways_out
     report.ways_out = list(dict.fromkeys(report.ways_out))
     if last is None:
         names = {each.name for each in plans}
@@ -108,7 +108,9 @@ def _look_at_counterparts(
     for sink in plan.sinks:
         try:
             to_write = write_request(session, plan.pipeline, sink, settings, report.checkpoint)
-            report.notes += [f"sink {sink.name}: {note}" for note in _connector(plan, sink.connector).look(to_write)]
+            report.notes += [
+                f"sink {sink.name}: {note}" for note in _connector(plan, sink.connector).sink_notes(to_write)
+            ]
         except MoldauError as error:
             report.problems.append(f"sink {sink.name}: {error}")
 

@@ -7,18 +7,17 @@ interrupts its thread. Here it is only marked. That uses internals of Spark, thr
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
+
+from moldau.pipelines.engine.internals import stream_execution
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-logger = logging.getLogger(__name__)
-
 
 def end_after_batch(query: StreamingQuery) -> None:
     """Returns at once; the query has ended when `is_over` says so."""
-    execution = _execution(query)
+    execution = stream_execution(query)
     if execution is None:
         query.stop()
         return
@@ -30,7 +29,7 @@ def is_over(query: StreamingQuery) -> bool:
     """Also tidies up after a query that was told to end and waits for its next batch."""
     if query.isActive:
         return False
-    execution = _execution(query)
+    execution = stream_execution(query)
     if execution is None or not execution.queryExecutionThread().isAlive():
         return True
     if query.status["isTriggerActive"]:
@@ -41,18 +40,8 @@ def is_over(query: StreamingQuery) -> bool:
 
 def has_nothing_new(query: StreamingQuery) -> bool:
     """Whether all sources were asked and had nothing. Its status rarely tells: they wait for records themselves."""
-    execution = _execution(query)
+    execution = stream_execution(query)
     return execution is not None and bool(execution.noNewData())
-
-
-def _execution(query: StreamingQuery) -> Any:
-    """Spark's StreamExecution; None if it is out of reach."""
-    wrapper = getattr(query, "_jsq", None)
-    try:
-        return None if wrapper is None else wrapper.streamingQuery()
-    except Exception:
-        logger.debug("cannot reach Spark's StreamExecution", exc_info=True)
-        return None
 
 
 def _terminated(state: Any) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.internals import items
 from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import value_text
 from moldau.pipelines.model.pipeline import Sink, Source
@@ -125,16 +126,16 @@ def _operators(frame: DataFrame) -> Iterator[Operator]:
 
 
 def _walk(node: Any) -> Iterator[Operator]:
-    for child in _items(node.children()):
+    for child in items(node.children()):
         yield from _walk(child)
     name = node.getClass().getSimpleName()
     if name not in _OPERATORS:
         return
     kind, key_names, value_names = _OPERATORS[name]
-    keys = [_type(key.dataType().json()) for names in key_names for key in _items(getattr(node, names)())]
+    keys = [_type(key.dataType().json()) for names in key_names for key in items(getattr(node, names)())]
     schemas = [json.loads(getattr(node, child)().schema().json()) for child in value_names]
     values = [f"{_type(column['type'])}{'?' * column['nullable']}" for schema in schemas for column in schema["fields"]]
-    children = [child.simpleString(200) for child in _items(node.children())]
+    children = [child.simpleString(200) for child in items(node.children())]
     detail = _EXPRESSION_ID.sub("", " <- ".join([node.simpleString(200), *children]))
     yield Operator(kind, tuple(keys), tuple(values), detail)
 
@@ -147,9 +148,3 @@ def _type(value: Any) -> str:
     names = ("elementType", "keyType", "valueType")
     parts = [each["type"] for each in value.get("fields", ())] + [value[name] for name in names if name in value]
     return f"{value['type']}<{','.join(map(_type, parts))}>"
-
-
-def _items(collection: Any) -> Iterator[Any]:
-    iterator = collection.iterator()
-    while iterator.hasNext():
-        yield iterator.next()

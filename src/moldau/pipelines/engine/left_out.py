@@ -65,8 +65,8 @@ class LeftOut:
     def save(self, folder: Folder) -> None:
         folder.write(FILE, json.dumps(asdict(self), indent=1))
 
-    def and_also(self, batch_id: int, records: Sequence[LeftOutRecord]) -> LeftOut:
-        """With what another search has found."""
+    def with_records(self, batch_id: int, records: Sequence[LeftOutRecord]) -> LeftOut:
+        """With the records that another search has found."""
         kept = self.records if self.batch_id == batch_id else ()
         return LeftOut(batch_id, self.search + 1, is_sent=False, records=(*kept, *records))
 

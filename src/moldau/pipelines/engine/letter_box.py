@@ -21,7 +21,7 @@ from moldau.pipelines.engine.dead_letters import SETTING
 from moldau.pipelines.engine.queries import OptionValues, Settings
 from moldau.pipelines.model.pipeline import Pipeline
 from moldau.spark.connections import borrowed
-from moldau.spark.options import HEADER_PREFIX, Options
+from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX, Options
 from moldau.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class LetterBox:
         from moldau.spark.sink.transactions import Transactions
         from moldau.spark.sink.write_options import WriteOptions
 
-        options = WriteOptions.parse({"kafka.max.request.size": str(100 * 1024 * 1024), **self._kafka})
+        options = WriteOptions.parse({"kafka.max.request.size": str(DEAD_LETTER_BYTES_MAX), **self._kafka})
         with borrowed(options.client) as cluster:
             transactions = Transactions(cluster)
             transaction = transactions.begin(self._group, _TIMEOUT_MS)

@@ -115,7 +115,7 @@ def narrow(
         LeftOutRecord(part.source, part.range.topic, part.range.partition, part.range.start, why, before.search + 1)
         for part, why in culprits
     )
-    before.and_also(batch.batch_id, found).save(folder)
+    before.with_records(batch.batch_id, found).save(folder)
     send_pending(spark, plan, settings)
     return found
 

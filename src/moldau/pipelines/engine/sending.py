@@ -13,15 +13,13 @@ from moldau.pipelines.engine.checkpoint_log import CheckpointLog
 from moldau.pipelines.engine.folders import open_folder
 from moldau.pipelines.engine.left_out import LeftOut, LeftOutRecord, is_pending
 from moldau.pipelines.engine.queries import QueryPlan, Settings, read_request
-from moldau.spark.options import HEADER_PREFIX
+from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from moldau.pipelines.connectors.base import ReadRequest
-
-_REQUEST_BYTES_MAX = 100 * 1024 * 1024  # as for other dead letters: let the broker judge
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ def _send(request: ReadRequest, app_id: str, records: Sequence[LeftOutRecord]) -
 
     kafka = kafka_options(request)
     once = {"topic": str(request.dead_letters), "txnAppId": app_id, "txnVersion": "0"}
-    options = WriteOptions.parse({"kafka.max.request.size": str(_REQUEST_BYTES_MAX), **kafka, **once})
+    options = WriteOptions.parse({"kafka.max.request.size": str(DEAD_LETTER_BYTES_MAX), **kafka, **once})
     batches = [batch for record in records for batch in _letters(request, kafka, record)]
     job = Job.of_write(options)
     message = write_task(job, 0, options, iter(batches), partial(send_in_transaction, options))

@@ -15,9 +15,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from moldau.clocks import wall_clock_ms
 from moldau.errors import CommandError
@@ -52,16 +52,8 @@ class RunFile:
 
     def __init__(self, pipeline: Pipeline, checkpoint: str) -> None:
         """Raises CommandError if the pipeline is running already."""
-        folder = state_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = hashlib.sha256(checkpoint.encode()).hexdigest()[:8]
-        self._path = folder / f"{pipeline.name.replace('/', '_')}-{key}.json"
-        self._lock = self._path.with_suffix(".lock").open("a")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise CommandError(_refusal(pipeline.name, self._path)) from None
+        self._path = _run_path(pipeline, checkpoint)
+        self._lock = _lock(pipeline, self._path)
         self._facts: dict[str, Any] = {
             "pipeline": pipeline.name,
             "file": str(Path(pipeline.file).resolve()) if pipeline.file else None,
@@ -88,6 +80,13 @@ class RunFile:
     def close(self) -> None:
         self._path.with_suffix(".stop").unlink(missing_ok=True)
         self._lock.close()
+
+
+@contextlib.contextmanager
+def kept_from_running(pipeline: Pipeline, checkpoint: str) -> Iterator[None]:
+    """Nobody can start the pipeline meanwhile. Raises CommandError if it is running already."""
+    with _lock(pipeline, _run_path(pipeline, checkpoint)):
+        yield
 
 
 class StateFiles(Listener):
@@ -173,6 +172,23 @@ def known_runs(*, with_ended: bool = False) -> list[KnownRun]:
             run = KnownRun(path, json.loads(path.read_text("utf-8")), is_alive=_is_locked(path))
             found += [run] if run.is_alive or with_ended else []
     return found
+
+
+def _run_path(pipeline: Pipeline, checkpoint: str) -> Path:
+    key = hashlib.sha256(checkpoint.encode()).hexdigest()[:8]
+    return state_folder() / f"{pipeline.name.replace('/', '_')}-{key}.json"
+
+
+def _lock(pipeline: Pipeline, path: Path) -> TextIO:
+    """The lock of a pipeline, held until it is closed."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = path.with_suffix(".lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise CommandError(_refusal(pipeline.name, path)) from None
+    return lock
 
 
 def _is_locked(path: Path) -> bool:

@@ -95,9 +95,6 @@ class Listener:
     def changed(self, query: RunningQuery) -> None:
         """It has entered another state."""
 
-    def progressed(self, query: RunningQuery, progress: Mapping[str, Any]) -> None:
-        """Spark's progress of a batch, asked for once a second: `query.query.recentProgress` has those between."""
-
     def failed_again(self, spark: SparkSession, query: RunningQuery, reason: str) -> bool:
         """The same batch failed three times (then six, twelve, …). True: the cause is removed, restart now."""
         return False
@@ -257,7 +254,6 @@ class Supervisor:
             self._enter(query, State.RUNNING)
         if progress is not None and progress != query.progress:
             query.progress, query.failures = progress, 0
-            self._tell(lambda listener: listener.progressed(query, progress))
 
     def _failed(self, watched: _Watched, error: BaseException, now: int) -> None:
         query, reason = watched.query, reason_of(error)

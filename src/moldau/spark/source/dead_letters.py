@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from moldau.errors import ConfigError, RecordFormatError
-from moldau.spark.options import HEADER_PREFIX, KAFKA_PREFIX, Options
+from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX, KAFKA_PREFIX, Options
 from moldau.spark.sink.write_options import WriteOptions
 from moldau.spark.source.read_plan import RAW_COLUMNS
 
@@ -37,8 +37,6 @@ _CORRUPT_ARROW_TYPE = to_arrow_type(CORRUPT_TYPE)
 
 _PLACE = ("topic", "partition", "offset")
 _STAGES = {"key": "KEY_CONVERTER", "value": "VALUE_CONVERTER"}
-# A record that came out of a topic should fit into another with a few more headers: let the broker judge.
-_REQUEST_BYTES_MAX = 100 * 1024 * 1024
 
 Reasons = Mapping[int, Mapping[str, str]]  # row -> column -> why, of one raw batch
 
@@ -130,7 +128,7 @@ def _more_headers(options: Options) -> tuple[tuple[str, str], ...]:
 
 
 def _write_options(options: Options, topic: str) -> WriteOptions:
-    properties = {"max.request.size": str(_REQUEST_BYTES_MAX)} | options.kafka_properties()
+    properties = {"max.request.size": str(DEAD_LETTER_BYTES_MAX)} | options.kafka_properties()
     given = {KAFKA_PREFIX + name: value for name, value in properties.items()}
     return WriteOptions.parse(given | {"topic": topic, "processing.guarantee": "at_least_once"})
 

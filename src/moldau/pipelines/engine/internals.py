@@ -1,0 +1,29 @@
+"""Parts of Spark that PySpark does not show, reached through py4j."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+
+def stream_execution(query: StreamingQuery) -> Any:
+    """Spark's StreamExecution; None if it is out of reach, as with Spark Connect."""
+    wrapper = getattr(query, "_jsq", None)
+    try:
+        return None if wrapper is None else wrapper.streamingQuery()
+    except Exception:
+        logger.debug("cannot reach Spark's StreamExecution", exc_info=True)
+        return None
+
+
+def items(collection: Any) -> Iterator[Any]:
+    """The items of a Scala collection."""
+    iterator = collection.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
