@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moldau.pipelines.engine.metrics import METRICS
+from moldau.pipelines.engine.watching.metrics import METRICS
 
 _INTRODUCTION = """\
 # Watching pipelines

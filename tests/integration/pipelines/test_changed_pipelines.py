@@ -15,7 +15,7 @@ from tests.integration.pipelines.files import Output
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What the engine said about the last start."""
-    caplog.set_level(logging.WARNING, "moldau.pipelines.engine.checkpoints")
+    caplog.set_level(logging.WARNING, "moldau.pipelines.engine.checkpoints.checkpoint")
 
     def read() -> list[str]:
         messages = [record.getMessage().partition(": ")[2] for record in caplog.records]

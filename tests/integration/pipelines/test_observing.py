@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from moldau import Broker
 from moldau.cli.pipelines.live_view import JsonLines, PlainLines
 from moldau.client.groups import committed_offsets
-from moldau.pipelines.engine.metrics import METRICS, serve_metrics
-from moldau.pipelines.engine.observer import QuerySnapshot
-from moldau.pipelines.engine.progress import clock_time
 from moldau.pipelines.engine.run import Run
 from moldau.pipelines.engine.state_files import known_runs
 from moldau.pipelines.engine.supervisor import State
+from moldau.pipelines.engine.watching.metrics import METRICS, serve_metrics
+from moldau.pipelines.engine.watching.observer import QuerySnapshot
+from moldau.pipelines.engine.watching.progress import clock_time
 from moldau.pipelines.model.pipeline import Action, Expectation, Pipeline, Sink, Source, Step
 from soak.broker_process import free_port
 from tests.integration.conftest import cluster_at, make_topic

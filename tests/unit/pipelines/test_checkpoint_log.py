@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.changes import Verdict, changes
-from moldau.pipelines.engine.checkpoint_log import CheckpointLog
-from moldau.pipelines.engine.checkpoints import Record
-from moldau.pipelines.engine.folders import LocalFolder
-from moldau.pipelines.engine.identity import Identity, Operator, Part
+from moldau.pipelines.engine.checkpoints.changes import Verdict, changes
+from moldau.pipelines.engine.checkpoints.checkpoint import Record
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
+from moldau.pipelines.engine.checkpoints.folders import LocalFolder
+from moldau.pipelines.engine.checkpoints.identity import Identity, Operator, Part
 
 COUNT = Operator("aggregation", ("string",), ("string?", "long"), "count(1)")
 QUERY = Identity("p", "q", "append", {"a": Part("topic", {"topic": "x"})}, {"q": Part("topic", {"topic": "y"})})

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.metrics import METRICS, serve_metrics
-from moldau.pipelines.engine.observer import QuerySnapshot, Snapshot
-from moldau.pipelines.engine.progress import QueryProgress
 from moldau.pipelines.engine.supervisor import State
+from moldau.pipelines.engine.watching.metrics import METRICS, serve_metrics
+from moldau.pipelines.engine.watching.observer import QuerySnapshot, Snapshot
+from moldau.pipelines.engine.watching.progress import QueryProgress
 from moldau.pipelines.monitoring_reference import render
 from soak.broker_process import free_port
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moldau.pipelines.engine.progress import HISTORY_MAX, ProgressTracker, QueryProgress, clock_time
 from moldau.pipelines.engine.queries import OUTPUT
+from moldau.pipelines.engine.watching.progress import HISTORY_MAX, ProgressTracker, QueryProgress, clock_time
 from moldau.pipelines.model.watermark import Watermark
 from moldau.wire.topic_partition import TopicPartition
 from tests.unit.pipelines.progresses import batch, topic_source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from moldau.pipelines import Pipeline, console, topic
+from moldau.pipelines.engine.checkpoints.sharing import Earlier, read_members, write_members
 from moldau.pipelines.engine.queries import plan_queries
-from moldau.pipelines.engine.sharing import Earlier, read_members, write_members
 
 COUNTS = "SELECT page, count(*) AS views FROM clicks GROUP BY page"
 BASE = Pipeline("p").source(topic("clicks")).step(COUNTS, name="counts").step("SELECT * FROM clicks", name="copies")

@@ -11,7 +11,13 @@ from moldau.cli.common import CommandParser, print_json, print_table, run
 from moldau.cli.pipelines.overrides import add_bootstrap_server, overridden
 from moldau.errors import CommandError
 from moldau.pipelines.doors.yaml_file import load_pipeline
-from moldau.pipelines.engine.letter_box import REDRIVEN_MAX, Letter, LetterBox, Redriven, letter_boxes
+from moldau.pipelines.engine.bad_records.dead_letter_topic import (
+    REDRIVEN_MAX,
+    DeadLetterTopic,
+    Letter,
+    Redriven,
+    dead_letter_topics,
+)
 
 _REASON_LENGTH = 80
 
@@ -43,7 +49,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline dead-le
 
     def work() -> int:
         pipeline = overridden(load_pipeline(arguments.file), arguments)
-        return actions[arguments.action](letter_boxes(pipeline), arguments)
+        return actions[arguments.action](dead_letter_topics(pipeline), arguments)
 
     return run(prog, work)
 
@@ -59,13 +65,13 @@ def _chosen(arguments: argparse.Namespace) -> Callable[[Letter], bool]:
     return lambda letter: reason in letter.reason.lower() and (places is None or letter.place in places)
 
 
-def _letters(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> list[Letter]:
-    return [letter for box in boxes for letter in box.letters() if _chosen(arguments)(letter)]
+def _letters(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> list[Letter]:
+    return [letter for topic in topics for letter in topic.letters() if _chosen(arguments)(letter)]
 
 
-def _list(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> int:
+def _list(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> int:
     groups: dict[tuple[str, str], list[Letter]] = defaultdict(list)
-    for letter in _letters(boxes, arguments):
+    for letter in _letters(topics, arguments):
         groups[letter.reason, letter.origin_name].append(letter)
     rows = [
         {
@@ -88,15 +94,15 @@ def _list(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> int:
         print_table(("COUNT", "REDRIVEN", "ORIGIN", "FIRST", "REASON"), shown)
     count = sum(map(len, groups.values()))
     done = sum(letter.is_done for found in groups.values() for letter in found)
-    print(f"{count} dead letters in topic {boxes[0].topic}, {count - done} not redriven")
+    print(f"{count} dead letters in topic {topics[0].topic}, {count - done} not redriven")
     return 0
 
 
-def _show(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> int:
-    letters = _letters(boxes, arguments)
+def _show(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> int:
+    letters = _letters(topics, arguments)
     letter = next((one for one in letters if not one.is_done), letters[0] if letters else None)
     if letter is None:
-        raise CommandError(f"topic {boxes[0].topic} has no such dead letter (see `list`)")
+        raise CommandError(f"topic {topics[0].topic} has no such dead letter (see `list`)")
     if arguments.json:
         print_json(
             {
@@ -111,7 +117,7 @@ def _show(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> int:
         )
         return 0
     state = "redriven" if letter.is_done else "not redriven"
-    print(f"dead letter {letter.place} of {boxes[0].topic}, {state}")
+    print(f"dead letter {letter.place} of {topics[0].topic}, {state}")
     print(f"reason     {letter.reason}")
     for name, text in letter.facts.items():
         print(f"           {name}: {text}")
@@ -123,12 +129,12 @@ def _show(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _redrive(boxes: Sequence[LetterBox], arguments: argparse.Namespace) -> int:
+def _redrive(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> int:
     limit = arguments.limit or REDRIVEN_MAX
     results: list[Redriven] = []
-    for box in boxes:
+    for topic in topics:
         if limit > 0:
-            results.append(box.redrive(_chosen(arguments), arguments.to, limit))
+            results.append(topic.redrive(_chosen(arguments), arguments.to, limit))
             limit -= results[-1].sent
     names = ("sent", "repeated", "without_topic", "left")
     totals = {name: sum(getattr(result, name) for result in results) for name in names}

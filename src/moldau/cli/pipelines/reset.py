@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline reset")
 
 def _reset(arguments: argparse.Namespace) -> int:
     pipeline = overridden(load_pipeline(arguments.file), arguments)
+    from moldau.pipelines.engine.checkpoints.reset import Reset, plan_reset
     from moldau.pipelines.engine.queries import Settings, plan_queries
-    from moldau.pipelines.engine.reset import Reset, plan_reset
     from moldau.pipelines.engine.state_files import kept_from_running
 
     settings = Settings.of(pipeline)

@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 def _run(arguments: argparse.Namespace) -> int:
     pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
     from moldau.cli.pipelines.live_view import open_view
-    from moldau.pipelines.engine.metrics import serve_metrics
     from moldau.pipelines.engine.run import Run
     from moldau.pipelines.engine.session import quiet_errors
     from moldau.pipelines.engine.supervisor import State
+    from moldau.pipelines.engine.watching.metrics import serve_metrics
 
     if sys.stdout.isatty() and not arguments.json:
         print("starting Spark …", flush=True)

@@ -1,1 +1,6 @@
-"""From a pipeline to running Spark queries: build, start, supervise."""
+"""From a pipeline to running Spark queries: build, start, supervise.
+
+`checkpoints/`  what a query was and may become, and how to start it anew
+`bad_records/`  records that cannot be processed: found, left out, dead letters
+`watching/`     progress, lag and metrics of running queries
+"""

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.checkpoint_log import CheckpointLog, LoggedBatch
-from moldau.pipelines.engine.folders import open_folder
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.internals import items, stream_execution
 from moldau.pipelines.engine.queries import OptionValues, QueryPlan
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import MoldauError
 from moldau.pipelines.connectors.base import Connector
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.changes import Verdict
-from moldau.pipelines.engine.checkpoints import Checkpoint, orphans
-from moldau.pipelines.engine.identity import Identity
+from moldau.pipelines.engine.checkpoints.changes import Verdict
+from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint, orphans
+from moldau.pipelines.engine.checkpoints.identity import Identity
 from moldau.pipelines.engine.queries import (
     QueryPlan,
     Settings,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import SOURCE_NAMES, BatchSink, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.checkpoints import Checkpoint
-from moldau.pipelines.engine.dead_letters import dead_letter_pipelines
-from moldau.pipelines.engine.folders import open_folder
+from moldau.pipelines.engine.bad_records.dead_letters import dead_letter_pipelines
+from moldau.pipelines.engine.bad_records.left_out import excluded
+from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
+from moldau.pipelines.engine.checkpoints.folders import open_folder
+from moldau.pipelines.engine.checkpoints.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
-from moldau.pipelines.engine.left_out import excluded
-from moldau.pipelines.engine.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
+from moldau.pipelines.engine.bad_records.narrowing import DeadLetters
 from moldau.pipelines.engine.clock import QuietSources
-from moldau.pipelines.engine.narrowing import DeadLetters
-from moldau.pipelines.engine.observer import Observer
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.session import session_for
 from moldau.pipelines.engine.state_files import RunFile, StateFiles, overall, query_facts
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State, Supervisor
+from moldau.pipelines.engine.watching.observer import Observer
 from moldau.pipelines.model.pipeline import Pipeline
 
 if TYPE_CHECKING:

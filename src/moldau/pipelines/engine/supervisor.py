@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.errors import ConfigError
+from moldau.pipelines.engine.checkpoints.sharing import read_members
 from moldau.pipelines.engine.ending import end_after_batch, has_nothing_new, is_over
 from moldau.pipelines.engine.queries import QueryPlan, Settings, plan_queries, start_query
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
-from moldau.pipelines.engine.sharing import read_members
 from moldau.pipelines.model.pipeline import Pipeline
 
 if TYPE_CHECKING:

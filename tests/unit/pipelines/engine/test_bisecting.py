@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.pipelines.engine.bisecting import Part, Parts, Search, TooManyError, halves, size, without
+from moldau.pipelines.engine.bad_records.bisecting import Part, Parts, Search, TooManyError, halves, size, without
 from moldau.spark.source.read_plan import OffsetRange
 
 Place = tuple[str, int]  # source and offset

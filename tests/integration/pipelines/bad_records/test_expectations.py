@@ -17,7 +17,7 @@ from moldau.pipelines.engine.queries import plan_queries
 from moldau.pipelines.engine.reasons import is_lasting, reason_of
 from moldau.pipelines.model.pipeline import Action, Expectation, Sink, Step
 from tests.integration.conftest import NewTopic
-from tests.integration.pipelines.letters import given, records, run_once, shop, values
+from tests.integration.pipelines.bad_records.letters import given, records, run_once, shop, values
 from tests.integration.spark.topics import produce
 
 HAS_PAGE = Expectation("has_page", "clicks", "page IS NOT NULL", Action.DEAD_LETTER)

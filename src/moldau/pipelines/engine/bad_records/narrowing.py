@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.bisecting import CULPRITS_MAX, Part, Parts, Search, TooManyError, without
-from moldau.pipelines.engine.checkpoint_log import CheckpointLog, LoggedBatch
-from moldau.pipelines.engine.dead_letters import SETTING, without_letters
-from moldau.pipelines.engine.folders import open_folder
-from moldau.pipelines.engine.left_out import LeftOut, LeftOutRecord, excluded
+from moldau.pipelines.engine.bad_records.bisecting import CULPRITS_MAX, Part, Parts, Search, TooManyError, without
+from moldau.pipelines.engine.bad_records.dead_letters import SETTING, without_letters
+from moldau.pipelines.engine.bad_records.left_out import LeftOut, LeftOutRecord, excluded
+from moldau.pipelines.engine.bad_records.sending import send_pending
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.queries import (
     OptionValues,
     QueryPlan,
@@ -37,7 +38,6 @@ from moldau.pipelines.engine.queries import (
     write_request,
 )
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
-from moldau.pipelines.engine.sending import send_pending
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.pipeline import Pipeline, Source

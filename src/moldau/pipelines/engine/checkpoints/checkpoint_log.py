@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.folders import Folder
+from moldau.pipelines.engine.checkpoints.folders import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

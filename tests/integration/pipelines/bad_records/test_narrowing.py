@@ -15,15 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.left_out import FILE
-from moldau.pipelines.engine.narrowing import NotNarrowedError, narrow
+from moldau.pipelines.engine.bad_records.left_out import FILE
+from moldau.pipelines.engine.bad_records.narrowing import NotNarrowedError, narrow
+from moldau.pipelines.engine.bad_records.sending import send_pending
 from moldau.pipelines.engine.queries import Settings, plan_queries
 from moldau.pipelines.engine.run import Run
-from moldau.pipelines.engine.sending import send_pending
 from moldau.pipelines.engine.supervisor import State
 from moldau.pipelines.model.pipeline import Action, Expectation, Pipeline, Sink, Step
 from tests.integration.conftest import NewTopic
-from tests.integration.pipelines.letters import given, records, run_once, shop, values
+from tests.integration.pipelines.bad_records.letters import given, records, run_once, shop, values
 from tests.integration.spark.topics import produce
 
 NUMBERS = Step("numbers", sql="SELECT page, CAST(n AS INT) AS n FROM clicks", inputs=("clicks",))
@@ -165,7 +165,7 @@ def test_a_kill_at_any_point_of_the_search_loses_and_duplicates_nothing(  # noqa
 
 def _kill(patched: pytest.MonkeyPatch, at: str) -> None:
     """When the dead letters are written but not committed, or committed but not marked as sent."""
-    from moldau.pipelines.engine.left_out import LeftOut
+    from moldau.pipelines.engine.bad_records.left_out import LeftOut
     from moldau.spark.sink import exactly_once
 
     save, write_task = LeftOut.save, exactly_once.write_task

@@ -11,7 +11,7 @@ import pytest
 from moldau.cli.pipelines.dead_letters import main
 from moldau.spark.sink.transactions import Transactions
 from tests.integration.conftest import NewTopic
-from tests.integration.pipelines.letters import CONNECT, Record, records
+from tests.integration.pipelines.bad_records.letters import CONNECT, Record, records
 from tests.integration.spark.topics import produce
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.folders import open_folder
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Step
 from moldau.pipelines.model.sql_names import aggregates
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.changes import Change, Verdict, changes
-from moldau.pipelines.engine.checkpoint_log import CheckpointLog
-from moldau.pipelines.engine.folders import open_folder
-from moldau.pipelines.engine.identity import Identity
+from moldau.pipelines.engine.checkpoints.changes import Change, Verdict, changes
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
+from moldau.pipelines.engine.checkpoints.folders import open_folder
+from moldau.pipelines.engine.checkpoints.identity import Identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import CommandError
-from moldau.pipelines.engine.dead_letters import SETTING
+from moldau.pipelines.engine.bad_records.dead_letters import SETTING
 from moldau.pipelines.engine.queries import OptionValues, Settings
 from moldau.pipelines.model.pipeline import Pipeline
 from moldau.spark.connections import borrowed
@@ -115,7 +115,7 @@ class Redriven:
     left: int  # chosen, but more than one transaction takes
 
 
-class LetterBox:
+class DeadLetterTopic:
     def __init__(self, pipeline: Pipeline, kafka: Mapping[str, str]) -> None:
         topic = Settings.of(pipeline).values.get(SETTING)
         if topic is None:
@@ -208,7 +208,7 @@ class LetterBox:
         transactions.write_offsets(transaction, self._group, offsets)
 
 
-def letter_boxes(pipeline: Pipeline) -> list[LetterBox]:
+def dead_letter_topics(pipeline: Pipeline) -> list[DeadLetterTopic]:
     """One for each cluster: dead letters of a topic are in the topic's cluster."""
     settings = Settings.of(pipeline)
     clients = [settings.kafka]
@@ -216,7 +216,7 @@ def letter_boxes(pipeline: Pipeline) -> list[LetterBox]:
         own = OptionValues.of_source(pipeline, source) if source.connector == "topic" else {}
         client = settings.kafka | {name: str(value) for name, value in own.items() if name.startswith("kafka.")}
         clients += [client] if client not in clients else []
-    return [LetterBox(pipeline, client) for client in clients]
+    return [DeadLetterTopic(pipeline, client) for client in clients]
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.integration.conftest import NewTopic
-from tests.integration.pipelines.letters import records, run_once, shop, values
+from tests.integration.pipelines.bad_records.letters import records, run_once, shop, values
 from tests.integration.spark.topics import produce
 
 

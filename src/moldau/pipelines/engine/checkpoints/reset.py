@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from moldau.clocks import wall_clock_ms
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.checkpoints import FILE, Checkpoint, Record
-from moldau.pipelines.engine.folders import open_folder
+from moldau.pipelines.engine.checkpoints.checkpoint import FILE, Checkpoint, Record
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.queries import QueryPlan, Settings
 
 COMMITTED, EARLIEST, LATEST = "committed", "earliest", "latest"

@@ -16,7 +16,7 @@ from moldau.pipelines.doors.yaml_file import load_pipeline
 from moldau.pipelines.model.options import Given
 from tests.integration.pipelines.parts import run
 
-EXAMPLE = Path(__file__).parents[3] / "examples/pipelines/own_connector"
+EXAMPLE = Path(__file__).parents[4] / "examples/pipelines/own_connector"
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.pipelines.connectors.topic import kafka_options, letter_headers
-from moldau.pipelines.engine.checkpoint_log import CheckpointLog
-from moldau.pipelines.engine.folders import open_folder
-from moldau.pipelines.engine.left_out import LeftOut, LeftOutRecord, is_pending
+from moldau.pipelines.engine.bad_records.left_out import LeftOut, LeftOutRecord, is_pending
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.queries import QueryPlan, Settings, read_request
 from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX
 

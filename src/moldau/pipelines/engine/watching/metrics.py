@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.observer import QuerySnapshot, Snapshot
 from moldau.pipelines.engine.supervisor import State
+from moldau.pipelines.engine.watching.observer import QuerySnapshot, Snapshot
 
 HOST = "127.0.0.1"
 LABELS = ("pipeline", "query")

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.identity import Identity, Operator, Part
+from moldau.pipelines.engine.checkpoints.identity import Identity, Operator, Part
 
 _MODES = {
     "append": "; groups that were written before are written once more when they are final",

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from moldau.pipelines.engine.checkpoint_log import CheckpointLog
-from moldau.pipelines.engine.folders import Folder
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
+from moldau.pipelines.engine.checkpoints.folders import Folder
 from moldau.spark.source.offsets import ranges_to_json
 from moldau.spark.source.read_plan import OffsetRange
 

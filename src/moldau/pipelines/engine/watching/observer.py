@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.errors import MoldauError
-from moldau.pipelines.engine.lag import LagReader, Topics, topics_of
-from moldau.pipelines.engine.progress import ProgressTracker, QueryProgress
 from moldau.pipelines.engine.queries import OptionValues
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
+from moldau.pipelines.engine.watching.lag import LagReader, Topics, topics_of
+from moldau.pipelines.engine.watching.progress import ProgressTracker, QueryProgress
 from moldau.pipelines.model.pipeline import Action
 from moldau.pipelines.model.watermark import Watermark
 

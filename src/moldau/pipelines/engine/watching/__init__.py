@@ -1,0 +1,1 @@
+"""What running queries do, as numbers: progress, lag, snapshots, metrics."""

@@ -1,0 +1,1 @@
+"""Records that cannot be processed, with real Spark and a real broker."""
