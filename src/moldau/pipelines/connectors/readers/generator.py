@@ -122,7 +122,7 @@ class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         else:
             row_us = int(_SECOND_US / rate) + 1
             if self._until_us is None:  # the rows of the second before, so that there is something to see at once
-                self._until_us = now_us - max(_SECOND_US, row_us)
+                self._until_us = max(now_us - max(_SECOND_US, row_us), start.get("until_us", 0))
             # Not later than now: the clock may have been set back.
             from_us = self._until_us = min(max(self._until_us, now_us - max(_CATCH_UP_US, 2 * row_us)), now_us)
             rows = int((now_us - from_us) * rate / _SECOND_US)
