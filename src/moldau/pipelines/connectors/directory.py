@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
-from moldau.pipelines.connectors.base import BatchSink, Connector, Guarantee, ReadRequest, WriteRequest
+from moldau.pipelines.connectors.base import BatchSink, Connector, Guarantee, ReadRequest, Request, WriteRequest
 from moldau.pipelines.model.kinds import BOOLEAN, NAMES, choice, names_of, whole
 from moldau.pipelines.model.options import Given, Option, OptionTable, Value
 from moldau.pipelines.model.places import Problem
@@ -109,7 +109,7 @@ class DirectoryConnector(Connector):
             frame = self._read_avro(request, path)
         else:
             loader = request.loader(options["format"]).options(
-                **_spark_options(options, is_streaming=request.is_streaming)
+                **_spark_options(request, is_streaming=request.is_streaming)
             )
             frame = loader.schema(self._schema(request, path)).load(path)
         extra = [f"{_METADATA[name][0]} AS {name}" for name in options.get("metadata", ())]
@@ -123,7 +123,7 @@ class DirectoryConnector(Connector):
             return "value STRING"
         from pyspark.errors import AnalysisException
 
-        options = _spark_options(request.options, is_streaming=False) | {"inferSchema": "true"}
+        options = _spark_options(request, is_streaming=False) | {"inferSchema": "true"}
         try:
             schema = request.spark.read.format(request.options["format"]).options(**options).load(path).schema
         except AnalysisException as error:
@@ -135,13 +135,11 @@ class DirectoryConnector(Connector):
     def _read_avro(self, request: ReadRequest, path: str) -> DataFrame:
         from moldau.pipelines.connectors.readers import avro_files
 
-        options = _spark_options(request.options, is_streaming=request.is_streaming)
+        options = _spark_options(request, is_streaming=request.is_streaming)
         if "schema" in request.options:
             schema = avro_files.parsed(request.options["schema"])
         else:
-            sample = request.spark.read.format("binaryFile").options(
-                **_spark_options(request.options, is_streaming=False)
-            )
+            sample = request.spark.read.format("binaryFile").options(**_spark_options(request, is_streaming=False))
             found = avro_files.inferred(sample.load(path))
             if found is None:
                 raise ConfigError(_no_schema(request.name, path))
@@ -163,15 +161,16 @@ class DirectoryConnector(Connector):
             format=options["format"],
             partition_by=tuple(options.get("partition by", ())),
             files_max=options.get("files"),
-            options=_spark_options(options, is_streaming=False, known=(*_SHARED.names, "compression")),
+            options=_spark_options(request, is_streaming=False, known=(*_SHARED.names, "compression")),
         )
         return BatchSink(files.write)
 
 
-def _spark_options(
-    options: Mapping[str, Value], *, is_streaming: bool, known: tuple[str, ...] | None = None
-) -> dict[str, str]:
+def _spark_options(request: Request, *, is_streaming: bool, known: tuple[str, ...] | None = None) -> dict[str, str]:
     """What Spark gets, by its own names."""
+    options = request.options
+    if "sourceArchiveDir" in options:
+        options = {**options, "sourceArchiveDir": request.path("sourceArchiveDir")}
     names = known or tuple(set(DirectoryConnector.source_options.names) - {"path", "format", "metadata"})
     if not is_streaming:
         names = tuple(name for name in names if name not in _STREAM_ONLY.names)

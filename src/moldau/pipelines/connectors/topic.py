@@ -52,8 +52,10 @@ _PASSED_TO_SOURCE = OptionTable.of(
     Option("maxOffsetsPerTrigger", "Most records in a micro-batch.", whole(1)),
     Option("minOffsetsPerTrigger", "Wait for this many records, at most `maxTriggerDelay`.", whole(1)),
     Option("maxTriggerDelay", "Longest wait for `minOffsetsPerTrigger`.", example="15m"),
-    Option("minPartitions", "Read with at least this many tasks.", whole(1)),
-    Option("maxRecordsPerPartition", "Most records of one task.", whole(1)),
+    Option(
+        "minPartitions", "Read with at least this many tasks; a `static` source has one for each partition.", whole(1)
+    ),
+    Option("maxRecordsPerPartition", "Most records of one task; not for a `static` source.", whole(1)),
     Option("failOnDataLoss", "Fail if records were deleted before they were read.", BOOLEAN, default=True),
     Option("value.writer.schema", "Avro: the schema of the producers, if it differs."),
     Option("value.descriptor", "Protobuf: a descriptor file of `protoc`."),
