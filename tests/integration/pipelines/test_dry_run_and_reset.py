@@ -47,7 +47,7 @@ def test_a_dry_run_says_where_a_query_continues_and_what_would_be_refused(changi
     assert [way.split("--to ")[1].split("`")[0] for way in refused.ways_out] == ["committed", "earliest"]
     changing.file.write_text(changing.file.read_text().replace("  sink:", "  renamed:"))
     changing.file.write_text(changing.file.read_text().replace("SELECT page FROM a", WINDOWS))
-    assert "If sink is called renamed now, move it" in _report(changing).notes[0]
+    assert "If you have renamed it to renamed, move its checkpoint" in _report(changing).notes[0]
     changing.write(WINDOWS, "a")
     assert _files(tmp_path).keys() == before.keys()
 
@@ -96,7 +96,7 @@ def test_a_reset_to_committed_loses_the_state_and_no_record(
     before = _files(tmp_path / "checkpoints")
     assert reset.main([str(changing.file), "--to", "committed", "--dry-run"]) == 0
     assert _files(tmp_path / "checkpoints") == before
-    assert "would start anew" in capsys.readouterr().out
+    assert "would start over" in capsys.readouterr().out
     assert reset.main([str(changing.file), "--to", "committed", "--json"]) == 0
     (facts,) = json.loads(capsys.readouterr().out)
     assert _files(Path(facts["kept_aside"])).keys() == {

@@ -17,7 +17,7 @@ from moldau.pipelines.doors.yaml_file import load_pipeline
 def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline reset") -> int:
     parser = CommandParser(
         prog,
-        "Make the queries of a stopped pipeline start anew, without state. Old checkpoints are renamed, not deleted.\n"
+        "Make the queries of a stopped pipeline start over, without state. Old checkpoints are renamed, not deleted.\n"
         "  committed   at the offsets where they stopped: no record is processed twice\n"
         "  earliest    at the first records that are there: results are written again, beside the old ones\n"
         "  latest      at the end of the topics, when the pipeline starts\n"
@@ -66,7 +66,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         return 0
     would = "would start" if arguments.dry_run else "starts"
     for reset in resets:
-        print(f"{pipeline.name}.{reset.plan.name} {would} anew, without state")
+        print(f"{pipeline.name}.{reset.plan.name} {would} over, without state")
         for source, start in reset.start.items():
             print(f"  {source} at {start}")
         if reset.aside is not None:

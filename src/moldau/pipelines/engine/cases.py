@@ -2,7 +2,7 @@
 
 A query of a test reads one stream in memory, from which each source takes its rows, so the rows of a micro-batch arrive
 together whichever source they belong to. Watermarks work as they do live: rows of one micro-batch are not late to each
-other, rows of a later one may be. After the last rows all sources are quiet for ever, so every window closes: a clock
+other, rows of a later one may be. After the last rows all sources are quiet forever, so every window closes: a clock
 row of the far future moves the watermark, and is removed behind it.
 
 A view is compared in the output mode of the sink that it leads to. What a sink writes has the columns of the view and

@@ -1,6 +1,6 @@
 """A quiet source still flushes: event time moves on with the clock, so that open windows are emitted.
 
-Spark moves the watermark when rows come. Without rows the last windows, sessions and joins would wait for ever. So when
+Spark moves the watermark when rows come. Without rows the last windows, sessions and joins would wait forever. So when
 a source was reachable and had nothing new for `Watermark.idle_ms`, its watermark grows as time passes, and Spark emits
 what it passes in batches without rows.
 

@@ -45,7 +45,7 @@ SOURCE_OPTIONS = OptionTable.of(
     ),
     Option(
         "static",
-        "Read as a table instead of as a stream: all of it, anew in each micro-batch. A stream can be joined with it. "
+        "Read as a table instead of as a stream: all of it, again in each micro-batch. A stream can be joined with it. "
         "Of a topic, it is the last value of each key; of a directory, the files that are there when the query starts.",
         BOOLEAN,
     ),

@@ -1,7 +1,7 @@
-"""A topic as a table that is read anew with each micro-batch.
+"""A topic as a table that is read again in each micro-batch.
 
 Spark plans a batch read in Python once for each `load()`, so a stream that is joined with it would see the offsets of
-the first batch for ever. Here tasks look up the offsets themselves, when they read.
+the first batch forever. Here tasks look up the offsets themselves, when they read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which sinks share a query: those of the same stateful view, so that its state is kept once.
 
-Which query that is must not depend on the order of the file, because a query without its checkpoint would begin anew.
+Which query that is must not depend on the order of the file, because a query without its checkpoint would start over.
 So a shared query has a file `sinks.json` in its checkpoint, which says whose it is. A sink that is added to the view
 later joins the query; sinks that have had a query each keep them.
 
