@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 from moldau.client.cluster import ClusterClient
 from moldau.client.connection import Connection, to_error
+from moldau.client.small_fetches import LAST_VERSION_WITH_NAMES, small_fetch
 from moldau.errors import KafkaError
 from moldau.wire.apis import ApiKey
 from moldau.wire.batch import iter_headers, iter_records
 from moldau.wire.constants import IsolationLevel
 from moldau.wire.fetch import parse_fetch_response
-from moldau.wire.messages import Schema, ms
 from moldau.wire.topic_partition import TopicPartition
-
-# The last version that names topics: no ids have to be looked up.
-_VERSION = 12
 
 
 def record_timestamps(
@@ -35,30 +32,8 @@ def record_timestamps(
 def _first_timestamp(
     connection: Connection, key: TopicPartition, offset: int, isolation: IsolationLevel
 ) -> int | KafkaError | None:
-    version = min(connection.version_of(ApiKey.FETCH) or _VERSION, _VERSION)
-
-    def build(schema: Schema) -> Any:
-        partition = schema.FetchPartition(
-            partition=key.partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=1,
-        )
-        return schema.FetchRequest(
-            replica_id=-1,
-            max_wait=ms(0),
-            min_bytes=0,
-            max_bytes=1,  # a broker sends at least one batch
-            isolation_level=int(isolation),
-            session_id=0,
-            session_epoch=-1,
-            topics=(schema.FetchTopic(topic=key.topic, partitions=(partition,)),),
-            forgotten_topics_data=(),
-            rack_id="",
-        )
-
+    version = min(connection.version_of(ApiKey.FETCH) or LAST_VERSION_WITH_NAMES, LAST_VERSION_WITH_NAMES)
+    build = partial(small_fetch, offsets={key: offset}, isolation=isolation)
     frame = connection.send_raw(ApiKey.FETCH, version, build, lambda size: memoryview(bytearray(size)))
     response = parse_fetch_response(version, frame)
     for _, _, results in response.topics:

@@ -15,20 +15,18 @@ from __future__ import annotations
 import select
 import time
 from functools import partial
-from typing import Any
 
-from moldau.client.cluster import ClusterClient, by_topic
+from moldau.client.cluster import ClusterClient
 from moldau.client.connection import Connection
+from moldau.client.small_fetches import LAST_VERSION_WITH_NAMES, small_fetch
 from moldau.errors import KafkaError
 from moldau.spark.connections import borrowed
 from moldau.spark.source.offsets import Offsets
 from moldau.spark.source.planning import TopicOffsets
 from moldau.spark.source.read_options import ReadOptions, Subscription
 from moldau.wire.apis import ApiKey
-from moldau.wire.messages import Schema, ms
 
 _LOOKS = 3
-_LAST_VERSION_WITH_NAMES = 12  # of Fetch; later ones name topics by id
 _ANSWER_GRACE_MS = 200  # of a broker that is busy; it answers when the time is over
 
 
@@ -62,8 +60,9 @@ class IdleWait:
         asked: dict[int, tuple[Connection, int, int]] = {}
         for leader, partitions in cluster.leaders(ends).items():
             connection = cluster.broker(leader)
-            version = min(connection.version_of(ApiKey.FETCH) or 0, _LAST_VERSION_WITH_NAMES)
-            build = partial(self._request, ends={tp: ends[tp] for tp in partitions})
+            version = min(connection.version_of(ApiKey.FETCH) or 0, LAST_VERSION_WITH_NAMES)
+            offsets = {tp: ends[tp] for tp in partitions}
+            build = partial(small_fetch, offsets=offsets, isolation=self._options.isolation, wait_ms=wait_ms)
             number = connection.post(ApiKey.FETCH, version, build)
             asked[connection.fileno()] = (connection, version, number)
         if not asked:
@@ -73,36 +72,6 @@ class IdleWait:
         if asked:
             cluster.close()  # answers are still to come
         return is_new
-
-    def _request(self, schema: Schema, ends: Offsets) -> Any:
-        return schema.FetchRequest(
-            replica_id=-1,
-            max_wait=ms(self._options.idle_wait_ms),
-            min_bytes=1,
-            max_bytes=1,  # brokers send at least one batch
-            isolation_level=int(self._options.isolation),
-            session_id=0,
-            session_epoch=-1,
-            topics=tuple(
-                schema.FetchTopic(
-                    topic=topic,
-                    partitions=tuple(
-                        schema.FetchPartition(
-                            partition=index,
-                            current_leader_epoch=-1,
-                            fetch_offset=offset,
-                            last_fetched_epoch=-1,
-                            log_start_offset=-1,
-                            partition_max_bytes=1,
-                        )
-                        for index, offset in partitions
-                    ),
-                )
-                for topic, partitions in by_topic(ends)
-            ),
-            forgotten_topics_data=(),
-            rack_id="",
-        )
 
 
 def _receive_all(asked: dict[int, tuple[Connection, int, int]], deadline: float) -> bool:
