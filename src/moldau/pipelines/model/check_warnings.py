@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from moldau.pipelines.model.checked import Checked, Rule
@@ -9,9 +10,11 @@ from moldau.pipelines.model.common_options import SETTINGS
 from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import Given, OptionTable, is_secret
 from moldau.pipelines.model.pipeline import Action, Sink, Source
-from moldau.pipelines.model.places import Problem, Severity, place_of
+from moldau.pipelines.model.places import Place, Problem, Severity, place_of
 
 _SERVERS = "kafka.bootstrap.servers"
+# At the end of a name: `….credentials.provider` and `….tokenSecret.name` are not secret.
+_SPARK_SECRET = re.compile(r"(password|secret\.?key|token)$", re.IGNORECASE)
 
 
 def _unused(checked: Checked) -> Iterator[Problem]:
@@ -31,6 +34,10 @@ def _unused(checked: Checked) -> Iterator[Problem]:
 def _open_secrets(checked: Checked) -> Iterator[Problem]:
     pipeline = checked.pipeline
     yield from _secrets(pipeline.settings, SETTINGS, "settings")
+    spark = pipeline.settings.get("spark", Given(None))
+    for name, value in spark.value.items() if isinstance(spark.value, Mapping) else ():
+        if _SPARK_SECRET.search(name) and not has_reference(value):
+            yield _open_secret(f"settings: spark: {name}", place_of(spark.value, name, spark.place))
     for source in pipeline.sources:
         if source.connector:
             table = checked.lookup(source.connector).source_options or OptionTable()
@@ -45,8 +52,11 @@ def _secrets(options: Mapping[str, Given], table: OptionTable, owner: str) -> It
     for name, given in options.items():
         option = table.find(name)
         if (is_secret(name) or (option is not None and option.secret)) and not has_reference(given.value):
-            message = f"{owner}: {name} is a secret: write a reference, such as ${{env:PASSWORD}}"
-            yield Problem(message, given.place, Severity.WARNING)
+            yield _open_secret(f"{owner}: {name}", given.place)
+
+
+def _open_secret(what: str, place: Place | None) -> Problem:
+    return Problem(f"{what} is a secret: write a reference, such as ${{env:PASSWORD}}", place, Severity.WARNING)
 
 
 def _spark_names(checked: Checked) -> Iterator[Problem]:

@@ -102,6 +102,19 @@ def test_a_password_in_the_file_is_a_warning_and_is_not_printed(tmp_path: Path) 
     assert "hunter2" not in problem
 
 
+def test_a_secret_among_the_settings_of_spark_is_a_warning(tmp_path: Path) -> None:
+    text = (
+        "sources:\n  a: {connector: topic, topic: a}\nsinks:\n  b: {connector: topic, topic: b}\nsettings:\n  spark:\n"
+        "    spark.hadoop.fs.s3a.secret.key: hunter2\n"
+        "    spark.ssl.keyPassword: ${env:KEY_PASSWORD}\n"
+        "    spark.hadoop.fs.s3a.aws.credentials.provider: org.example.Provider\n"
+    )
+    name = "spark.hadoop.fs.s3a.secret.key"
+    assert problems(tmp_path, text) == [
+        f"7:5: warning: settings: spark: {name} is a secret: write a reference, such as ${{env:PASSWORD}}"
+    ]
+
+
 def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(with_query("|\n      SELECT *\n      FROM klicks").replace("\n", "\r\n").encode())
