@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import pytest
+
 from moldau.errors import ConfigError
+from moldau.pipelines.engine import supervisor
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State, Supervisor
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source
@@ -41,6 +47,7 @@ class Bench:
         self.now_ms = 1_000_000
         self.started: dict[str, list[Scripted]] = {name: [] for name in names}
         self.refuse: dict[str, Exception] = {}
+        self.hang: dict[str, threading.Event] = {}
         pipelines = [
             Pipeline(
                 name,
@@ -59,6 +66,8 @@ class Bench:
         )
 
     def _start(self, _: object, plan: Any, __: object) -> Scripted:
+        if plan.name in self.hang:
+            self.hang[plan.name].wait()
         if plan.name in self.refuse:
             raise self.refuse[plan.name]
         self.started[plan.name].append(Scripted())
@@ -198,3 +207,34 @@ def test_a_listener_that_fails_stops_nothing() -> None:
     bench.until_started("counts", 1).complete(0)
     bench.tick()
     assert bench.query("counts").state is State.RUNNING
+
+
+def test_a_start_that_hangs_holds_up_neither_other_starts_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_START_TURN_S", 0.01)
+    names = [f"hangs{number}" for number in range(os.cpu_count() or 1)]
+    bench = Bench(*names, "counts")
+    goes_on = threading.Event()
+    bench.hang = dict.fromkeys(names, goes_on)
+    bench.until_started("counts", 1).complete(0)
+    bench.tick()
+    assert bench.query("counts").state is State.RUNNING
+
+    bench.supervisor.stop(names[0], now=True)
+    bench.supervisor.stop()
+    bench.tick(1_000)
+    assert [bench.query(name).state for name in names[:2]] == [State.STOPPED, State.STARTING][: len(names)]
+    bench.tick(30_000)
+    assert {bench.query(name).state for name in names} == {State.STOPPED}
+    goes_on.set()  # what starts after all is stopped
+    eventually(lambda: all(bench.started[name] and not bench.started[name][0].isActive for name in names), "stopped")
+
+
+def test_queries_fail_when_the_jvm_of_spark_has_ended() -> None:
+    bench = Bench("counts", "stopping")
+    bench.until_started("counts", 1)
+    bench.supervisor.stop("stopping")
+    bench.supervisor._jvm = subprocess.Popen(["true"])
+    bench.supervisor._jvm.wait()
+    bench.tick()
+    assert (bench.query("counts").state, bench.query("stopping").state) == (State.FAILED, State.STOPPED)
+    assert bench.query("counts").reason == "the JVM of Spark has ended: start the pipeline again"

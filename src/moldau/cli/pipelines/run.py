@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 
 def _run(arguments: argparse.Namespace) -> int:
     pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
+    from py4j.protocol import Py4JError
+
     from moldau.cli.pipelines.live_view import open_view
     from moldau.pipelines.engine.run import Run
     from moldau.pipelines.engine.session import quiet_errors
@@ -65,7 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
         started.start()
         while not started.wait(_WAIT_S):
             pass
-    started.spark.stop()
+    with suppress(OSError, Py4JError):  # the JVM may be gone
+        started.spark.stop()
     return EXIT_FAILED if any(query.state is State.FAILED for query in started.queries) else 0
 
 

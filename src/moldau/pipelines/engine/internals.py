@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
@@ -27,3 +30,12 @@ def items(collection: Any) -> Iterator[Any]:
     iterator = collection.iterator()
     while iterator.hasNext():
         yield iterator.next()
+
+
+def jvm_process(spark: SparkSession | None) -> Popen[bytes] | None:
+    """The process of Spark's JVM; None if this process did not start it, as with Spark Connect or spark-submit."""
+    try:
+        return getattr(spark.sparkContext._gateway, "proc", None) if spark is not None else None
+    except Exception:
+        logger.debug("cannot reach the process of Spark's JVM", exc_info=True)
+        return None

@@ -15,15 +15,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, MoldauError
 from moldau.pipelines.engine.checkpoints.sharing import read_members
 from moldau.pipelines.engine.ending import end_after_batch, has_nothing_new, is_over
+from moldau.pipelines.engine.internals import jvm_process
 from moldau.pipelines.engine.queries import QueryPlan, Settings, plan_queries, start_query
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
 from moldau.pipelines.model.pipeline import Pipeline
@@ -38,6 +40,8 @@ FIRST_DELAY_MS = 1_000
 POISON_FAILURES = 3  # of the same batch, before it is searched for the records at fault
 _POLL_S = 0.2
 _CALM_POLL_S = 0.5  # a look at a query costs a quarter of a millisecond of CPU, and there may be dozens
+_START_TURN_S = 20.0  # a start that takes longer, or hangs, no longer keeps others from starting
+_START_GRACE_MS = 30_000  # a query that is still starting so long after it was asked to stop is given up
 _PROGRESS_MS = 1_000  # asking for progress costs about a millisecond of CPU
 _WAITING = ("Waiting for data to arrive", "Waiting for next trigger")  # of Spark's status: the sources were reached
 
@@ -134,6 +138,7 @@ class Supervisor:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="moldau-supervisor", daemon=True)
         self._polled_ms = 0
+        self._jvm = jvm_process(spark)
 
     @property
     def queries(self) -> tuple[RunningQuery, ...]:
@@ -151,6 +156,8 @@ class Supervisor:
         chosen = [watched for watched in self._watched if pipeline in (None, watched.query.pipeline)]
         for watched in chosen:
             watched.is_stopping = True
+            grace_end_ms = self._clock() + (0 if now else _START_GRACE_MS)
+            watched.grace_end_ms = min(grace_end_ms, watched.grace_end_ms or grace_end_ms)
         for watched in chosen if now else ():
             _stop(watched.query)
         self._wake.set()
@@ -179,6 +186,8 @@ class Supervisor:
     def tick(self) -> None:
         """Look at each query once. Called by the supervisor's thread, and by tests in place of it."""
         now = self._clock()
+        if self._jvm is not None and self._jvm.poll() is not None:
+            self._lost_jvm()
         is_progress_due = now - self._polled_ms >= _PROGRESS_MS
         for watched in self._watched:
             try:
@@ -191,9 +200,21 @@ class Supervisor:
             self._polled_ms = now
             self._tell(lambda listener: listener.polled(self.queries))
 
+    def _lost_jvm(self) -> None:
+        """A session cannot be had again in this process. Whoever started it can restart it."""
+        for watched in self._watched:
+            if not watched.is_over:
+                state = State.STOPPED if watched.is_stopping else State.FAILED
+                self._enter(watched.query, state, "the JVM of Spark has ended: start the pipeline again")
+
     def _look_at(self, watched: _Watched, now: int, *, is_progress_due: bool) -> None:
         query = watched.query
-        if query.state.is_end or (watched.job is not None and not watched.job.is_done):
+        if query.state.is_end:
+            return
+        if watched.job is not None and not watched.job.is_done:
+            is_given_up = watched.is_stopping and now >= (watched.grace_end_ms or now)
+            if is_given_up and not watched.job.is_search and watched.job.abandon():
+                self._enter(query, State.STOPPED, "it was still starting")
             return
         if watched.job is not None:
             job, watched.job = watched.job, None
@@ -212,7 +233,9 @@ class Supervisor:
             watched.job = _Job(lambda: self._start_one(watched.query))
 
     def _start_one(self, query: RunningQuery) -> StreamingQuery:
-        with self._starting:
+        with _turn(self._starting):
+            if query.state.is_end:
+                raise MoldauError("it was stopped before its start")
             for listener in self._listeners:
                 listener.before_start(self._spark, query)
             return self._start_query(self._spark, query.plan, query.settings)
@@ -300,6 +323,8 @@ class _Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self._work = work
+        self._lock = threading.Lock()
+        self._is_finished = self._is_abandoned = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -307,11 +332,41 @@ class _Job:
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
+    def abandon(self) -> bool:
+        """Nobody waits for this start any longer: should it return, its query is stopped. False: it is done."""
+        with self._lock:
+            self._is_abandoned = not self._is_finished
+            return self._is_abandoned
+
     def _run(self) -> None:
         try:
             self.result = self._work()
         except BaseException as error:  # also SystemExit of a user's module
             self.error = error
+        with self._lock:
+            self._is_finished = True
+        if self._is_abandoned and self.result is not None:
+            self.result.stop()
+
+
+@contextmanager
+def _turn(turns: threading.Semaphore) -> Iterator[None]:
+    """One of the starts that run at the same time, for a while."""
+    is_returned = threading.Lock()
+
+    def give_back() -> None:
+        if is_returned.acquire(blocking=False):
+            turns.release()
+
+    turns.acquire()
+    timer = threading.Timer(_START_TURN_S, give_back)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        give_back()
 
 
 @dataclass(eq=False)
@@ -323,6 +378,7 @@ class _Watched:
     due_ms: int = 0  # the next try, by the monotonic clock
     delays: int = 0  # failures in a row
     is_stopping: bool = False  # set by `stop`
+    grace_end_ms: int | None = None  # set by `stop`: when a start that has not ended is given up
     is_ending: bool = False  # Spark knows
 
     @property
