@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.reasons import is_external, reason_of
+from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
+from moldau.pipelines.model.options import Given
+from moldau.pipelines.model.references import resolve
 
 UNREACHABLE = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
 latestOffset: moldau.errors.KafkaError: No broker could be reached: cannot connect to 127.0.0.1:1: Connection refused
@@ -59,3 +63,21 @@ def test_a_broker_that_is_away_and_a_full_disk_are_not_the_fault_of_records() ->
     assert is_external(RuntimeError(UNREACHABLE))
     assert is_external(RuntimeError(OF_A_TASK))
     assert not is_external(RuntimeError(OF_A_FUNCTION))
+
+
+def test_what_references_stand_for_is_not_in_reasons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REASON_HOST", "hidden-host-71")
+    (tmp_path / "secrets").write_text("word=open sesame 71\n")
+    given = ("${env:REASON_HOST:other}:9092", "${file:secrets:word}", "${env:REASON_ABSENT:said-in-file}")
+    resolve({str(number): Given(value) for number, value in enumerate(given)}, tmp_path)
+    assert (
+        reason_of(RuntimeError("hidden-host-71:9092 refused open sesame 71 of said-in-file"))
+        == "${env:REASON_HOST}:9092 refused ${file:secrets:word} of said-in-file"
+    )
+    long = reason_of(ConfigError("x" * 390 + "hidden-host-71"))
+    assert "hidden" not in long  # not even a part of it, at the cut
+
+
+def test_a_function_that_exits_is_a_mistake() -> None:
+    assert reason_of(SystemExit(3)) == "a Python function of the pipeline called sys.exit(3)"
+    assert is_lasting(SystemExit(3))

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 
 def _run(arguments: argparse.Namespace) -> int:
     pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from moldau.cli.pipelines.live_view import open_view
     from moldau.pipelines.engine.run import Run

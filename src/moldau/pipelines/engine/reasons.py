@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from moldau.errors import MoldauError
+from moldau.pipelines.model.references import hidden
 
 _LENGTH_MAX = 400
 _END = re.compile(r"\n=== Streaming Query ===|\n\s*at [\w.$/]+\(|\nJVM stacktrace:|\nDriver stacktrace:|\n== ")
@@ -40,6 +41,7 @@ _PYTHON_MISTAKES = (
     LookupError,
     NameError,
     SyntaxError,
+    SystemExit,
     TypeError,
     ValueError,
 )
@@ -55,7 +57,9 @@ _EXTERNAL = (
 
 
 def reason_of(error: BaseException) -> str:
-    """One sentence, without stacks, plans and names of Java classes."""
+    """One sentence, without stacks, plans, names of Java classes and what references stand for."""
+    if isinstance(error, SystemExit):
+        return f"a Python function of the pipeline called sys.exit({error.code!r})"
     if isinstance(error, MoldauError):
         return _one_line(str(error))
     text = _END.split(str(getattr(error, "desc", None) or error), maxsplit=1)[0]
@@ -98,5 +102,5 @@ def _without_plan(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(hidden(text).split())
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 1]}…"

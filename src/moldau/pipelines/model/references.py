@@ -23,6 +23,7 @@ _REFERENCE = re.compile(r"\$\{(?P<kind>[a-z]+):(?P<rest>[^}]*)\}")
 
 
 _KINDS = ("env", "file")
+_HIDDEN_LENGTH_MIN = 4  # shorter values would be found in any text
 _OPENED = re.compile(r"\$\{(?P<kind>[^}:]*)(?P<colon>:?)(?P<rest>[^}]*)(?P<end>\}?)")
 
 
@@ -48,6 +49,16 @@ def reference_mistake(value: Any) -> str | None:
     return None
 
 
+_looked_up: dict[str, str] = {}  # the references that values came from, for `hidden`
+
+
+def hidden(text: str) -> str:
+    """A text without what references stand for: messages of Spark and of drivers repeat hosts, paths, expressions."""
+    for value in sorted(_looked_up, key=len, reverse=True):
+        text = text.replace(value, _looked_up[value])
+    return text
+
+
 def resolve(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
     """The options with every reference replaced by what it stands for."""
     return {name: replace(entry, value=_resolved(entry.value, folder, entry.place)) for name, entry in given.items()}
@@ -55,11 +66,20 @@ def resolve(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
 
 def _resolved(value: Any, folder: Path, place: Place | None) -> Any:
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda match: _look_up(match["kind"], match["rest"], folder, place), value)
+        return _REFERENCE.sub(lambda match: _noted(match["kind"], match["rest"], folder, place), value)
     if isinstance(value, list):
         return [_resolved(item, folder, place) for item in value]
     if isinstance(value, Mapping):
         return {name: _resolved(item, folder, place) for name, item in value.items()}
+    return value
+
+
+def _noted(kind: str, rest: str, folder: Path, place: Place | None) -> str:
+    value = _look_up(kind, rest, folder, place)
+    name, _, default = rest.partition(":")
+    is_default = kind == "env" and value == default  # it stands in the pipeline's file
+    if len(value) >= _HIDDEN_LENGTH_MIN and not is_default:
+        _looked_up[value] = f"${{{kind}:{name if kind == 'env' else rest}}}"
     return value
 
 
