@@ -31,6 +31,7 @@ PIPELINE = Pipeline("counts", sinks=(Sink("out", "clicks", "topic"),), file="cou
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MOLDAU_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)  # checkpoints are in it
     return tmp_path
 
 
@@ -42,7 +43,7 @@ def query(state: State) -> RunningQuery:
 def test_a_run_is_known_while_it_lasts_and_its_end_is_remembered() -> None:
     assert known_runs() == []
     stopped: list[tuple[str, bool]] = []
-    file = RunFile(PIPELINE, "/checkpoints/counts")
+    file = RunFile(PIPELINE, "checkpoints/counts")
     files = StateFiles({"counts": file}, lambda name, now: stopped.append((name, now)), query_facts)
     files.polled([query(State.RETRYING)])
     (run,) = known_runs()
@@ -68,12 +69,12 @@ def test_a_run_is_known_while_it_lasts_and_its_end_is_remembered() -> None:
 
 
 def test_a_pipeline_runs_once_per_checkpoint() -> None:
-    first = RunFile(PIPELINE, "/checkpoints/counts")
+    first = RunFile(PIPELINE, "checkpoints/counts")
     with pytest.raises(CommandError, match=f"counts is already running in process {os.getpid()}: stop it first with"):
-        RunFile(PIPELINE, "/checkpoints/counts")
-    RunFile(PIPELINE, "/elsewhere/counts").close()
+        RunFile(PIPELINE, "checkpoints/counts")
+    RunFile(PIPELINE, "elsewhere/counts").close()
     first.close()
-    RunFile(PIPELINE, "/checkpoints/counts").close()
+    RunFile(PIPELINE, "checkpoints/counts").close()
 
 
 def test_a_process_that_was_killed_is_not_running(folder: Path) -> None:
@@ -124,3 +125,15 @@ def test_pipelines_of_one_run_agree_on_the_master_and_on_settings_of_the_session
     with pytest.raises(ConfigError, match=r"a and b have different values for spark.driver.memory: ") as raised:
         common_config({"a": settings(spark=own), "b": settings(spark={"spark.driver.memory": "4g"})})
     assert "4g" not in str(raised.value)  # it may be a secret
+
+
+def test_a_checkpoint_is_locked_for_those_with_another_state_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = RunFile(PIPELINE, str(folder / "checkpoints" / "counts"))
+    monkeypatch.setenv("MOLDAU_STATE_DIR", str(folder / "another"))
+    for checkpoint in (f"{folder}/checkpoints/counts", f"file://{folder}/checkpoints/counts"):
+        with pytest.raises(CommandError, match="another process runs pipeline counts with the checkpoint"):
+            RunFile(PIPELINE, checkpoint)
+    first.close()
+    RunFile(PIPELINE, str(folder / "checkpoints" / "counts")).close()

@@ -2,6 +2,7 @@
 
     <folder>/<pipeline>-<hash of the checkpoint>.json   what the run is doing, rewritten about once a second
                                                .lock    locked as long as the process lives: no two runs of a pipeline
+    <checkpoints>/.<pipeline>.lock             likewise, for those who have another state folder
                                                .stop    written by `stop`; the run sees it and ends
 
 The file stays when a run has ended and says how. A process that was killed leaves one that says RUNNING beside a lock
@@ -53,7 +54,7 @@ class RunFile:
     def __init__(self, pipeline: Pipeline, checkpoint: str) -> None:
         """Raises CommandError if the pipeline is running already."""
         self._path = _run_path(pipeline, checkpoint)
-        self._lock = _lock(pipeline, self._path)
+        self._locks = _locks(pipeline, checkpoint)
         self._facts: dict[str, Any] = {
             "pipeline": pipeline.name,
             "file": str(Path(pipeline.file).resolve()) if pipeline.file else None,
@@ -79,13 +80,13 @@ class RunFile:
 
     def close(self) -> None:
         self._path.with_suffix(".stop").unlink(missing_ok=True)
-        self._lock.close()
+        self._locks.close()
 
 
 @contextlib.contextmanager
 def kept_from_running(pipeline: Pipeline, checkpoint: str) -> Iterator[None]:
     """Nobody can start the pipeline meanwhile. Raises CommandError if it is running already."""
-    with _lock(pipeline, _run_path(pipeline, checkpoint)):
+    with _locks(pipeline, checkpoint):
         yield
 
 
@@ -179,15 +180,29 @@ def _run_path(pipeline: Pipeline, checkpoint: str) -> Path:
     return state_folder() / f"{pipeline.name.replace('/', '_')}-{key}.json"
 
 
-def _lock(pipeline: Pipeline, path: Path) -> TextIO:
-    """The lock of a pipeline, held until it is closed."""
+def _locks(pipeline: Pipeline, checkpoint: str) -> contextlib.ExitStack:
+    """The locks of a pipeline, held until they are closed."""
+    path = _run_path(pipeline, checkpoint)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = path.with_suffix(".lock").open("a")
+    with contextlib.ExitStack() as held:
+        held.enter_context(_lock(path.with_suffix(".lock"), lambda: _refusal(pipeline.name, path)))
+        local = checkpoint.removeprefix("file://")
+        if "://" not in local:
+            # Another user or container has another state folder. Two runs on a checkpoint lose and repeat rows.
+            beside = Path(local).with_name(f".{pipeline.name}.lock")
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            message = f"another process runs pipeline {pipeline.name} with the checkpoint {checkpoint}: stop it first"
+            held.enter_context(_lock(beside, lambda: message))
+        return held.pop_all()
+
+
+def _lock(path: Path, refusal: Callable[[], str]) -> TextIO:
+    lock = path.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise CommandError(_refusal(pipeline.name, path)) from None
+        raise CommandError(refusal()) from None
     return lock
 
 
