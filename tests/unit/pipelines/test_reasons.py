@@ -8,6 +8,7 @@ import pytest
 
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
+from moldau.pipelines.model import references
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.references import resolve
 
@@ -65,6 +66,12 @@ def test_a_broker_that_is_away_and_a_full_disk_are_not_the_fault_of_records() ->
     assert not is_external(RuntimeError(OF_A_FUNCTION))
 
 
+@pytest.fixture(autouse=True)
+def no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of references in other tests."""
+    monkeypatch.setattr(references, "_looked_up", {})
+
+
 def test_what_references_stand_for_is_not_in_reasons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REASON_HOST", "hidden-host-71")
     (tmp_path / "secrets").write_text("word=open sesame 71\n")
@@ -74,6 +81,8 @@ def test_what_references_stand_for_is_not_in_reasons(monkeypatch: pytest.MonkeyP
         reason_of(RuntimeError("hidden-host-71:9092 refused open sesame 71 of said-in-file"))
         == "${env:REASON_HOST}:9092 refused ${file:secrets:word} of said-in-file"
     )
+    place = "hidden-host-71.yaml:1:2: "
+    assert reason_of(ConfigError(f"{place}hidden-host-71")) == f"{place}${{env:REASON_HOST}}"
     long = reason_of(ConfigError("x" * 390 + "hidden-host-71"))
     assert "hidden" not in long  # not even a part of it, at the cut
 

@@ -148,6 +148,7 @@ class Connector(ABC):
     sink_example: ClassVar[str] = ""
     # Options that say what is read or written: a query with other values for them is another query.
     identity: ClassVar[tuple[str, ...]] = ()
+    writes_alone: ClassVar[bool] = False  # two sinks with the same `path` would lose rows after a kill
     # Whether `ReadRequest.start` says where it starts; otherwise a source can only start over.
     can_start_at: ClassVar[bool] = False
     # Sinks of one stateful view may share a query: `write` returns a BatchSink if the request says so.

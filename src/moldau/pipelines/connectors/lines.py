@@ -28,6 +28,7 @@ class LinesConnector(Connector):
     summary = "Lines of files, tailed through rotation and truncation; or appended to a file."
     guarantee = Guarantee.EXACTLY_ONCE
     identity = ("path",)
+    writes_alone = True
     source_options = OptionTable.of(
         Option(
             "path", "A file, or several with `*`. It may appear later.", NAMES, required=True, example="/var/log/*.log"

@@ -18,6 +18,7 @@ _LOST_TASK = re.compile(r"^.*most recent failure: Lost task .*?\((?:TID|task) [^
 _QUERY = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = [^\]]*\] terminated with exception: ")
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt)\w*)(?:: (.*))?$", re.MULTILINE)
+_PLACE = re.compile(r"\S+\.(?:yaml|yml|py):\d+:\d+: ")  # a file's name is no secret, and may be a value, too
 _PREAMBLES = (
     "An exception was thrown from the Python worker",
     "An exception was raised by the Python Proxy",
@@ -102,5 +103,7 @@ def _without_plan(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(hidden(text).split())
+    place = _PLACE.match(text)
+    start = place.end() if place else 0
+    line = " ".join((text[:start] + hidden(text[start:])).split())
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 1]}…"

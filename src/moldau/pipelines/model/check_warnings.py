@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from moldau.pipelines.model.checked import Checked, Rule
 from moldau.pipelines.model.common_options import SETTINGS
@@ -13,6 +14,7 @@ from moldau.pipelines.model.pipeline import Action, Sink, Source
 from moldau.pipelines.model.places import Place, Problem, Severity, place_of
 
 _SERVERS = "kafka.bootstrap.servers"
+_DEAD_LETTERS = "dead letters"
 # At the end of a name: `….credentials.provider` and `….tokenSecret.name` are not secret.
 _SPARK_SECRET = re.compile(r"(password|secret\.?key|token)$", re.IGNORECASE)
 
@@ -84,4 +86,28 @@ def _is_same(checked: Checked, source: Source, sink: Sink) -> bool:
     return facts(source) == facts(sink) and any(name in source.options for name in identity)
 
 
-WARNINGS: tuple[Rule, ...] = (_unused, _open_secrets, _spark_names, _loops)
+def _dead_letter_loops(checked: Checked) -> Iterator[Problem]:
+    """Not a warning: one bad record is enough to fill the topic."""
+    given = checked.pipeline.settings.get(_DEAD_LETTERS)
+    for source in checked.pipeline.sources if given is not None else ():
+        topic = source.options.get("topic") if source.connector == "topic" else None
+        if given is not None and topic is not None and topic.value == given.value and _SERVERS not in source.options:
+            yield Problem(
+                f"settings: {_DEAD_LETTERS}: source {source.name} reads the topic '{given.value}', so each dead letter "
+                "would be a bad record again, without end: name another topic",
+                given.place,
+            )
+
+
+def _shared_files(checked: Checked) -> Iterator[Problem]:
+    seen: dict[Path, str] = {}
+    for sink in checked.pipeline.sinks:
+        given = sink.options.get("path")
+        if sink.connector and given is not None and checked.lookup(sink.connector).writes_alone:
+            first = seen.setdefault((checked.pipeline.folder / str(given.value)).absolute(), sink.name)
+            if first != sink.name:
+                message = f"sink {sink.name}: path: sink {first} writes to this file, too: give each a file of its own"
+                yield Problem(message, given.place)
+
+
+WARNINGS: tuple[Rule, ...] = (_unused, _open_secrets, _spark_names, _loops, _dead_letter_loops, _shared_files)

@@ -22,6 +22,7 @@ class ConnectorTables(Protocol):
     source_options: ClassVar[OptionTable | None]
     sink_options: ClassVar[OptionTable | None]
     identity: ClassVar[tuple[str, ...]]
+    writes_alone: ClassVar[bool]
     modes: ClassVar[tuple[str, ...]]
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]: ...

@@ -237,3 +237,19 @@ def test_a_name_that_is_there_twice_is_the_only_problem_of_names() -> None:
         "source A has the same name as source a: choose another",
         "sink b: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
     ]
+
+
+def test_dead_letters_do_not_go_where_records_come_from(tmp_path: Path) -> None:
+    text = "sources:\n  a: {connector: topic, topic: same}\nsinks:\n  b: {connector: topic, topic: other}\n"
+    assert problems(tmp_path, f"{text}settings:\n  dead letters: other\n") == []
+    assert problems(tmp_path, f"{text}settings:\n  dead letters: same\n") == [
+        "6:17: settings: dead letters: source a reads the topic 'same', so each dead letter would be a bad record "
+        "again, without end: name another topic"
+    ]
+
+
+def test_two_sinks_do_not_append_to_one_file(tmp_path: Path) -> None:
+    sinks = "  b: {connector: lines, path: out.txt}\n  c: {connector: lines, path: ./out.txt}\n"
+    assert problems(tmp_path, f"sources:\n  a: {{connector: topic, topic: t}}\nsinks:\n{sinks}") == [
+        "5:31: sink c: path: sink b writes to this file, too: give each a file of its own"
+    ]
