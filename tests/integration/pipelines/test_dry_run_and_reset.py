@@ -23,7 +23,7 @@ def _report(changing: Changing) -> QueryReport:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
 def test_a_dry_run_says_where_a_query_continues_and_what_would_be_refused(changing: Changing, tmp_path: Path) -> None:
