@@ -67,7 +67,7 @@ def test_the_file_passes_its_test_and_its_dead_letters_can_be_listed(tmp_path: P
     )
     (tmp_path / "broker").mkdir()
     with BrokerProcess(tmp_path / "broker") as broker:
-        assert "no dead letters" in shell(DEAD_LETTERS, tmp_path, broker.bootstrap)
+        assert "0 dead letters" in shell(DEAD_LETTERS, tmp_path, broker.bootstrap)
 
 
 def test_the_program_prints_what_it_states(tmp_path: Path) -> None:
