@@ -186,15 +186,24 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=110)  # a pipe has no width
     if seconds is None and not console.is_terminal:
         seconds = SECONDS_OF_RESULTS
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupted = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
         return demo(console, seconds)
-    except KeyboardInterrupt:
-        console.print(STOPPED_EARLY)
-        return 0
     except BrokenPipeError:  # as with `make demo | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except BaseException:
+        # Ctrl-C during an import or the start of Spark does not always arrive as KeyboardInterrupt.
+        if not interrupted.is_set():
+            raise
+        console.print(STOPPED_EARLY)
+        return 0
 
 
 if __name__ == "__main__":
