@@ -30,7 +30,7 @@ from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
 from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.internals import items, stream_execution
-from moldau.pipelines.engine.queries import OptionValues, QueryPlan
+from moldau.pipelines.engine.queries import QueryPlan, source_values
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.watermark import Watermark
 
@@ -179,7 +179,7 @@ class _QueryClock:
         trigger_ms = query.settings.values.get("trigger") or 0
         sources = []
         for source in query.plan.sources:
-            options = OptionValues.of_source(query.plan.pipeline, source)
+            options = source_values(query.plan.pipeline, source)
             hold_ms = trigger_ms + connector(source.connector, query.plan.pipeline.folder).hold_ms(options)
             found = execution.sourceIdMap().get(source.name)
             if found.isDefined():
@@ -241,7 +241,7 @@ class _QueryClock:
 
 def idle_watermarks(plan: QueryPlan) -> dict[str, Watermark]:
     """By source, those that move with the clock."""
-    options = {source.name: OptionValues.of_source(plan.pipeline, source) for source in plan.sources}
+    options = {source.name: source_values(plan.pipeline, source) for source in plan.sources}
     marks = {name: values.get("watermark") for name, values in options.items()}
     return {name: mark for name, mark in marks.items() if isinstance(mark, Watermark) and mark.idle_ms is not None}
 

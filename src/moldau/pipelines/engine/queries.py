@@ -104,13 +104,12 @@ def read_request(
     spark: SparkSession, pipeline: Pipeline, source: Source, settings: Settings, **more: Any
 ) -> ReadRequest:
     """`more` overrides what the pipeline says."""
-    table = connector(source.connector, pipeline.folder).source_options
-    request = _request(spark, pipeline, source, settings, table, SOURCE_OPTIONS)
+    options = source_values(pipeline, source)
     said: dict[str, Any] = {
-        "is_streaming": not request["options"].get("static"),
+        "is_streaming": not options.get("static"),
         "dead_letters": settings.values.get("dead letters"),
     }
-    return ReadRequest(**request, **(said | more))
+    return ReadRequest(**_request(spark, pipeline, source, settings, options), **(said | more))
 
 
 def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> DataFrame:
@@ -126,8 +125,9 @@ def write_request(
     spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str, **more: Any
 ) -> WriteRequest:
     table = connector(sink.connector, pipeline.folder).sink_options
-    options = _request(spark, pipeline, sink, settings, table, SINK_OPTIONS)
-    return WriteRequest(**options, mode=sink.mode, checkpoint=checkpoint, **more)
+    options = _values(pipeline, sink, table, SINK_OPTIONS)
+    request = _request(spark, pipeline, sink, settings, options)
+    return WriteRequest(**request, mode=sink.mode, checkpoint=checkpoint, **more)
 
 
 def query_session(
@@ -210,19 +210,23 @@ def _start_query(
 
 
 def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataStreamWriter:
-    from pyspark.sql import functions as F  # noqa: N812
-
     from moldau.spark.sink.foreach_batch import plain_stop
 
     if len(sinks) > 1:
-        return frame.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(_write_to_all(sinks))
+        return _counted(frame).writeStream.foreachBatch(_write_to_all(sinks))
     (sink,) = sinks
     rows = sink.rows(frame)
     if isinstance(sink, BatchSink):
-        # Spark counts the rows of other sinks by itself.
-        return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows")).writeStream.foreachBatch(plain_stop()(sink.write))
+        return _counted(rows).writeStream.foreachBatch(plain_stop()(sink.write))
     writer = rows.writeStream.format(sink.format).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    """For `foreachBatch`, whose rows Spark does not count by itself."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))
 
 
 def _write_to_all(sinks: Sequence[StreamSink | BatchSink]) -> Callable[[DataFrame, int], None]:
@@ -241,13 +245,9 @@ def _write_to_all(sinks: Sequence[StreamSink | BatchSink]) -> Callable[[DataFram
     return write
 
 
-class OptionValues:
-    """Values of options as connectors get them: converted, with defaults, references resolved."""
-
-    @staticmethod
-    def of_source(pipeline: Pipeline, source: Source) -> dict[str, Value]:
-        table = connector(source.connector, pipeline.folder).source_options
-        return _values(pipeline, source, table, SOURCE_OPTIONS)
+def source_values(pipeline: Pipeline, source: Source) -> dict[str, Value]:
+    """The options of a source as its connector gets them: converted, with defaults, references resolved."""
+    return _values(pipeline, source, connector(source.connector, pipeline.folder).source_options, SOURCE_OPTIONS)
 
 
 def _values(
@@ -256,19 +256,14 @@ def _values(
     return ((table or OptionTable()) + common).values(resolve(part.options, pipeline.folder))
 
 
-def _request(  # noqa: PLR0917
-    spark: SparkSession,
-    pipeline: Pipeline,
-    part: Source | Sink,
-    settings: Settings,
-    table: OptionTable | None,
-    common: OptionTable,
+def _request(
+    spark: SparkSession, pipeline: Pipeline, part: Source | Sink, settings: Settings, options: Mapping[str, Value]
 ) -> dict[str, Any]:
     return {
         "spark": spark,
         "pipeline": pipeline.name,
         "name": part.name,
-        "options": _values(pipeline, part, table, common),
+        "options": options,
         "kafka": settings.kafka,
         "folder": pipeline.folder,
     }

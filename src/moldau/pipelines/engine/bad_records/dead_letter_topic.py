@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import CommandError
 from moldau.pipelines.engine.bad_records.dead_letters import SETTING
-from moldau.pipelines.engine.queries import OptionValues, Settings
+from moldau.pipelines.engine.queries import Settings, source_values
 from moldau.pipelines.model.pipeline import Pipeline
 from moldau.spark.connections import borrowed
 from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX, Options
@@ -213,7 +213,7 @@ def dead_letter_topics(pipeline: Pipeline) -> list[DeadLetterTopic]:
     settings = Settings.of(pipeline)
     clients = [settings.kafka]
     for source in pipeline.sources:
-        own = OptionValues.of_source(pipeline, source) if source.connector == "topic" else {}
+        own = source_values(pipeline, source) if source.connector == "topic" else {}
         client = settings.kafka | {name: str(value) for name, value in own.items() if name.startswith("kafka.")}
         clients += [client] if client not in clients else []
     return [DeadLetterTopic(pipeline, client) for client in clients]

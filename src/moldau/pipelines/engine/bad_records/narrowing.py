@@ -29,12 +29,12 @@ from moldau.pipelines.engine.bad_records.sending import send_pending
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
 from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.queries import (
-    OptionValues,
     QueryPlan,
     Settings,
     query_session,
     read_request,
     read_source,
+    source_values,
     write_request,
 )
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
@@ -196,7 +196,7 @@ class _Trials:
 
 def _is_static(pipeline: Pipeline, source: Source) -> bool:
     """Read as a whole in every batch, so its records are not the batch's."""
-    return bool(OptionValues.of_source(pipeline, source).get("static"))
+    return bool(source_values(pipeline, source).get("static"))
 
 
 def is_about_data(error: BaseException) -> bool:

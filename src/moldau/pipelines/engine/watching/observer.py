@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.errors import MoldauError
-from moldau.pipelines.engine.queries import OptionValues
+from moldau.pipelines.engine.queries import source_values
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.engine.watching.lag import LagReader, Topics, topics_of
 from moldau.pipelines.engine.watching.progress import ProgressTracker, QueryProgress
@@ -132,7 +132,7 @@ def _watch(query: RunningQuery) -> _Watched:
     needed = pipeline.needed_by(plan.view)
     letters = [each.name for each in pipeline.expectations if each.view in needed and each.action is Action.DEAD_LETTER]
     try:
-        options = [OptionValues.of_source(pipeline, source) for source in plan.sources]
+        options = [source_values(pipeline, source) for source in plan.sources]
         topics = topics_of(plan, query.settings)
     except MoldauError:  # the query fails for the same reason, and the supervisor says so
         options, topics = [], ()
