@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector, load_attribute
 
 
@@ -29,3 +30,10 @@ def test_a_built_in_connector_leaves_pythons_path_alone(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert connector("topic", tmp_path).name == "topic"
     assert str(tmp_path) not in sys.path
+
+
+def test_an_error_of_a_module_says_in_which_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "without_imports.py").write_text("import sys\n\nclass Mine(Connector): ...\n")
+    with pytest.raises(ConfigError, match=r"name 'Connector' is not defined \(without_imports.py, line 3\)"):
+        connector("without_imports:Mine", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def load_attribute(module: str, attribute: str, folder: Path | None, owner: str)
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's module raises when it is imported
-        raise ConfigError(f"{owner}: cannot import module '{module}': {error or type(error).__name__}") from error
+        reason = f"{error or type(error).__name__}{_line_in(folder, error)}"
+        raise ConfigError(f"{owner}: cannot import module '{module}': {reason}") from error
     if folder is not None and "pyspark" in sys.modules:
         _send_modules_of(folder.resolve())
     try:
@@ -52,6 +54,13 @@ def load_attribute(module: str, attribute: str, folder: Path | None, owner: str)
         meant = nearest(attribute, vars(loaded))
         hint = f": did you mean '{meant}'?" if meant else ""
         raise ConfigError(f"{owner}: module '{module}' has no '{attribute}'{hint}") from None
+
+
+def _line_in(folder: Path | None, error: BaseException) -> str:
+    """Where in the user's modules an error was raised. An error of syntax says so itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder.resolve())]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _send_modules_of(folder: Path) -> None:

@@ -1,7 +1,9 @@
-"""The example of a connector of one's own: it passes lint, and reads and writes a real database exactly once."""
+"""The page on connectors: its files pass lint, and its functions and its connector run as printed."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sqlite3
 import sys
@@ -12,11 +14,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from moldau.pipelines.doors.yaml_file import load_pipeline
+from moldau.pipelines.doors.yaml_file import load_pipeline, read_pipeline
 from moldau.pipelines.model.options import Given
+from moldau.pipelines.model.places import Severity
 from tests.integration.pipelines.parts import run
 
 EXAMPLE = Path(__file__).parents[4] / "examples/pipelines/own_connector"
+PAGE = (EXAMPLE.parents[2] / "docs/pipelines-connectors.md").read_text()
+BLOCKS = re.findall(r"^```(\S+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+(FUNCTIONS, CONNECTOR) = (code for language, code in BLOCKS if language == "python")
 
 
 @pytest.fixture
@@ -45,6 +51,27 @@ def test_rows_go_from_table_to_table_once(spark: SparkSession, folder: Path) -> 
         assert database.execute("SELECT id FROM large_orders ORDER BY id").fetchall() == [(2,), (3,), (4,)]
 
 
-def test_the_page_shows_the_example_as_it_is() -> None:
+def test_the_connector_of_the_page_is_the_example() -> None:
     example = (EXAMPLE / "sqlite_tables.py").read_text()
-    assert example[example.index("class Sqlite") :] in (EXAMPLE.parents[2] / "docs/pipelines-connectors.md").read_text()
+    assert example.partition('"""\n\n')[2] == CONNECTOR
+
+
+def test_the_functions_of_the_page_run_as_printed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = (code for language, code in BLOCKS if language == "yaml" and "connector: python" in code)
+    (tmp_path / "orders.yaml").write_text(f"{file}settings: {{trigger: available now}}\n")
+    (tmp_path / "shop.py").write_text(FUNCTIONS)
+    (tmp_path / "orders.jsonl").write_text('{"id": 1, "total": 2.5}\n{"id": 2, "total": 4.0}\n')
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    run(spark, load_pipeline(tmp_path / "orders.yaml"))
+    sys.modules.pop("shop")
+    assert json.loads((tmp_path / "stored-0.json").read_text()) == [{"id": 1, "total": 2.5}, {"id": 2, "total": 4.0}]
+
+
+@pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "yaml"])
+def test_files_of_the_page_have_no_problems(code: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FUNCTIONS)
+    (tmp_path / "some.yaml").write_text(code)
+    _, problems = read_pipeline(tmp_path / "some.yaml")
+    assert [str(problem) for problem in problems if problem.severity is Severity.ERROR] == []
