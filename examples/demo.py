@@ -36,10 +36,10 @@ from rich.table import Table
 from rich.text import Text
 
 import moldau
-from moldau.cli.pipelines.live_view import LiveTable, PlainLines
 from moldau.pipelines.doors.yaml_file import load_pipelines
 from moldau.pipelines.engine.run import Run
 from moldau.pipelines.engine.session import quiet_errors
+from moldau.pipelines.engine.watching.live_view import LiveTable, PlainLines
 from moldau.pipelines.model.options import Given
 
 FILES = [Path(__file__).parent / "pipelines" / name for name in ("website_visitors.yaml", "website_activity.yaml")]

@@ -14,11 +14,11 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from moldau import Broker
-from moldau.cli.pipelines.live_view import JsonLines, PlainLines
 from moldau.client.groups import committed_offsets
 from moldau.pipelines.engine.run import Run
 from moldau.pipelines.engine.state_files import known_runs
 from moldau.pipelines.engine.supervisor import State
+from moldau.pipelines.engine.watching.live_view import JsonLines, PlainLines
 from moldau.pipelines.engine.watching.metrics import METRICS, serve_metrics
 from moldau.pipelines.engine.watching.observer import QuerySnapshot
 from moldau.pipelines.engine.watching.progress import clock_time

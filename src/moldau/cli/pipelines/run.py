@@ -46,10 +46,10 @@ def _run(arguments: argparse.Namespace) -> int:
     pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    from moldau.cli.pipelines.live_view import open_view
     from moldau.pipelines.engine.run import Run
     from moldau.pipelines.engine.session import quiet_errors
     from moldau.pipelines.engine.supervisor import State
+    from moldau.pipelines.engine.watching.live_view import open_view
     from moldau.pipelines.engine.watching.metrics import serve_metrics
 
     if sys.stdout.isatty() and not arguments.json:

@@ -7,11 +7,11 @@ from typing import Any
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
 from moldau.cli.pipelines.list import age
-from moldau.cli.pipelines.short_text import short, short_seconds
 from moldau.clocks import wall_clock_ms
 from moldau.config.keys import nearest
 from moldau.errors import CommandError
 from moldau.pipelines.engine.state_files import KnownRun, known_runs
+from moldau.pipelines.engine.watching.short_text import short, short_seconds
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline status") -> int:

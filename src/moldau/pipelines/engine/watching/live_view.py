@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from moldau.cli.pipelines.short_text import short, short_bytes, short_seconds, sparkline
 from moldau.pipelines.engine.supervisor import State
 from moldau.pipelines.engine.watching.observer import QuerySnapshot, Snapshot
 from moldau.pipelines.engine.watching.progress import clock_time
+from moldau.pipelines.engine.watching.short_text import short, short_bytes, short_seconds, sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moldau.cli.pipelines.live_view import JsonLines, LiveTable, PlainLines, open_view, table
-from moldau.cli.pipelines.short_text import short, short_bytes, short_seconds, sparkline
 from moldau.pipelines.engine.supervisor import State
+from moldau.pipelines.engine.watching.live_view import JsonLines, LiveTable, PlainLines, open_view, table
 from moldau.pipelines.engine.watching.observer import QuerySnapshot, Snapshot
 from moldau.pipelines.engine.watching.progress import QueryProgress
+from moldau.pipelines.engine.watching.short_text import short, short_bytes, short_seconds, sparkline
 
 NOW = 1_767_225_900_000
 BUSY = QueryProgress(
