@@ -38,7 +38,7 @@ from rich.text import Text
 import moldau
 from moldau.pipelines.doors.yaml_file import load_pipelines
 from moldau.pipelines.engine.run import Run
-from moldau.pipelines.engine.session import quiet_errors
+from moldau.pipelines.engine.session import silence
 from moldau.pipelines.engine.watching.live_view import LiveTable, PlainLines
 from moldau.pipelines.model.options import Given
 
@@ -117,8 +117,7 @@ def start_pipelines(servers: str, folder: str) -> Run:
     ours = {"kafka.bootstrap.servers": Given(servers), "checkpoint": Given(folder)}
     pipelines = [replace(each, settings={**each.settings, **ours}) for each in load_pipelines(FILES)]
     spark = moldau.spark.session("demo", short_job=True)
-    spark.sparkContext.setLogLevel("OFF")
-    quiet_errors()
+    silence(spark)
     return Run(pipelines, spark=spark)
 
 

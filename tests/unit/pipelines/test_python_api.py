@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import moldau.pipelines
 from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines import Pipeline, connector, generator, lines, python_function, spark_format, topic
 from moldau.pipelines.doors.yaml_file import load_pipeline
@@ -126,8 +128,48 @@ def test_what_is_wrong_is_told_before_anything_starts() -> None:
         Pipeline("p").to(topic("out"))
     with pytest.raises(ConfigError, match="action 'dorp': expected warn, drop, dead-letter, fail"):
         Pipeline("p").source(topic("clicks")).expect("x > 1", action="dorp")
-    with pytest.raises(ConfigError, match="a step is SQL or a function, not int"):
+    with pytest.raises(ConfigError, match="a step is SQL or a function from DataFrames to a DataFrame, not int"):
         Pipeline("p").source(topic("clicks")).step(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda p: p.expect("sane_ms", "clicks", "ms > 0"),
+            r"expect: too many positional arguments\. For example: \.expect\(\"page IS NOT NULL\", view=\"clicks\"",
+        ),
+        (
+            lambda p: p.to(topic("out"), veiw="clicks"),
+            r"unexpected keyword argument 'veiw': did you mean 'view'\? For example: \.to\(topic\(",
+        ),
+        (lambda p: p.source("clicks"), r"\.source\(…\) takes a connector, such as topic\(\"clicks\"\), not 'clicks'"),
+        (lambda p: p.to(topic), r"\.to\(…\) takes a connector, such as topic\(\"clicks\"\), not <function topic"),
+        (
+            lambda p: topic("clicks", "json"),
+            r"topic: too many positional arguments\. For example: topic\(\"clicks\", f",
+        ),
+        (lambda p: p.expect(p), 'a condition is SQL, such as "page IS NOT NULL", not Pipeline'),
+        (
+            lambda p: p.test("t", given={"clicks": {"page": "/"}}, expect={}),
+            "test 't': given: clicks: expected a list of rows, not {'page': '/'}",
+        ),
+        (
+            lambda p: p.test("t", given={"clicks": [["/"]]}, expect={}),
+            "test 't': given: clicks: a row is a dictionary of columns to values, not '/'",
+        ),
+        (lambda p: p.test("t", {}), r"test: too many positional arguments\. For example: \.test\("),
+        (lambda p: Pipeline(7), r"the name of a pipeline is text, such as Pipeline\(\"page-counts\"\), not 7"),  # type: ignore[arg-type]
+        (lambda p: p.run_tests(), r"pipeline p has no tests: add one with \.test\(…\)"),
+    ],
+)
+def test_a_wrong_call_says_what_is_right(call: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises((TypeError, ConfigError), match=message):
+        call(Pipeline("p").source(topic("clicks")))
+
+
+def test_names_of_the_package_are_completed() -> None:
+    assert {"Pipeline", "topic", "directory", "Connector"} <= set(dir(moldau.pipelines))
 
 
 def test_several_micro_batches_are_lists_of_lists() -> None:

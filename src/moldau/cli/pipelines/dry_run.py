@@ -38,12 +38,11 @@ def _dry_run(arguments: argparse.Namespace) -> int:
     pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
     from moldau.pipelines.engine.dry_run import dry_run
     from moldau.pipelines.engine.queries import Settings
-    from moldau.pipelines.engine.session import quiet_errors, session_for
+    from moldau.pipelines.engine.session import session_for, silence
 
     settings = {pipeline.name: Settings.of(pipeline) for pipeline in pipelines}
     spark = session_for(settings, arguments.master)
-    spark.sparkContext.setLogLevel("OFF")
-    quiet_errors()
+    silence(spark)
     try:
         reports = dry_run(spark, pipelines)
     finally:

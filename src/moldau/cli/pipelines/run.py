@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from moldau.pipelines.engine.run import Run
-    from moldau.pipelines.engine.session import quiet_errors
+    from moldau.pipelines.engine.session import silence
     from moldau.pipelines.engine.supervisor import State
     from moldau.pipelines.engine.watching.live_view import open_view
     from moldau.pipelines.engine.watching.metrics import serve_metrics
@@ -56,8 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print("starting Spark …", flush=True)
     started = Run(pipelines, master=arguments.master)
     if not arguments.verbose:
-        started.spark.sparkContext.setLogLevel("OFF")  # reasons are printed as sentences, without Java's stacks
-        quiet_errors()
+        silence(started.spark)
     with ExitStack() as opened:
         if arguments.metrics_port is not None:
             opened.callback(serve_metrics(lambda: started.observer.latest, arguments.metrics_port))

@@ -13,12 +13,11 @@ from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.doors.yaml_file import load_pipeline, pipeline_files
 
 if TYPE_CHECKING:
-    from moldau.pipelines.engine.cases import CaseResult, Failure
+    from moldau.pipelines.engine.cases import CaseResult
     from moldau.pipelines.model.pipeline import Case, Pipeline
 
 EXIT_TESTS_FAILED = 1
 _GREEN, _RED, _DIM = "32", "31", "2"
-_MARKS = {"missing": "missing row", "unexpected": "unexpected row", "different": "row", "more": "and"}
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline test") -> int:
@@ -43,8 +42,9 @@ def _test(args: argparse.Namespace) -> int:
     with _Waiting("starting Spark"):
         spark = moldau.spark.session("moldau-tests", short_job=True)
         from moldau.pipelines.engine.cases import run_cases
+        from moldau.pipelines.engine.session import silence
 
-    spark.sparkContext.setLogLevel("OFF")  # a test that fails says why
+    silence(spark)  # a test that fails says why
     results = []
     for result in _with_progress(run_cases(spark, cases), len(cases)):
         results.append(result)
@@ -87,15 +87,7 @@ def _print(result: CaseResult) -> None:
     took = styled(f"({result.seconds:.2f} s)", _DIM)
     print(f"{word}  {_title(result.pipeline, result.case)}  {took}", flush=True)
     for failure in result.failures:
-        print(f"    {_line(failure)}", flush=True)
-
-
-def _line(failure: Failure) -> str:
-    """It begins with the place, so that terminals and editors find it."""
-    where = f"{failure.place}: " if failure.place else ""
-    target = f"{failure.target}: " if failure.target else ""
-    mark = f"{_MARKS[failure.kind]} " if failure.kind in _MARKS else ""
-    return f"{where}{target}{mark}{failure.message}"
+        print(f"    {failure}", flush=True)
 
 
 def _print_summary(tests: int, failed: int, seconds: float) -> None:

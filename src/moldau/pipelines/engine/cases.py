@@ -51,6 +51,7 @@ _CLOCK = "__moldau_clock"
 _RESULT = "__moldau_rows"  # table of the memory sink
 _QUIET_FOR_EVER = datetime(2200, 1, 1, tzinfo=UTC)  # pandas has no times after 2262
 _LONGEST_WINDOW = timedelta(days=36_500)
+_MARKS = {"missing": "missing row", "unexpected": "unexpected row", "different": "row", "more": "and"}
 _STATEFUL_FUNCTION = re.compile(r"TransformWithState|WithState")
 
 _SESSION_SETTINGS = {
@@ -81,6 +82,13 @@ class Failure:
     place: Place | None = None
     kind: str = "error"  # missing, unexpected, different, error, more
     target: str | None = None  # view or sink
+
+    def __str__(self) -> str:
+        """It begins with the place, so that terminals and editors find it."""
+        where = f"{self.place}: " if self.place else ""
+        target = f"{self.target}: " if self.target else ""
+        mark = f"{_MARKS[self.kind]} " if self.kind in _MARKS else ""
+        return f"{where}{target}{mark}{self.message}"
 
 
 @dataclass(frozen=True)

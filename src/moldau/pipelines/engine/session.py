@@ -25,10 +25,12 @@ def session_for(settings: Mapping[str, Settings], master: str | None = None) -> 
     )
 
 
-def quiet_errors() -> None:
-    """PySpark logs an error of SQL as JSON, with its stack, before it raises it. We say what is wrong in a sentence."""
+def silence(spark: SparkSession) -> None:
+    """No log of Spark's, and none of PySpark's, which logs an error of SQL as JSON, with its stack, before it raises
+    it: we say what is wrong in a sentence."""
     from pyspark.logger import PySparkLogger
 
+    spark.sparkContext.setLogLevel("OFF")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
 
