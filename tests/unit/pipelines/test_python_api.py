@@ -146,7 +146,7 @@ def test_what_is_wrong_is_told_before_anything_starts() -> None:
         (lambda p: p.source("clicks"), r"\.source\(…\) takes a connector, such as topic\(\"clicks\"\), not 'clicks'"),
         (lambda p: p.to(topic), r"\.to\(…\) takes a connector, such as topic\(\"clicks\"\), not <function topic"),
         (
-            lambda p: topic("clicks", "json"),
+            lambda p: topic(*["clicks", "json"]),
             r"topic: too many positional arguments\. For example: topic\(\"clicks\", f",
         ),
         (lambda p: p.expect(p), 'a condition is SQL, such as "page IS NOT NULL", not Pipeline'),
