@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.integration.pipelines.files import send
 from tests.integration.pipelines.parts import run
 
 SOURCE = "  {name}: {{connector: topic, topic: {topic}, format: json, schema: '{schema}', watermark: {watermark}}}"
-SCHEMA = "page STRING, at TIMESTAMP, k INT"
+SCHEMA = "page STRING, at TIMESTAMP, k INT, user STRING, since TIMESTAMP"
 UNION = "SELECT page FROM a UNION ALL SELECT page FROM b"
 WINDOWS = "SELECT page, count(*) AS n FROM a GROUP BY window(at, '1 minute'), page"
 JOIN = "SELECT a.page, b.k FROM a JOIN b ON a.page = b.page AND a.at = b.at"
@@ -61,6 +62,9 @@ class Changing:
         self.write(sql, sources)
         with pytest.raises(ConfigError, match=f"does not fit the pipeline any more: .*({words}).*--to committed"):
             run(self.spark, load_pipeline(self.file))
+
+    def start_over(self) -> None:
+        shutil.rmtree(self.file.parent / "checkpoints")
 
     def send(self, page: str, minute: int, *topics: str) -> None:
         for topic in topics:

@@ -50,7 +50,7 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_written_down_is_read_again() -> None:
-    record = Record(replace(QUERY, operators=(COUNT,)), {"q": 3}, {"a": "earliest"})
+    record = Record(_grouped(("a.page",), essential="Inner"), {"q": 3}, {"a": "earliest"})
     assert Record.parse(record.to_text(), "moldau.json").to_text() == record.to_text()
 
 
@@ -74,6 +74,32 @@ def test_each_change_is_kept_or_refused(old: Identity, new: Identity, verdicts: 
     found = changes(old, new, Path(), {}, {})
     assert " ".join(change.verdict for change in found) == verdicts
     assert all(bool(change.ways_out) == (change.verdict is Verdict.REFUSED) for change in found)
+
+
+def _grouped(*definitions: tuple[str, ...], sources: str = "a", essential: str = "") -> Identity:
+    operator = replace(COUNT, definitions=definitions, essential=essential)
+    return replace(QUERY, operators=(operator,), sources=dict.fromkeys(sources.split(), QUERY.sources["a"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_refused"),
+    [
+        (_grouped(("a.page",)), _grouped(("a.page",)), False),
+        (_grouped(("a.page",)), _grouped(("a.user",)), True),
+        (_grouped(("a.page",)), _grouped(("a.page",), ("a.user",)), True),
+        (_grouped(("a.page",)), _grouped(("a.page", "b.url"), sources="a b"), False),
+        (_grouped(("a.page", "b.page"), sources="a b"), _grouped(("b.page",), sources="b"), False),
+        (_grouped(("a.page",), sources="a b"), _grouped(("b.page",), sources="a b"), True),
+        (_grouped(("upper(a.page)",)), _grouped(("upper(b.page)",), sources="b"), False),
+        (_grouped(("upper(a.page)",)), _grouped(("upper(b.user)",), sources="b"), True),
+        (_grouped(("a.page",), essential="Inner"), _grouped(("a.page",), essential="LeftOuter"), True),
+        (_grouped(), _grouped(("a.page",)), False),
+    ],
+)
+def test_other_keys_are_refused_but_not_other_names_and_branches(
+    old: Identity, new: Identity, is_refused: bool
+) -> None:
+    assert any(change.verdict is Verdict.REFUSED for change in changes(old, new, Path(), {}, {})) == is_refused
 
 
 def test_a_renamed_source_is_read_again_and_says_so() -> None:

@@ -7,7 +7,9 @@
 | a source of the same name reads something else | its offsets are of no use | refused; more topics: kept |
 | a stateful operator is added, removed, or another kind | refuses | refused |
 | types of keys or of what is kept change | refuses | refused |
-| other columns or windows of the same types | continues with the old groups | kept, with a warning |
+| other keys or windows of the same types | puts the old groups under the new keys | refused |
+| another kind of join, or of time | continues or refuses | refused |
+| other aggregates of the same types | continues with what was aggregated | kept, with a warning |
 | delay of a watermark | from the next batch on | kept, with a warning |
 | output mode | continues | kept, with a warning |
 | another sink | continues | kept, with a warning |
@@ -18,13 +20,14 @@ A renamed sink or pipeline is a new query with a new checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.identity import Identity, Operator, Part
+from moldau.pipelines.engine.checkpoints.key_definitions import without_sources
 
 _MODES = {
     "append": "; groups that were written before are written once more when they are final",
@@ -118,22 +121,41 @@ def _state(old: Identity, new: Identity, resets: tuple[str, ...]) -> Iterator[Ch
         )
         return
     for was, operator in zip(old.operators, new.operators, strict=True):
-        what = _difference(was, operator)
+        what = _difference(was, operator, old.sources.keys() ^ new.sources.keys())
         if what:
             yield Change(f"{operator.kind}: {what}, which does not fit its state", Verdict.REFUSED, resets)
         elif was.detail != operator.detail:
             yield Change(
-                f"{operator.kind}: its expressions have changed, not their types. Groups that are open now mix old and "
+                f"{operator.kind}: its expressions have changed, not its keys. Groups that are open now mix old and "
                 "new results"
             )
 
 
-def _difference(was: Operator, operator: Operator) -> str:
-    if was.keys != operator.keys:
-        return f"the keys were {_listed(was.keys)} and are now {_listed(operator.keys)}"
-    if was.values != operator.values:
-        return f"the columns in the state were {_listed(was.values)} and are now {_listed(operator.values)}"
+def _difference(was: Operator, operator: Operator, renamed: Collection[str]) -> str:
+    """Spark refuses other types. Other keys it would take, and put what is in the state under them."""
+    if was.essential and was.essential != operator.essential:
+        return f"it was {was.essential} and is now {operator.essential}"
+    if _are_other_keys(was, operator, renamed):
+        return f"the keys were {_keys(was)} and are now {_keys(operator)}"
+    for what, before, now in (("keys", was.keys, operator.keys), ("columns", was.values, operator.values)):
+        if before != now:
+            return f"the types of the {what} in the state were {_listed(before)} and are now {_listed(now)}"
     return ""
+
+
+def _are_other_keys(was: Operator, operator: Operator, renamed: Collection[str]) -> bool:
+    if not was.definitions:  # the checkpoint is from before they were written down
+        return False
+    # Branches of a union may come and go, and a source may have another name now.
+    pairs = [
+        ({without_sources(each, renamed) for each in before}, {without_sources(each, renamed) for each in now})
+        for before, now in zip(was.definitions, operator.definitions, strict=False)
+    ]
+    return len(was.definitions) != len(operator.definitions) or any(not before & now for before, now in pairs)
+
+
+def _keys(operator: Operator) -> str:
+    return ", ".join(" or ".join(each) for each in operator.definitions) or "none"
 
 
 def _mode(old: Identity, new: Identity) -> Iterator[Change]:

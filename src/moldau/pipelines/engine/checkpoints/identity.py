@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.checkpoints.key_definitions import KeyDefinitions
 from moldau.pipelines.engine.internals import items
 from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import value_text
@@ -38,6 +39,14 @@ _OPERATORS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "TransformWithStateExec": ("transformWithState", ("groupingAttributes",), ()),
     "TransformWithStateInPySparkExec": ("transformWithState in Python", ("groupingAttributes",), ()),
 }
+# What else decides what the state means, by the name of its getter.
+_ESSENTIAL: Mapping[str, str] = {
+    "StreamingSymmetricHashJoinExec": "joinType",
+    "FlatMapGroupsWithStateExec": "timeoutConf",
+    "FlatMapGroupsInPandasWithStateExec": "timeoutConf",
+    "TransformWithStateExec": "timeMode",
+    "TransformWithStateInPySparkExec": "timeMode",
+}
 _MAYBE_STATEFUL = re.compile(r"Aggregate|Deduplicate|Join|Distinct|Limit|WithState|Session|Except|Intersect")
 _EXPRESSION_ID = re.compile(r"#\d+L?(-T\d+ms)?|plan_id=\d+|, state info \[[^\]]*\]")
 
@@ -53,16 +62,25 @@ class Part:
 
 @dataclass(frozen=True)
 class Operator:
-    """A stateful operator. Spark accepts its state again if the types are the same."""
+    """A stateful operator. Spark accepts its state again if the types are the same, whatever the keys are."""
 
     kind: str
     keys: tuple[str, ...]  # types
     values: tuple[str, ...]
     detail: str  # as in Spark's plan
+    definitions: tuple[tuple[str, ...], ...] = ()  # of each key, see `key_definitions`; none: not known
+    essential: str = ""  # the kind of join or of time
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Operator:
-        return cls(value["kind"], tuple(value["keys"]), tuple(value["values"]), value["detail"])
+        return cls(
+            value["kind"],
+            tuple(value["keys"]),
+            tuple(value["values"]),
+            value["detail"],
+            tuple(tuple(each) for each in value.get("definitions", ())),
+            value.get("essential", ""),
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ class Identity:
             plan.mode,
             {source.name: _part(plan, source) for source in plan.sources},
             {sink.name: _part(plan, sink) for sink in plan.sinks},
-            tuple(_operators(frame)),
+            tuple(stateful_operators(frame)),
         )
 
 
@@ -116,28 +134,41 @@ def _text(given: object, resolved: object) -> str:
     return value_text(given)
 
 
-def _operators(frame: DataFrame) -> Iterator[Operator]:
+def stateful_operators(frame: DataFrame) -> Iterator[Operator]:
     """From the sources to the sink."""
     # Spark explains a stream only if its plan is resolved, which the plan of a SQL text is not.
     execution: Any = frame.select("*")._jdf.queryExecution()
     if not _MAYBE_STATEFUL.search(execution.analyzed().toString()):
         return
-    yield from _walk(execution.queryExecutionForExplain().sparkPlan())
+    planned = execution.queryExecutionForExplain()
+    definitions = KeyDefinitions(planned.analyzed())
+    yield from (_operator(node, definitions) for node in _stateful(planned.sparkPlan()))
 
 
-def _walk(node: Any) -> Iterator[Operator]:
+def _stateful(node: Any) -> Iterator[Any]:
     for child in items(node.children()):
-        yield from _walk(child)
+        yield from _stateful(child)
+    if node.getClass().getSimpleName() in _OPERATORS:
+        yield node
+
+
+def _operator(node: Any, definitions: KeyDefinitions) -> Operator:
     name = node.getClass().getSimpleName()
-    if name not in _OPERATORS:
-        return
     kind, key_names, value_names = _OPERATORS[name]
-    keys = [_type(key.dataType().json()) for names in key_names for key in items(getattr(node, names)())]
+    keys = [key for names in key_names for key in items(getattr(node, names)())]
+    sessions = [node.sessionExpression()] if name == "SessionWindowStateStoreSaveExec" else []
     schemas = [json.loads(getattr(node, child)().schema().json()) for child in value_names]
-    values = [f"{_type(column['type'])}{'?' * column['nullable']}" for schema in schemas for column in schema["fields"]]
     children = [child.simpleString(200) for child in items(node.children())]
-    detail = _EXPRESSION_ID.sub("", " <- ".join([node.simpleString(200), *children]))
-    yield Operator(kind, tuple(keys), tuple(values), detail)
+    return Operator(
+        kind,
+        tuple(_type(key.dataType().json()) for key in keys),
+        tuple(
+            f"{_type(column['type'])}{'?' * column['nullable']}" for schema in schemas for column in schema["fields"]
+        ),
+        _EXPRESSION_ID.sub("", " <- ".join([node.simpleString(200), *children])),
+        tuple(definitions.of(key, node) for key in (*keys, *sessions)),
+        str(getattr(node, _ESSENTIAL[name])().toString()) if name in _ESSENTIAL else "",
+    )
 
 
 def _type(value: Any) -> str:
