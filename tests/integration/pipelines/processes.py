@@ -60,6 +60,20 @@ class PipelineProcess:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def family(self) -> list[psutil.Process]:
+        """The command, Spark's JVM and all processes of Python."""
+        command_process = psutil.Process(self.pid)
+        return [command_process, *command_process.children(recursive=True)]
+
+    def send_all(self, number: signal.Signals, *, group: bool = True) -> None:
+        """To its process group, as a terminal or `timeout` does, or to each process, as systemd does."""
+        if group:
+            os.killpg(self.pid, number)
+            return
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
     def wait(self, within_s: float = COMMAND_S) -> int:
         """Its exit code, when it ends."""
         assert self._process is not None
@@ -76,7 +90,7 @@ class PipelineProcess:
             return
         family: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            family = [] if alone else psutil.Process(self.pid).children(recursive=True)
+            family = [] if alone else self.family()[1:]
         self._process.kill()
         self._process.wait()
         self._process = None

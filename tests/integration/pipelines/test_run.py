@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from soak.broker_process import BrokerProcess, free_port
@@ -145,29 +147,47 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
     assert "\tat " not in printed
 
 
-@pytest.mark.timeout(600)
-def test_sigterm_ends_after_the_running_batch(broker: BrokerProcess, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_signals_end_after_the_running_batch(broker: BrokerProcess, tmp_path: Path) -> None:
+    """To the process group, as from a terminal, or to each process of Spark, as from systemd; at the start, too."""
     make_topic(broker.bootstrap, name="numbers")
     produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100)))
     write(tmp_path, slow=SLOW, slow_steps=SLOW_STEPS)
     port = free_port()
-    shown = ("--json", "--metrics-port", str(port))
-    with PipelineProcess(tmp_path, "slow.yaml", "--bootstrap-server", broker.bootstrap, *shown) as run:
+    arguments = ("slow.yaml", "--bootstrap-server", broker.bootstrap, "--json", "--metrics-port", str(port))
+    checkpoint = tmp_path / "checkpoints" / "slow" / "out"
+
+    def numbers(log: str) -> set[str]:
+        return {path.name for path in (checkpoint / log).iterdir() if path.name.isdigit()}
+
+    def stopped_by(run: PipelineProcess, number: signal.Signals, *, group: bool) -> dict[str, Any]:
+        run.until((tmp_path / "begun").exists, "a batch has begun")
+        run.send_all(number, group=group)
+        assert run.wait() == 0, run.output()
+        (tmp_path / "begun").unlink()
+        assert numbers("offsets") == numbers("commits")
+        assert run.facts()["slow"]["state"] == "STOPPED"
+        *_, last = map(json.loads, run.output().splitlines())
+        assert (last["query"], last["state"], last["reason"]) == ("out", "STOPPED", "")
+        return dict(last)
+
+    with PipelineProcess(tmp_path, *arguments) as run:
         run.until((tmp_path / "begun").exists, "a batch has begun")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
             assert b'moldau_pipeline_restarts_total{pipeline="slow",query="out"} 0.0' in response.read()
-        assert run.stop() == 0
-    checkpoint = tmp_path / "checkpoints" / "slow" / "out"
-    batches, committed = (
-        {path.name for path in (checkpoint / log).iterdir() if path.name.isdigit()} for log in ("offsets", "commits")
-    )
-    assert batches == committed
-    copied = [record.json["n"] for record in read_topic(broker.bootstrap, "slow")]
-    assert copied == list(range(len(batches)))
-    assert run.facts()["slow"]["state"] == "STOPPED"
-    *_, last = map(json.loads, run.output().splitlines())
-    assert (last["query"], last["state"]) == ("out", "STOPPED")
-    assert 0 < last["rows_in"] == last["rows_out"] <= len(batches)
+        last = stopped_by(run, signal.SIGTERM, group=False)
+        assert 0 < last["rows_in"] == last["rows_out"] <= len(numbers("offsets"))
+    with PipelineProcess(tmp_path, *arguments) as run:
+        stopped_by(run, signal.SIGINT, group=True)
+    with PipelineProcess(tmp_path, *arguments) as run:
+        run.until(lambda: any("java" in process.name() for process in run.family()), "Spark is starting")
+        run.send_all(signal.SIGTERM)
+        assert run.wait() == 0, run.output()
+    (tmp_path / "slow_steps.py").write_text(SLOW_STEPS.replace("sleep(1)", "sleep(0)"))
+    with PipelineProcess(tmp_path, *arguments, "--available-now") as run:
+        assert run.wait() == 0, run.output()
+    assert [record.json["n"] for record in read_topic(broker.bootstrap, "slow")] == list(range(100))
+    assert "Traceback" not in run.output()
 
 
 @pytest.mark.timeout(600)
@@ -203,7 +223,9 @@ def test_after_kills_at_random_points_the_output_is_that_of_an_uninterrupted_run
                 run.send(signal.SIGINT)
                 assert run.wait() in (0, 130)
             else:
+                family = run.family()
                 run.kill(alone=kill == "command")
+                assert psutil.wait_procs(family, 60)[1] == []  # those of Spark end by themselves
     with PipelineProcess(tmp_path, *arguments, "--available-now") as last:
         assert last.wait() == 0, last.output()
 

@@ -9,19 +9,16 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
 from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.pipelines.doors.yaml_file import load_pipelines
 
-if TYPE_CHECKING:
-    from moldau.pipelines.engine.run import Run
-
 _INTERRUPTED = 130
+_SHOW_CURSOR = b"\x1b[?25h\n"
 _WAIT_S = 0.5  # signals are handled in between
 
 
@@ -29,7 +26,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
     parser = CommandParser(
         prog,
         "Run pipelines in one Spark session until they are stopped. Queries that fail are restarted.\n"
-        "Ctrl-C or SIGTERM: end after the running micro-batches. A second Ctrl-C ends at once.",
+        "Ctrl-C, SIGTERM or SIGHUP: end after the running micro-batches. A second Ctrl-C ends at once.",
         "{prog} page-counts.yaml\n{prog} pipelines/ --bootstrap-server kafka:9092",
     )
     parser.add_argument("paths", nargs="+", metavar="FILE|DIR", help="pipeline files, or folders with some")
@@ -54,7 +51,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if sys.stdout.isatty() and not arguments.json:
         print("starting Spark …", flush=True)
-    started = Run(pipelines, master=arguments.master)
+    signals = _StopSignals()
+    try:
+        started = Run(pipelines, master=arguments.master)
+    except Exception:
+        if not signals.is_asked:
+            raise
+        warn("stopped while Spark was starting")  # the signal may have ended one of Spark's scripts, too
+        return 0
     if not arguments.verbose:
         silence(started.spark)
     with ExitStack() as opened:
@@ -62,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
             opened.callback(serve_metrics(lambda: started.observer.latest, arguments.metrics_port))
             started.files.more["metrics_port"] = arguments.metrics_port
         started.observer.add_show(opened.enter_context(open_view(sys.stdout, as_json=arguments.json)).show)
-        _stop_on_signals(started)
+        signals.set_stop(started.stop)
         started.start()
         while not started.wait(_WAIT_S):
             pass
@@ -71,16 +75,36 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if any(query.state is State.FAILED for query in started.queries) else 0
 
 
-def _stop_on_signals(started: Run) -> None:
-    seen: list[int] = []
+class _StopSignals:
+    """What SIGINT, SIGTERM and SIGHUP do. While Spark starts, Ctrl-C ends at once; the others wait for the start."""
 
-    def stop(number: int, _: FrameType | None) -> None:
-        if signal.SIGINT in seen and number == signal.SIGINT:
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._stop: Callable[[], None] | None = None
+        self._is_interrupted = False
+        signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(signal.SIGHUP, self._handle)
+
+    def set_stop(self, stop: Callable[[], None]) -> None:
+        """It is called by the signals, and now if one has come."""
+        self._stop = stop
+        signal.signal(signal.SIGINT, self._handle)  # in place of PySpark's handler, which cancels all jobs
+        if self.is_asked:
+            stop()
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        self.is_asked = True
+        if number == signal.SIGINT:
+            self._interrupted()
+        if self._stop is not None:
+            self._stop()
+
+    def _interrupted(self) -> None:
+        if self._is_interrupted:
+            if sys.stdout.isatty():
+                os.write(sys.stdout.fileno(), _SHOW_CURSOR)  # the live view has hidden it
             os._exit(_INTERRUPTED)  # the JVM ends with us; what it was writing is repeated or undone at the next start
-        if not seen and number == signal.SIGINT and sys.stderr.isatty():
+        self._is_interrupted = True
+        if sys.stderr.isatty():
             warn("ending after the running micro-batches; Ctrl-C again ends at once")
-        seen.append(number)
-        started.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)

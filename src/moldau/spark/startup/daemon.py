@@ -20,6 +20,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from moldau.spark.hang_ups import ignore_hang_ups
+from moldau.spark.startup.end_signals import shield_daemon
 
 _MODULES = (
     "pyspark.daemon",
@@ -54,6 +55,8 @@ def preload() -> None:
         with suppress(ImportError):
             importlib.import_module(module)
     ignore_hang_ups()
+    if pyspark_daemon := sys.modules.get("pyspark.daemon"):
+        shield_daemon(pyspark_daemon)
     os.register_at_fork(after_in_child=_reseed)
 
 

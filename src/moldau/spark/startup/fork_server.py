@@ -25,6 +25,7 @@ from typing import NamedTuple
 from moldau.spark.hang_ups import run_module
 from moldau.spark.startup import fork_client
 from moldau.spark.startup.daemon import preload
+from moldau.spark.startup.end_signals import shield_process
 
 # Requests of one query's start; each is accepted within milliseconds.
 _BACKLOG = 64
@@ -56,6 +57,7 @@ def start_fork_server(folder: Path) -> ForkServer:
 
 
 def serve(address: str) -> None:
+    shield_process(forks_too=True)
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(address)
@@ -101,6 +103,7 @@ def _become_program(connection: socket.socket) -> None:
             manager()
         else:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            shield_process()
             os._exit(run_module(module))
     finally:
         os._exit(1)  # the stack above belongs to the server, not to the fork

@@ -84,13 +84,15 @@ def java_at(home: Path) -> Java | None:
 def home_for_scripts(java: Java, folder: Path) -> Path:
     """A JAVA_HOME in this folder whose only program is `bin/java`, without the arguments that are left out.
 
-    It notes its process ids, which are those of the JVMs, for `end_java`.
+    It notes its process ids, which are those of the JVMs, for `end_java`. A JVM that is started with the signals to
+    end ignored leaves them ignored (`end_signals`), as do the programs it starts.
     """
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     left_out = _LEFT_OUT if java.feature_version >= 24 else _LEFT_OUT[:1]
     program.write_text(
         f"""#!/bin/sh
+trap '' HUP INT TERM
 {{ echo $$ >> {shlex.quote(str(folder / _PIDS))}; }} 2>/dev/null || exit 1
 for argument do
   shift

@@ -225,7 +225,8 @@ def test_a_fork_becomes_sparks_daemon(python: str) -> None:
         process.stdout.close()
 
 
-def test_a_client_that_is_terminated_terminates_its_daemon(python: str) -> None:
+def test_a_daemon_outlives_signals_to_end_and_ends_with_its_input(python: str) -> None:
+    """A whole process group is signalled, or all processes of a unit of systemd; Spark closes the input, too."""
     process = subprocess.Popen(
         [python, "-m", "pyspark.daemon", "pyspark.worker"],
         stdin=subprocess.PIPE,
@@ -236,8 +237,12 @@ def test_a_client_that_is_terminated_terminates_its_daemon(python: str) -> None:
     assert process.stdout is not None
     try:
         process.stdout.read(4)
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.stdin.close()
+        assert process.wait(20) == 0
         assert process.stdout.read() == b""  # its daemon held the other end
     finally:
         process.kill()
@@ -245,28 +250,30 @@ def test_a_client_that_is_terminated_terminates_its_daemon(python: str) -> None:
         process.stdout.close()
 
 
-def test_a_signal_before_the_daemon_is_known_is_passed_on(tmp_path: Path) -> None:
-    """The daemon may be up, and Spark be told of it, before the process that Spark watches knows its number."""
+def test_a_reader_is_killed_when_its_input_is_closed(tmp_path: Path) -> None:
+    """It may hang; and the signal to terminate, which Spark sends as well, is ignored."""
     address = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
-        client = subprocess.Popen(
-            [sys.executable, str(fork_client.__file__), sys.executable, address, "-m", "pyspark.daemon", "worker"]
-        )
-        daemon_process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        command = [sys.executable, str(fork_client.__file__), sys.executable, address, "-m", "pyspark.some.reader"]
+        client = subprocess.Popen(command, stdin=subprocess.PIPE)
+        reader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        assert client.stdin is not None
         try:
             connection, _ = listener.accept()
             with connection:
                 while connection.recv(65536):
                     pass
                 client.send_signal(signal.SIGTERM)
-                connection.sendall(daemon_process.pid.to_bytes(fork_client.PID_BYTES, "big"))
-                assert daemon_process.wait(20) == -signal.SIGTERM
-            assert client.wait(20) == 0
+                connection.sendall(reader.pid.to_bytes(fork_client.PID_BYTES, "big"))
+                client.stdin.close()
+                assert reader.wait(20) == -signal.SIGKILL
+                assert client.wait(20) == 0
         finally:
             client.kill()
-            daemon_process.kill()
+            reader.kill()
+            client.stdin.close()
 
 
 def test_other_commands_are_run_by_the_real_python(python: str) -> None:
