@@ -20,7 +20,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from moldau.spark.hang_ups import ignore_hang_ups
-from moldau.spark.startup.end_signals import shield_daemon
+from moldau.spark.startup.end_signals import shield_daemon, shield_process
 
 _MODULES = (
     "pyspark.daemon",
@@ -80,6 +80,7 @@ def prefer_installed_pyspark() -> None:
 
 
 def main() -> None:
+    shield_process(forks_too=True)
     prefer_installed_pyspark()
     preload()
     from pyspark.daemon import manager
