@@ -4,10 +4,11 @@
     fork_client.py <python> <socket> -m pyspark.sql.streaming.python_streaming_source_runner
 
 The fork gets Spark's pipes, environment and working directory. This process stays, because Spark watches it: it ends
-when the fork ends, and kills a fork whose standard input Spark closes, except for daemons, which then end by themselves.
-Spark also sends the signal to terminate, as others do that do not mean this process (`end_signals`): it is ignored. For a command line that does not run a module of PySpark or a
-daemon, or if the server does not answer, it executes the real Python. Spark runs this script several times before
-the first result, so it imports only what Python has built in.
+when the fork ends, and kills a fork whose standard input Spark closes, except for daemons, which then end by
+themselves. Spark also sends the signal to terminate, as others do that do not mean this process (`end_signals`): it
+is ignored. For a command line that does not run a module of PySpark or a daemon, or if the server does not answer, it
+executes the real Python. Spark runs this script several times before the first result, so it imports only what Python
+has built in.
 """
 
 import os
