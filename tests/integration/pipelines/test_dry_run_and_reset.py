@@ -96,9 +96,16 @@ def test_a_reset_to_committed_loses_the_state_and_no_record(
     before = _files(tmp_path / "checkpoints")
     assert reset.main([str(changing.file), "--to", "committed", "--dry-run"]) == 0
     assert _files(tmp_path / "checkpoints") == before
-    assert "would start over" in capsys.readouterr().out
+    topic = changing.topics["a"]
+    assert re.sub("kept in .*", "kept", capsys.readouterr().out).splitlines() == [
+        "changing.sink would start over",
+        f"  a: topic {topic}: partition 0 at 1",
+        "  1 row of state is dropped: windows and groups open now will not be written",
+        "  the old checkpoint would be kept",
+    ]
     assert reset.main([str(changing.file), "--to", "committed", "--json"]) == 0
     (facts,) = json.loads(capsys.readouterr().out)
+    assert (facts["state_rows_dropped"], facts["start"]) == (1, {"a": json.dumps({topic: {"0": 1}})})
     assert _files(Path(facts["kept_aside"])).keys() == {
         name.replace(facts["checkpoint"], facts["kept_aside"]) for name in before
     }

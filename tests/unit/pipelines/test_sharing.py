@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from moldau.pipelines import Pipeline, console, topic
+from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
+from moldau.pipelines.engine.checkpoints.reset import plan_reset
 from moldau.pipelines.engine.checkpoints.sharing import Earlier, read_members, write_members
-from moldau.pipelines.engine.queries import plan_queries
+from moldau.pipelines.engine.queries import Settings, plan_queries
 
 COUNTS = "SELECT page, count(*) AS views FROM clicks GROUP BY page"
 BASE = Pipeline("p").source(topic("clicks")).step(COUNTS, name="counts").step("SELECT * FROM clicks", name="copies")
@@ -64,3 +66,15 @@ def test_members_are_read_from_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "never_started").mkdir()
     write_members(str(tmp_path / "d.20260101"), with_sinks("d", "e").model.sinks)  # put aside by `reset`
     assert read_members(str(tmp_path)) == {"a": earlier("a", "b", is_shared=True), "c": earlier("c")}
+
+
+def test_after_a_reset_a_query_keeps_its_sinks(tmp_path: Path) -> None:
+    pipeline = with_sinks("b", "a", mode="update").settings(checkpoint=str(tmp_path))
+    for name in ("a", "b"):
+        (tmp_path / "p" / name).mkdir(parents=True)
+        (tmp_path / "p" / name / "metadata").write_text("{}")
+    (plan,) = [plan for plan in plan_queries(pipeline.model) if plan.name == "b"]
+    plan_reset(plan, Settings.of(pipeline.model), "earliest").apply()
+    # Without a note of whose it is, b would join the query of a, which is elsewhere in the topic.
+    assert {plan.name: len(plan.sinks) for plan in plan_queries(pipeline.model)} == {"b": 1, "a": 1}
+    assert Checkpoint(plan, Settings.of(pipeline.model)).starts == {"clicks": "earliest"}

@@ -184,6 +184,10 @@ class Connector(ABC):
         """Whether a source whose `identity` options have changed can continue with the offsets of its checkpoint."""
         return False
 
+    def start_at(self, position: str) -> str:
+        """The offset of a checkpoint as `ReadRequest.start` takes it and as people read it: as JSON, by topic."""
+        return position
+
     def backlog(self, request: ReadRequest, position: str | None) -> int | None:
         """How many records a query would find now, for dry-run. `position` is the offset in its checkpoint.
 

@@ -254,6 +254,9 @@ class TopicConnector(Connector):
         """More topics may join; one that goes would be lost records."""
         return bool(_topics(before)) and _topics(before) <= _topics(now)
 
+    def start_at(self, position: str) -> str:
+        return _plain_offsets(position)
+
     def backlog(self, request: ReadRequest, position: str | None) -> int | None:
         from moldau.spark.options import Options
         from moldau.spark.source.offsets import StreamOffset

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.checkpoints.changes import Change, Verdict, changes
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
-from moldau.pipelines.engine.checkpoints.folders import open_folder
+from moldau.pipelines.engine.checkpoints.folders import checkpoints_in, open_folder
 from moldau.pipelines.engine.checkpoints.identity import Identity
 
 if TYPE_CHECKING:
@@ -128,11 +128,10 @@ def _refusal(refused: Sequence[Change]) -> str:
 def orphans(new: Identity, base: str, queries: Collection[str], spark: SparkSession) -> list[str]:
     """Checkpoints in `base` that no query has, but that would fit this new one: its sink may have been renamed."""
     found = []
-    for name in open_folder(base, spark).names():
-        record = Record()
-        if name not in queries and "." not in name:
-            record = Record.parse(open_folder(f"{base}/{name}", spark).read(FILE), f"{base}/{name}/{FILE}")
-        old = record.identity
+    for name in checkpoints_in(open_folder(base, spark)):
+        if name in queries:
+            continue
+        old = Record.parse(open_folder(f"{base}/{name}", spark).read(FILE), f"{base}/{name}/{FILE}").identity
         if old is not None and (old.sources, old.operators) == (new.sources, new.operators):
             found.append(
                 f"there is a checkpoint of {name}, which is no longer in the pipeline. If you have renamed it to "

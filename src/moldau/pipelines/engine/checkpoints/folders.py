@@ -48,6 +48,11 @@ def open_folder(location: str, spark: SparkSession | None = None) -> Folder:
     return HadoopFolder(location, spark)
 
 
+def checkpoints_in(folder: Folder) -> list[str]:
+    """The names of the queries in the folder of a pipeline, without what `reset` has put aside under a time."""
+    return [name for name in folder.names() if "." not in name]
+
+
 class LocalFolder(Folder):
     @property
     def _path(self) -> Path:

@@ -17,6 +17,8 @@ from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.checkpoint import FILE, Checkpoint, Record
 from moldau.pipelines.engine.checkpoints.folders import open_folder
+from moldau.pipelines.engine.checkpoints.sharing import write_members
+from moldau.pipelines.engine.checkpoints.state_rows import state_rows
 from moldau.pipelines.engine.queries import QueryPlan, Settings
 
 COMMITTED, EARLIEST, LATEST = "committed", "earliest", "latest"
@@ -31,12 +33,24 @@ class Reset:
     aside: str | None  # where the old checkpoint goes; None: there is none
     start: Mapping[str, str]  # by source; those that are not here start where their options say
     is_unfinished: bool  # the last batch was not finished: some of its rows may be written already
+    has_state: bool
 
     def apply(self) -> None:
         folder = open_folder(self.location)
         if self.aside is not None:
             folder.move_to(self.aside)
+        if self.plan.is_shared or self.plan.mode != "append":
+            # Else another query of the same view might take these sinks, and they would start where that one is.
+            write_members(self.location, self.plan.sinks)
         open_folder(self.location).write(FILE, Record(start=self.start).to_text())
+
+    def state_rows(self) -> int | None:
+        """How many rows of state are dropped. None if that cannot be told. Starts Spark if there are any."""
+        if not self.has_state:
+            return 0
+        from moldau.spark import session
+
+        return state_rows(session(short_job=True), self.location)
 
 
 def plan_reset(plan: QueryPlan, settings: Settings, to: str) -> Reset:
@@ -54,12 +68,13 @@ def plan_reset(plan: QueryPlan, settings: Settings, to: str) -> Reset:
             raise ConfigError(
                 f"source {source.name} (connector {source.connector}) cannot start at given offsets: use --to earliest"
             )
-        starts[source.name] = start
+        starts[source.name] = connector(source.connector, plan.pipeline.folder).start_at(start)
     if to not in (COMMITTED, EARLIEST, LATEST):
         starts = _given(to, starts)
     when = datetime.fromtimestamp(wall_clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     aside = f"{earlier.location}.{when}" if open_folder(earlier.location).names() else None
-    return Reset(plan, earlier.location, aside, starts, last is not None and not last.is_finished)
+    is_unfinished = last is not None and not last.is_finished
+    return Reset(plan, earlier.location, aside, starts, is_unfinished, earlier.log.has_state)
 
 
 def _given(text: str, starts: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.engine.checkpoints.folders import open_folder
+from moldau.pipelines.engine.checkpoints.folders import checkpoints_in, open_folder
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Step
 from moldau.pipelines.model.sql_names import aggregates
 
@@ -82,9 +82,7 @@ def read_members(checkpoint: str, spark: SparkSession | None = None) -> Members:
     """Of the checkpoints of a pipeline."""
     folder = open_folder(checkpoint, spark)
     found = {}
-    for query in folder.names():
-        if not query.isidentifier():  # what `reset` has put aside, or a file of somebody else's
-            continue
+    for query in checkpoints_in(folder):
         text = folder.read(f"{query}/{SINKS}")
         if text is not None:
             found[query] = Earlier(frozenset(json.loads(text)), is_shared=True)
