@@ -56,16 +56,36 @@ def test_a_dry_run_finds_mistakes_that_only_spark_and_the_broker_know(changing: 
     changing.write(WINDOWS, "a")
     good = changing.file.read_text()
     step = next(number for number, line in enumerate(good.split("\n"), 1) if "SELECT" in line)
+    select, at_step = "SELECT page, count(*)", rf"changing.yaml:{step}:\d+: step s"
+    sink, settings = "mode: append}", "settings: {"
+    checked = "expect:\n  sane: {view: a, condition: %s, action: dead-letter}\nsettings: {dead letters: dl, "
     mistakes = {
-        "SELECT page, conut(*)": rf"changing.yaml:{step}:\d+: step s: .*conut",
-        "SELECT nopage, count(*)": rf"changing.yaml:{step}:\d+: step s: .*nopage",
-        "SELECT page,, count(*)": rf"changing.yaml:{step}:\d+: step s: Syntax error",
+        (select, "SELECT page, conut(*)"): rf"{at_step}: there is no function `conut`: did you mean `count`\?$",
+        (select, "SELECT nopage, count(*)"): rf"{at_step}: column `nopage` cannot be resolved: did you mean `page`\?$",
+        (select, "SELECT page,, count(*)"): rf"{at_step}: Syntax error",
+        ("GROUP BY", "GRUOP BY"): rf"{at_step}: syntax error near 'GRUOP BY': did you mean GROUP BY\?$",
+        (
+            sink,
+            "mode: append, key: pgae}",
+        ): rf":{step + 2}:\d+: sink sink: key: column `pgae` .*: did you mean `page`\?$",
+        (sink, "mode: append, key: page k k}"): rf":{step + 2}:\d+: sink sink: key: Syntax error",
+        (sink, "mode: append}\n  files: {connector: directory, path: o, format: json, partition by: pagee}"): (
+            rf":{step + 3}:\d+: sink files: partition by: column `pagee` cannot be resolved: did you mean `page`\?$"
+        ),
+        (
+            settings,
+            checked % "kk > 0",
+        ): r":\d+:\d+: expectation sane: column `kk` cannot be resolved\. There are: at, k, page\.$",
+        (
+            settings,
+            checked % "k BETWEEN 0 9",
+        ): r":\d+:\d+: expectation sane: Syntax error at or near '9': missing 'AND'\.$",
     }
-    for wrong, expected in mistakes.items():
-        changing.file.write_text(good.replace("SELECT page, count(*)", wrong))
-        (problem,) = _report(changing).problems
+    for (right, wrong), expected in mistakes.items():
+        changing.file.write_text(good.replace(right, wrong))
+        reports = dry_run(changing.spark, [load_pipeline(changing.file)])
+        (problem,) = {problem for report in reports for problem in report.problems}
         assert re.search(expected, problem), problem
-        assert "\n" not in problem
     changing.file.write_text(good.replace(changing.topics["a"], "there-is-no-such-topic"))
     assert "there-is-no-such-topic" in _report(changing).problems[0]
     changing.file.write_text(good.replace(changing.topics["out"], "not-there-yet"))

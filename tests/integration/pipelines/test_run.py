@@ -111,7 +111,7 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
     arguments = ("pipelines", "--bootstrap-server", broker.bootstrap)
     with PipelineProcess(tmp_path, *arguments) as run:
         run.until_state("copy", "RUNNING")
-        assert "name `m` cannot be resolved" in run.until_state("wrong", "FAILED")["reason"]
+        assert "column `m` cannot be resolved" in run.until_state("wrong", "FAILED")["reason"]
         divides = run.until_state("divides", "RETRYING")
         assert divides["reason"].startswith("Division by zero")
         assert divides["next_try_ms"] is not None

@@ -65,6 +65,21 @@ def test_a_line_for_each_test_and_what_differs(write: Callable[..., str], capsys
     ]
 
 
+def test_a_mistake_in_a_step_is_told_once_and_without_stacks(
+    write: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(write())
+    text = file.read_text().replace("views + 1", "veiws + 1").replace("{pages: [{views: 2}]}", "{pages: [], out: []}")
+    file.write_text(text.partition("  - name: bad")[0])
+    assert main(["test", str(file)]) == 1
+    printed = capfd.readouterr()
+    assert "Traceback" not in printed.err
+    assert "stacktrace" not in printed.err
+    assert [line.strip() for line in printed.out.splitlines() if file.name in line] == [
+        f"{file}:10:23: step pages: column `veiws` cannot be resolved: did you mean `views`?"
+    ]
+
+
 def test_json_and_the_choice_of_tests(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     file = write()
     assert main(["test", file, "--filter", "GOOD", "--json"]) == 0

@@ -50,15 +50,19 @@ def _dry_run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([asdict(report) | {"can_run": report.can_run} for report in reports])
     else:
+        told: set[tuple[str, str]] = set()  # what several queries have in common is printed once
         for report in reports:
-            print("\n".join(_lines(report)))
+            print("\n".join(_lines(report, told)))
     return 0 if all(report.can_run for report in reports) else EXIT_FAILED
 
 
-def _lines(report: QueryReport) -> Iterator[str]:
-    yield f"{report.pipeline}.{report.query}: {_headline(report)}"
+def _lines(report: QueryReport, told: set[tuple[str, str]]) -> Iterator[str]:
+    problems = [text for text in report.problems if (report.pipeline, text) not in told]
+    told.update((report.pipeline, text) for text in problems)
+    see_above = " (see above)" if len(problems) < len(report.problems) else ""
+    yield f"{report.pipeline}.{report.query}: {_headline(report)}{see_above}"
     parts = (
-        ("problem", _RED, report.problems),
+        ("problem", _RED, problems),
         ("refused", _RED, report.refused),
         ("way out", "", report.ways_out),
         ("changed", _YELLOW, report.changes),

@@ -146,6 +146,9 @@ class Connector(ABC):
     modes: ClassVar[tuple[str, ...]] = ("append", "update", "complete")  # of the sink
     source_example: ClassVar[str] = ""  # YAML: the body of a source, for the reference page
     sink_example: ClassVar[str] = ""
+    # Options of the sink that are SQL expressions over its rows, or lists of their columns: checked before it writes.
+    sink_expressions: ClassVar[tuple[str, ...]] = ()
+    sink_columns: ClassVar[tuple[str, ...]] = ()
     # Options that say what is read or written: a query with other values for them is another query.
     identity: ClassVar[tuple[str, ...]] = ()
     writes_alone: ClassVar[bool] = False  # two sinks with the same `path` would lose rows after a kill

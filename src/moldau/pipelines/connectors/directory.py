@@ -52,6 +52,7 @@ class DirectoryConnector(Connector):
     summary = "Files in a directory: text, JSON, CSV, Parquet or Avro."
     guarantee = Guarantee.EXACTLY_ONCE
     identity = ("path",)
+    sink_columns = ("partition by",)
     modes = ("append", "update")  # files are only added
     source_options = (
         OptionTable.of(

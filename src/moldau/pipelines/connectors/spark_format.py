@@ -28,6 +28,7 @@ class SparkConnector(Connector):
     name = "spark"
     summary = "Any format that Spark knows."
     identity = ("spark.format", "path", "dbtable", "query")
+    sink_columns = ("partition by",)
     source_options = OptionTable.of(_FORMAT, _PATH, *_SECRETS, _PASSED)
     sink_options = OptionTable.of(
         _FORMAT,

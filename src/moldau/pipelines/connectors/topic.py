@@ -94,6 +94,7 @@ class TopicConnector(Connector):
     can_start_at = True
     can_share = True
     origin = ("topic", "partition", "offset")
+    sink_expressions = ("key", "partition", "timestamp", "tombstone")
     source_options = (
         OptionTable.of(
             Option("topic", "The topic to read.", example="clicks"),

@@ -29,16 +29,17 @@ from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
 from moldau.config.keys import nearest
-from moldau.errors import ConfigError
+from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.case_rows import Difference, compare
 from moldau.pipelines.engine.case_values import JSON_OPTIONS, as_json, converted, converted_rows
 from moldau.pipelines.engine.queries import Settings, read_request, write_request
 from moldau.pipelines.engine.reasons import reason_of
+from moldau.pipelines.engine.sql_errors import check_sink_columns
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Case, Pipeline, Sink, Source
-from moldau.pipelines.model.places import Place, place_of
+from moldau.pipelines.model.places import Place, Problem, place_of
 from moldau.pipelines.model.references import resolve
 from moldau.pipelines.model.watermark import Watermark
 
@@ -129,9 +130,11 @@ def run_case(spark: SparkSession, pipeline: Pipeline, case: Case, folder: Path) 
             failures += _run_target(spark, pipeline, case, target, folder)
         except _CaseError as error:
             failures.append(Failure(str(error), error.place or place, target=target))
+        except InvalidPipelineError as error:  # of a step, an expectation or a sink, and found again for other targets
+            failures += [Failure(each.message, each.place) for each in error.problems if isinstance(each, Problem)]
         except Exception as error:  # what Spark or the user's code raises is the result of the test
             failures.append(Failure(reason_of(error), place, target=target))
-    return CaseResult(pipeline, case, time.monotonic() - started, tuple(failures))
+    return CaseResult(pipeline, case, time.monotonic() - started, tuple(dict.fromkeys(failures)))
 
 
 class _CaseError(ConfigError):
@@ -247,7 +250,9 @@ class _Query:
         from pyspark.sql.types import StructType
 
         request = write_request(self.session, self.pipeline, sink, self.settings, self.checkpoint)
-        rows = connector(sink.connector, self.pipeline.folder).write(request).rows(frame)
+        own = connector(sink.connector, self.pipeline.folder)
+        check_sink_columns(frame, sink, own, request.options)
+        rows = own.write(request).rows(frame)
         value = rows.schema["value"].dataType if "value" in rows.columns else None
         if not isinstance(value, StructType):
             return rows

@@ -26,6 +26,7 @@ from moldau.pipelines.engine.queries import (
     write_request,
 )
 from moldau.pipelines.engine.reasons import reason_of
+from moldau.pipelines.engine.sql_errors import check_sink_columns
 from moldau.pipelines.model.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def _check_writing(session: SparkSession, frame: DataFrame, plan: QueryPlan, set
     checkpoint = settings.checkpoint(plan.pipeline, plan.name)
     for sink in plan.sinks:
         request = write_request(session, plan.pipeline, sink, settings, checkpoint)
-        rows: Any = _connector(plan, sink.connector).write(request).rows(frame)
+        own = _connector(plan, sink.connector)
+        check_sink_columns(frame, sink, own, request.options)
+        rows: Any = own.write(request).rows(frame)
         jvm: Any = session._jvm
         checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
         mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, plan.mode.capitalize())()

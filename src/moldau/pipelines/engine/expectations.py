@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from moldau.pipelines.engine.sql_errors import expectation_errors
 from moldau.pipelines.model.pipeline import Action, Expectation, Pipeline
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ def apply_expectations(pipeline: Pipeline, view: str, frame: DataFrame) -> DataF
     from pyspark.sql import functions as F  # noqa: N812
 
     for expectation in pipeline.expectations_of(view):
-        fails = failed_condition(expectation)
-        frame = frame.observe(f"{_METRIC}{expectation.name}", F.count_if(fails).alias("failed"))
-        frame = refuse(frame, fails, expectation) if expectation.action is not Action.WARN else frame
+        with expectation_errors(frame.sparkSession, expectation):
+            fails = failed_condition(expectation)
+            frame = frame.observe(f"{_METRIC}{expectation.name}", F.count_if(fails).alias("failed"))
+            frame = refuse(frame, fails, expectation) if expectation.action is not Action.WARN else frame
     return frame
 
 

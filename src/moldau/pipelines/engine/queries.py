@@ -20,6 +20,7 @@ from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
 from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.checkpoints.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
+from moldau.pipelines.engine.sql_errors import check_sink_columns
 from moldau.pipelines.engine.views import build_views
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
@@ -194,6 +195,8 @@ def _start_query(
         for sink in plan.sinks
     ]
     connectors = [connector(sink.connector, pipeline.folder) for sink in plan.sinks]
+    for sink, one, request in zip(plan.sinks, connectors, writes, strict=True):
+        check_sink_columns(frame, sink, one, request.options)
     for one, request in zip(connectors, writes, strict=True):
         one.prepare(request)
     opened = [one.write(request) for one, request in zip(connectors, writes, strict=True)]

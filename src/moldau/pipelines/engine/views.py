@@ -6,22 +6,17 @@ record is searched, and the streams of its tests.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import load_attribute
 from moldau.pipelines.engine.expectations import apply_expectations
-from moldau.pipelines.engine.reasons import reason_of
+from moldau.pipelines.engine.sql_errors import step_errors
 from moldau.pipelines.model.pipeline import Pipeline, Source, Step
-from moldau.pipelines.model.places import Place
 
 if TYPE_CHECKING:
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
-
-_POSITION = re.compile(r"\s*\(line (\d+), pos (\d+)\)")
 
 
 def build_views(
@@ -44,17 +39,12 @@ def build_views(
 
 
 def _run_step(spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
     where = f"{step.text_place or step.place}: " if step.place else ""
     if step.sql is not None:
-        try:
+        with step_errors(spark, step):
             return spark.sql(step.sql)
-        except PySparkException as error:
-            at = _place(step, error)
-            reason = _POSITION.sub("", reason_of(error))
-            raise ConfigError(f"{f'{at}: ' if at else ''}step {step.name}: {reason}") from error
     function = step.python
     if isinstance(function, str):
         module, _, attribute = function.partition(":")
@@ -65,17 +55,3 @@ def _run_step(spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mappi
     if not isinstance(result, DataFrame):
         raise ConfigError(f"{where}step {step.name}: the function returned {type(result).__name__}, not a DataFrame")
     return result
-
-
-def _place(step: Step, error: PySparkException) -> Place | None:
-    """Where in the file Spark found the error."""
-    sql = step.sql or ""
-    if match := _POSITION.search(str(error)):
-        line, column = int(match[1]), int(match[2])
-        lines = sql.split("\n")
-        return step.place_in_text(sum(len(each) + 1 for each in lines[: line - 1]) + column)
-    for context in error.getQueryContext() or ():
-        start = context.startIndex() if context.contextType().name == "SQL" else -1
-        if start >= 0 and context.objectType() != "VIEW":
-            return step.place_in_text(start)
-    return step.text_place or step.place

@@ -23,6 +23,7 @@ from moldau.pipelines.connectors.dead_letters import DeadLetterConnector
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.connectors.topic import RECORD
 from moldau.pipelines.engine.expectations import failed_condition, failure, refuse
+from moldau.pipelines.engine.sql_errors import expectation_errors
 from moldau.pipelines.model.kinds import NAMES
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Action, Expectation, Pipeline, Sink, Source, Step
@@ -119,13 +120,14 @@ def failing_rows(frame: DataFrame, expectations: tuple[Expectation, ...]) -> Dat
 
     reason = F.lit(None).cast("string")
     for expectation in expectations:
-        fails = F.col("__reason").isNull() & failed_condition(expectation)
-        frame = frame.withColumn("__reason", reason) if "__reason" not in frame.columns else frame
-        if expectation.action is Action.DEAD_LETTER:
-            why = F.when(fails, F.lit(failure(expectation))).otherwise(F.col("__reason"))
-            frame = frame.withColumn("__reason", why)
-        elif expectation.action is not Action.WARN:
-            frame = refuse(frame, fails, expectation)
+        with expectation_errors(frame.sparkSession, expectation):
+            fails = F.col("__reason").isNull() & failed_condition(expectation)
+            frame = frame.withColumn("__reason", reason) if "__reason" not in frame.columns else frame
+            if expectation.action is Action.DEAD_LETTER:
+                why = F.when(fails, F.lit(failure(expectation))).otherwise(F.col("__reason"))
+                frame = frame.withColumn("__reason", why)
+            elif expectation.action is not Action.WARN:
+                frame = refuse(frame, fails, expectation)
     return frame.where(F.col("__reason").isNotNull())
 
 
