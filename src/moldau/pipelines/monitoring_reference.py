@@ -16,13 +16,13 @@ with `--json` one JSON object per line. There is a query for each sink.
 query       status    in/s out/s   lag lag s batch state watermark  dead
 page_counts RUNNING   5.1k    61     0     - 312ms   120  12:03:10     3 ▃▅▆▇▇███
 clicks_copy RETRYING     0     0  1.2k   12s     -     -         -     -
-page-counts.clicks_copy RETRYING: next try at 12:03:24: no broker could be reached: localhost:9092 …
+page-counts.clicks_copy RETRYING: attempt 3 at 12:03:24: No broker could be reached: localhost:9092 …
 ```
 
 | column | meaning |
 |---|---|
-| status | STARTING, RUNNING (batches complete, or the source is empty), RETRYING (failed, will be restarted), FAILED \
-(somebody has to change something), STOPPED, FINISHED |
+| status | STARTING, RUNNING (batches complete, or the source is empty), RETRYING (failed; it tries again until it \
+runs), FAILED (somebody has to change something), STOPPED, FINISHED |
 | in/s, out/s | rows read and written per second, over the last 5 seconds or the last two batches |
 | lag, lag s | records in the topics that were not read yet, and the age of the oldest of them |
 | batch | how long the last micro-batch took |

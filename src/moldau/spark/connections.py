@@ -63,7 +63,8 @@ def ask_patiently(config: ClientConfig, call: Callable[[ClusterClient], R], *, r
             if time.monotonic() >= deadline:
                 raise KafkaError(error.code, f"{error.message}; {REACH_HINT}") from error
             if backoff_ms == config.retry_backoff_ms:
-                logger.warning("%s; trying again for %.0f s", error.message, patience_ms / 1000)
+                # Whoever called gets an error when the time is up, so this is for those who look for more.
+                logger.info("%s; trying again for %.0f s", error.message, patience_ms / 1000)
         time.sleep(backoff_ms / 1000)
         backoff_ms = min(2 * backoff_ms, _BACKOFF_MS_MAX)
 

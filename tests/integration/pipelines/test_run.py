@@ -141,7 +141,7 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
         "wrong": "FAILED",
     }
     printed = run.output()
-    assert re.search(r"^\d\d:\d\d:\d\d copy\.out RETRYING: next try at \d\d:\d\d:\d\d: No broker", printed, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d copy\.out RETRYING: attempt 1 at \d\d:\d\d:\d\d: No broker", printed, re.M)
     assert re.search(r"^\d\d:\d\d:\d\d copy\.out RUNNING · [\d,]+ rows in", printed, re.M)
     assert "Traceback" not in printed
     assert "\tat " not in printed

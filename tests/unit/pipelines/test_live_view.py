@@ -37,7 +37,7 @@ BUSY = QueryProgress(
     history=tuple(range(60)),
 )
 RUNNING = QuerySnapshot("shop", "page_counts", State.RUNNING, progress=BUSY)
-RETRYING = QuerySnapshot("shop", "copies", State.RETRYING, "the broker at localhost:9092 is away", NOW + 4000, 2)
+RETRYING = QuerySnapshot("shop", "copies", State.RETRYING, "the broker at localhost:9092 is away", 2, NOW + 4000, 2)
 FAILED = QuerySnapshot("shop", "a_name_that_is_much_longer_than_any_column", State.FAILED, "no column 'page'")
 
 
@@ -60,7 +60,7 @@ def test_the_table_fits_and_cuts_no_number(width: int) -> None:
 
 def test_reasons_are_below_the_table() -> None:
     text = "\n".join(lines(RUNNING, RETRYING, FAILED))
-    assert re.search(r"^shop\.copies RETRYING: next try at \d\d:\d\d:\d\d: the broker at localhost:9092", text, re.M)
+    assert re.search(r"^shop\.copies RETRYING: attempt 2 at \d\d:\d\d:\d\d: the broker at localhost:9092", text, re.M)
     assert "much_longer_than_any_column FAILED: no column 'page'" in text
     assert "shop.page_counts: 4 rows failed has_page · 3 rows came too late" in text
 
@@ -125,6 +125,34 @@ def test_json_lines_have_every_number() -> None:
         12.3,
         {"has_page": 4, "is_new": 0},
     )
+
+
+def test_a_reason_is_told_once_for_all_queries_of_a_pipeline() -> None:
+    out = io.StringIO()
+    view = PlainLines(out, every_ms=0)
+    both = tuple(replace(RETRYING, query=query) for query in ("a", "b"))
+    view.show(Snapshot(NOW, both))
+    view.show(Snapshot(NOW + 4_000, tuple(replace(query, next_try_ms=None) for query in both)))
+    again = tuple(replace(query, attempt=3, restarts=3, next_try_ms=NOW + 9_000) for query in both)
+    view.show(Snapshot(NOW + 5_000, (*again, replace(RETRYING, query="c"))))
+    shown = [line.split(" ", 1)[1] for line in out.getvalue().splitlines()]
+    assert [re.sub(r"\d\d:\d\d:\d\d", "…", line) for line in shown] == [
+        "shop.a, shop.b RETRYING: attempt 2 at …: the broker at localhost:9092 is away",
+        "shop.c RETRYING: as shop.a",
+    ]
+    notes = [line for line in lines(*both) if "away" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("shop.a, shop.b RETRYING: attempt 2 at")
+
+
+def test_the_end_of_a_query_is_told_once() -> None:
+    out = io.StringIO()
+    view = PlainLines(out)
+    view.show(at(0, state=State.FINISHED, rows_in=1))
+    view.show(at(9, state=State.FINISHED, rows_in=1, lag=0, waiting="for nothing"))
+    view.close()
+    (line,) = out.getvalue().splitlines()
+    assert "FINISHED · 1 row in" in line
 
 
 class Gone(io.StringIO):

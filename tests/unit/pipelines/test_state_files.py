@@ -83,13 +83,15 @@ def test_a_process_that_was_killed_is_not_running(folder: Path) -> None:
         "from moldau.pipelines.engine.state_files import RunFile, State\n"
         "from moldau.pipelines.model.pipeline import Pipeline\n"
         "file = RunFile(Pipeline('counts'), 'c')\n"
-        "file.write(State.RUNNING, [])\n"
+        "queries = [{'name': state, 'state': state, 'reason': ''} for state in (State.RUNNING, State.FINISHED)]\n"
+        "file.write(State.RUNNING, queries)\n"
         "os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -9
     assert known_runs() == []
     (run,) = known_runs(with_ended=True)
     assert (run.facts["state"], run.facts["reason"]) == ("STOPPED", "the process was killed")
+    assert [query["state"] for query in run.facts["queries"]] == ["STOPPED", "FINISHED"]
     RunFile(Pipeline("counts"), "c").close()
 
 

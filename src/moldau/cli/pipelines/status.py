@@ -66,8 +66,9 @@ def _numbers(query: dict[str, Any]) -> Iterator[str]:
     yield short_seconds(progress.get("lag_seconds"))
 
 
-def _why(query: dict[str, object]) -> str:
-    next_try_ms = query["next_try_ms"]
-    if not isinstance(next_try_ms, int):
+def _why(query: dict[str, Any]) -> str:
+    if not query.get("attempt"):
         return str(query["reason"])
-    return f"{query['reason']} (next try in {max(next_try_ms - wall_clock_ms(), 0) / 1000:.0f} s)"
+    next_try_ms = query["next_try_ms"]
+    when = "now" if next_try_ms is None else f"in {max(next_try_ms - wall_clock_ms(), 0) / 1000:.0f} s"
+    return f"{query['reason']} (attempt {query['attempt']} {when})"

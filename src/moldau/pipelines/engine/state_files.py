@@ -35,6 +35,9 @@ _WORST_FIRST = (
     State.FINISHED,
 )
 
+# Its last reason and progress say nothing about a process that is no more.
+_KILLED_QUERY = {"state": State.STOPPED, "reason": "", "attempt": 0, "next_try_ms": None, "progress": None}
+
 
 def state_folder() -> Path:
     if given := os.environ.get(FOLDER_VARIABLE):
@@ -133,6 +136,7 @@ def query_facts(query: RunningQuery) -> dict[str, Any]:
         "reason": query.reason,
         "since_ms": query.since_ms,
         "restarts": query.restarts,
+        "attempt": query.attempt,
         "next_try_ms": query.next_try_ms,
     }
 
@@ -145,7 +149,7 @@ class KnownRun:
         self.is_alive = is_alive
         # The file of a process that was killed still says what it was doing then.
         is_killed = not is_alive and not State(facts["state"]).is_end
-        self.facts = {**facts, "state": State.STOPPED, "reason": "the process was killed"} if is_killed else {**facts}
+        self.facts = _of_killed(facts) if is_killed else {**facts}
 
     @property
     def name(self) -> str:
@@ -162,6 +166,11 @@ class KnownRun:
 
     def has_ended(self) -> bool:
         return not _is_locked(self._path)
+
+
+def _of_killed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    queries = [query if State(query["state"]).is_end else query | _KILLED_QUERY for query in facts["queries"]]
+    return {**facts, "state": State.STOPPED, "reason": "the process was killed", "queries": queries}
 
 
 def known_runs(*, with_ended: bool = False) -> list[KnownRun]:

@@ -1,6 +1,6 @@
 """Keeps the queries of pipelines running: starts them, watches them, restarts those that fail, ends them.
 
-    STARTING ──▶ RUNNING ──▶ RETRYING ──▶ STARTING …     a query that fails is restarted, after a delay that doubles
+    STARTING ──▶ RUNNING ◀─▶ RETRYING                    a query that fails is restarted, after a delay that doubles
         │           ├──────▶ FINISHED                    `available now`: all there was has been processed
         │           └──────▶ STOPPED                     `stop()`
         └──────▶ FAILED                                  no restart would help: a person has to change something
@@ -49,7 +49,7 @@ _WAITING = ("Waiting for data to arrive", "Waiting for next trigger")  # of Spar
 class State(StrEnum):
     STARTING = "STARTING"
     RUNNING = "RUNNING"  # batches complete, or the sources are reachable and empty
-    RETRYING = "RETRYING"  # failed; waits for its next try
+    RETRYING = "RETRYING"  # failed; waits for its next try, or tries
     FAILED = "FAILED"  # needs a person
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"  # `available now`, and all was processed
@@ -69,7 +69,8 @@ class RunningQuery:
     reason: str = ""  # one sentence: why it is RETRYING or FAILED
     query: StreamingQuery | None = None  # the last one that was started
     restarts: int = 0
-    next_try_ms: int | None = None  # wall clock; while RETRYING
+    attempt: int = 0  # while RETRYING: the number of the try that is due or runs; 1 for the first after a failure
+    next_try_ms: int | None = None  # wall clock; while it waits for that
     since_ms: int = 0  # wall clock: when it got into this state
     failures: int = 0  # of the same batch; those that have nothing to do with its records are not counted
     progress: Mapping[str, Any] | None = None  # Spark's, of the last batch
@@ -219,7 +220,7 @@ class Supervisor:
         if watched.job is not None:
             job, watched.job = watched.job, None
             self._job_done(watched, job, now)
-        elif query.state is State.RETRYING or query.query is None:
+        elif watched.is_start_due or query.query is None:
             self._start_when_due(watched, now)
         else:
             self._poll(watched, query.query, now, is_progress_due=is_progress_due)
@@ -228,8 +229,10 @@ class Supervisor:
         if watched.is_stopping:
             self._enter(watched.query, State.STOPPED, watched.query.reason)
         elif now >= watched.due_ms:
+            watched.is_start_due = False
+            watched.query.next_try_ms = None
             watched.query.restarts += watched.query.state is State.RETRYING
-            self._enter(watched.query, State.STARTING, watched.query.reason)
+            self._enter(watched.query, watched.query.state, watched.query.reason)
             watched.job = _Job(lambda: self._start_one(watched.query))
 
     def _start_one(self, query: RunningQuery) -> StreamingQuery:
@@ -266,13 +269,13 @@ class Supervisor:
             else:
                 is_asked = watched.is_stopping or query.settings.values.get("trigger") != "available now"
                 self._enter(query, State.STOPPED if is_asked else State.FINISHED)
-        elif is_progress_due or query.state is State.STARTING:
+        elif is_progress_due or query.state is not State.RUNNING:
             self._note_progress(watched, spark_query)
 
     def _note_progress(self, watched: _Watched, spark_query: StreamingQuery) -> None:
         query = watched.query
         progress: Mapping[str, Any] | None = spark_query.lastProgress
-        if query.state is State.STARTING and (progress is not None or _has_asked_sources(spark_query)):
+        if query.state is not State.RUNNING and (progress is not None or _has_asked_sources(spark_query)):
             watched.delays = query.failures = 0
             self._enter(query, State.RUNNING)
         if progress is not None and progress != query.progress:
@@ -288,7 +291,8 @@ class Supervisor:
             self._enter(query, State.FAILED, reason)
             return
         delay_ms = watched.next_delay_ms()
-        watched.due_ms, query.next_try_ms = now + delay_ms, wall_clock_ms() + delay_ms
+        watched.due_ms, watched.is_start_due = now + delay_ms, True
+        query.attempt, query.next_try_ms = watched.delays, wall_clock_ms() + delay_ms
         self._enter(query, State.RETRYING, reason)
         if query.query is not None and not is_external(error):
             query.failures += 1
@@ -300,7 +304,7 @@ class Supervisor:
 
     def _enter(self, query: RunningQuery, state: State, reason: str = "") -> None:
         if state is not State.RETRYING:
-            query.next_try_ms = None
+            query.attempt, query.next_try_ms = 0, None
         is_same = query.state is state and query.reason == reason
         query.reason, query.state = reason, state
         if not is_same or not query.since_ms:
@@ -375,7 +379,8 @@ class _Watched:
 
     query: RunningQuery
     job: _Job | None = None
-    due_ms: int = 0  # the next try, by the monotonic clock
+    is_start_due: bool = True  # at due_ms
+    due_ms: int = 0  # by the monotonic clock
     delays: int = 0  # failures in a row
     is_stopping: bool = False  # set by `stop`
     grace_end_ms: int | None = None  # set by `stop`: when a start that has not ended is given up

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -75,10 +75,18 @@ class Lines(View):
         self._every_ms = every_ms
         self._printed: dict[str, tuple[int, QuerySnapshot]] = {}
         self._last: Snapshot | None = None
-        self.is_lost = False  # nobody reads any more, as with `| head`
+        self.is_lost = False  # nobody reads any more, as with `| head` or when the terminal was closed
 
     @abstractmethod
     def line(self, query: QuerySnapshot, time_ms: int) -> str: ...
+
+    def lines(self, queries: Sequence[QuerySnapshot], time_ms: int) -> Iterator[str]:
+        """Of those to which something happened."""
+        return (self.line(query, time_ms) for query in queries)
+
+    def happened(self, query: QuerySnapshot) -> tuple[object, ...]:
+        """What makes a new line worth reading."""
+        return _happened(query)
 
     def show(self, snapshot: Snapshot) -> None:
         self._last = snapshot
@@ -92,32 +100,44 @@ class Lines(View):
         try:
             if not self.is_lost:
                 self._print(snapshot, every_ms)
-        except BrokenPipeError:
+        except OSError:
             self.is_lost = True
 
     def _print(self, snapshot: Snapshot, every_ms: int) -> None:
-        for query in snapshot.queries:
-            printed_ms, printed = self._printed.get(query.name, (0, None))
-            is_due = snapshot.time_ms - printed_ms >= every_ms and (
-                printed is None or _happened(query) != _happened(printed)
-            )
-            if printed is None or is_due or _state(query) != _state(printed):
-                self._printed[query.name] = snapshot.time_ms, query
-                print(self.line(query, snapshot.time_ms), file=self._stream, flush=True)
+        due = [query for query in snapshot.queries if self._is_due(query, snapshot.time_ms, every_ms)]
+        for line in self.lines(due, snapshot.time_ms):
+            print(line, file=self._stream, flush=True)
+        self._printed |= {query.name: (snapshot.time_ms, query) for query in due}
+
+    def _is_due(self, query: QuerySnapshot, time_ms: int, every_ms: int) -> bool:
+        printed_ms, printed = self._printed.get(query.name, (0, None))
+        if printed is None or _state(query) != _state(printed):
+            return True
+        is_news = not query.state.is_end and self.happened(query) != self.happened(printed)
+        return is_news and time_ms - printed_ms >= every_ms
 
 
 class PlainLines(Lines):
     def __init__(self, stream: IO[str], every_ms: int = LINE_EVERY_MS) -> None:
         super().__init__(stream, every_ms)
 
+    def lines(self, queries: Sequence[QuerySnapshot], time_ms: int) -> Iterator[str]:
+        """One for all queries of a pipeline that have the same trouble. A reason is told once."""
+        yield from (self.line(query, time_ms) for query in queries if not query.reason)
+        for names, query in _in_trouble(queries):
+            told = [name for name, (_, one) in self._printed.items() if _trouble_key(one) == _trouble_key(query)]
+            why = f"as {told[0]}" if told else _trouble(query, time_ms)
+            yield f"{clock_time(time_ms, time_ms)} {names} {query.state}: {why}"
+
+    def happened(self, query: QuerySnapshot) -> tuple[object, ...]:
+        return _state(query) if query.reason else _happened(query)
+
     def line(self, query: QuerySnapshot, time_ms: int) -> str:
         progress = query.progress
         head = f"{clock_time(time_ms, time_ms)} {query.name} {query.state}"
-        if query.reason:
-            return f"{head}: {_trouble(query, time_ms)}"
         words = [head]
         if progress.batch_id is not None:
-            words.append(f"{progress.rows_in:,} rows in ({short(progress.rows_in_per_second)}/s)")
+            words.append(f"{_rows(progress.rows_in)} in ({short(progress.rows_in_per_second)}/s)")
             if progress.rows_out is not None:
                 words.append(f"{progress.rows_out:,} out ({short(progress.rows_out_per_second)}/s)")
             if progress.lag is not None:
@@ -125,7 +145,7 @@ class PlainLines(Lines):
                 words.append(f"lag {progress.lag:,}{behind}")
             words.append(f"batch {progress.batch_id} in {progress.batch_ms:,} ms")
             if progress.state_rows:
-                words.append(f"state {progress.state_rows:,} rows, {short_bytes(progress.state_bytes)}")
+                words.append(f"state {_rows(progress.state_rows)}, {short_bytes(progress.state_bytes)}")
             if progress.watermark_ms is not None:
                 words.append(f"watermark {clock_time(progress.watermark_ms, time_ms)}")
             words += _complaints(query)
@@ -187,10 +207,12 @@ class LiveTable(View):
         from rich.console import Group
 
         parts = [self._above()] if self._above is not None else []
-        self._live.update(Group(*parts, table(snapshot, self._console)), refresh=True)
+        with suppress(OSError):  # the terminal was closed; the pipelines end after their batches
+            self._live.update(Group(*parts, table(snapshot, self._console)), refresh=True)
 
     def close(self) -> None:
-        self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
 
 def table(snapshot: Snapshot, console: Console) -> RenderableType:
@@ -199,8 +221,7 @@ def table(snapshot: Snapshot, console: Console) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    in_trouble_first = sorted(snapshot.queries, key=lambda query: not query.reason)
-    notes = [note for query in in_trouble_first if (note := _note(query, snapshot.time_ms)) is not None]
+    notes = list(_notes(snapshot))
     room = console.height - 2  # for rows and notes; a few notes are always shown
     shown, left_out = _most_important(snapshot.queries, max(room - min(len(notes), _NOTES_MIN), _NOTES_MIN))
     notes = notes[: max(room - len(shown) - 1, _NOTES_MIN)]
@@ -239,28 +260,47 @@ def _name(query: QuerySnapshot, snapshot: Snapshot) -> str:
     return query.query if is_only_pipeline else query.name
 
 
-def _note(query: QuerySnapshot, now_ms: int) -> tuple[str, str] | None:
-    """A line below the table, and its style."""
-    if query.reason:
-        return f"{query.name} {query.state}: {_trouble(query, now_ms)}", _STYLES[query.state]
-    complaints = _complaints(query)
-    return (f"{query.name}: {' · '.join(complaints)}", "dim") if complaints else None
+def _notes(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Lines below the table with their styles, the worst first."""
+    for names, query in _in_trouble(snapshot.queries):
+        yield f"{names} {query.state}: {_trouble(query, snapshot.time_ms)}", _STYLES[query.state]
+    for query in snapshot.queries:
+        if not query.reason and (complaints := _complaints(query)):
+            yield f"{query.name}: {' · '.join(complaints)}", "dim"
+
+
+def _in_trouble(queries: Sequence[QuerySnapshot]) -> Iterator[tuple[str, QuerySnapshot]]:
+    """Queries of a pipeline with the same trouble together: their names and the first of them."""
+    groups: dict[tuple[object, ...], list[QuerySnapshot]] = {}
+    for query in queries:
+        if query.reason:
+            groups.setdefault(_trouble_key(query), []).append(query)
+    return ((", ".join(query.name for query in group), group[0]) for group in groups.values())
+
+
+def _trouble_key(query: QuerySnapshot) -> tuple[object, ...]:
+    return query.pipeline, *_state(query)
 
 
 def _trouble(query: QuerySnapshot, now_ms: int) -> str:
-    if query.next_try_ms is not None:
-        return f"next try at {clock_time(query.next_try_ms, now_ms)}: {query.reason}"
-    return query.reason
+    if not query.attempt:
+        return query.reason
+    when = "" if query.next_try_ms is None else f" at {clock_time(query.next_try_ms, now_ms)}"
+    return f"attempt {query.attempt}{when}: {query.reason}"
 
 
 def _complaints(query: QuerySnapshot) -> list[str]:
     progress = query.progress
-    words = [f"{count:,} rows failed {name}" for name, count in progress.failed_expectations.items() if count]
+    words = [f"{_rows(count)} failed {name}" for name, count in progress.failed_expectations.items() if count]
     if progress.late_rows:
-        words.append(f"{progress.late_rows:,} rows came too late")
+        words.append(f"{_rows(progress.late_rows)} came too late")
     if progress.waiting and query.state is State.RUNNING:
         words.append(progress.waiting)
     return words
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def _state(query: QuerySnapshot) -> tuple[object, ...]:
@@ -268,11 +308,12 @@ def _state(query: QuerySnapshot) -> tuple[object, ...]:
 
 
 def _happened(query: QuerySnapshot) -> tuple[object, ...]:
-    """What makes a new line worth reading. Not the number of a batch: Spark counts on while it waits."""
+    """Not the number of a batch: Spark counts on while it waits."""
     progress = query.progress
     return (
         *_state(query),
         query.restarts,
+        query.attempt,
         progress.rows_in,
         progress.rows_out,
         progress.watermark_ms,

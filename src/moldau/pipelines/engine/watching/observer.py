@@ -39,7 +39,8 @@ class QuerySnapshot:
     query: str
     state: State = State.STARTING
     reason: str = ""  # why it is RETRYING or FAILED
-    next_try_ms: int | None = None  # wall clock; while RETRYING
+    attempt: int = 0  # the try that is due or runs; while RETRYING
+    next_try_ms: int | None = None  # wall clock; while RETRYING, if it is due
     restarts: int = 0
     progress: QueryProgress = field(default_factory=QueryProgress)
 
@@ -53,6 +54,7 @@ class QuerySnapshot:
             "query": self.query,
             "state": str(self.state),
             "reason": self.reason,
+            "attempt": self.attempt,
             "next_try_ms": self.next_try_ms,
             "restarts": self.restarts,
             **self.progress.to_json(),
@@ -114,6 +116,7 @@ class Observer(Listener):
             query=query.name,
             state=query.state,
             reason=query.reason,
+            attempt=query.attempt,
             next_try_ms=query.next_try_ms,
             restarts=query.restarts,
             progress=tracker.poll(now, wall, lag.records, lag.oldest_ms),
