@@ -42,11 +42,14 @@ def test_without_state_sources_come_and_go_and_each_record_is_read_once(
     sql = "SELECT page FROM c UNION ALL SELECT page FROM b WHERE k > 0 UNION ALL SELECT page FROM a"
     changing.run(sql, "c b a")
     output.wait_for(*_pages("111222"))
-    assert [text.partition(":")[0] for text in told()] == ["source c is new"]
+    assert [text.partition(":")[0] for text in told()] == [
+        "source c is new",
+        "step s has changed, from the next record on",
+    ]
     changing.send("3", 2, "a", "b", "c")
     changing.run("SELECT page FROM a UNION ALL SELECT page FROM c", "a c", sink="other")
     other.wait_for(*_pages("33"))
-    gone, moved = told()
+    gone, moved, _ = told()
     assert gone == "source b is gone: its offsets are forgotten"
     assert re.fullmatch(r"sink sink wrote to topic .* and now writes to topic .*, from the next batch on", moved)
     changing.send("4", 3, "a", "c")

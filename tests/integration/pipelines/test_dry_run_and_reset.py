@@ -47,7 +47,26 @@ def test_a_dry_run_says_where_a_query_continues_and_what_would_be_refused(changi
     assert [way.split("--to ")[1].split("`")[0] for way in refused.ways_out] == ["committed", "earliest"]
     changing.file.write_text(changing.file.read_text().replace("  sink:", "  renamed:"))
     changing.file.write_text(changing.file.read_text().replace("SELECT page FROM a", WINDOWS))
-    assert "If you have renamed it to renamed, move its checkpoint" in _report(changing).notes[0]
+    (renamed,) = _report(changing).notes
+    assert renamed.startswith("there is a checkpoint of query sink, which reads the same")
+    assert renamed.endswith("checkpoints/changing/sink to " + renamed.rpartition(" ")[2])
+    changing.write(WINDOWS, "a")
+    changing.file.write_text("name: another\n" + changing.file.read_text())
+    (renamed,) = _report(changing).notes
+    assert renamed.startswith("there is a checkpoint of pipeline changing, which reads the same")
+    changing.write(WINDOWS.replace("FROM a", "FROM a WHERE k > 5"), "a")
+    filtered = _report(changing)
+    assert (filtered.refused, filtered.notes) == ([], [])
+    assert (
+        "step s has changed, from the next record on; windows and groups that are open now mix" in filtered.changes[-1]
+    )
+    changing.write(WINDOWS.replace("GROUP", " GROUP"), "a")
+    assert _report(changing).changes == []
+    key = changing.file.read_text().replace("mode: append", "key: page, mode: append")
+    changing.file.write_text(key)
+    assert _report(changing).changes[0].startswith("sink sink: key has changed, from the next record on")
+    changing.file.write_text(key.replace("  sink:", "  other: {connector: console, from: a}\n  # sink:"))
+    assert "sink is no longer in the pipeline; its checkpoint stays in" in " ".join(_report(changing).notes)
     changing.write(WINDOWS, "a")
     assert _files(tmp_path).keys() == before.keys()
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from moldau.errors import ConfigError
+from moldau.pipelines import Pipeline, topic
 from moldau.pipelines.engine.checkpoints.changes import Verdict, changes
 from moldau.pipelines.engine.checkpoints.checkpoint import Record
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
 from moldau.pipelines.engine.checkpoints.folders import LocalFolder
 from moldau.pipelines.engine.checkpoints.identity import Identity, Operator, Part
+from moldau.pipelines.engine.dry_run import records_at_risk
+from moldau.pipelines.engine.queries import Settings, plan_queries
 
 COUNT = Operator("aggregation", ("string",), ("string?", "long"), "count(1)")
 QUERY = Identity("p", "q", "append", {"a": Part("topic", {"topic": "x"})}, {"q": Part("topic", {"topic": "y"})})
@@ -50,7 +54,7 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_written_down_is_read_again() -> None:
-    record = Record(_grouped(("a.page",), essential="Inner"), {"q": 3}, {"a": "earliest"})
+    record = Record(_grouped(("a.page",), essential="Inner"), {"q": 3}, {"a": "earliest"}, "salt")
     assert Record.parse(record.to_text(), "moldau.json").to_text() == record.to_text()
 
 
@@ -100,6 +104,60 @@ def test_other_keys_are_refused_but_not_other_names_and_branches(
     old: Identity, new: Identity, is_refused: bool
 ) -> None:
     assert any(change.verdict is Verdict.REFUSED for change in changes(old, new, Path(), {}, {})) == is_refused
+
+
+def test_other_texts_are_told() -> None:
+    texts = {"step s": {"": "1"}, "step t": {"": "1"}, "sink q": {"key": "1"}, "expectation e (dead-letter)": {"": "1"}}
+    old = replace(QUERY, texts=texts)
+    changed = {"step s": {"": "2"}, "step u": {"": "1"}, "sink q": {"tombstone": "1"}, "source new": {"schema": "1"}}
+    new = replace(QUERY, texts=changed)
+    said = [change.text.partition(", from")[0] for change in changes(old, new, Path(), {}, {})]
+    assert said == [
+        "expectation e (dead-letter) is gone",
+        "sink q: key, tombstone has changed",
+        "step s has changed",
+        "step t is gone",
+        "step u is new",
+    ]
+    assert changes(QUERY, new, Path(), {}, {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"), [(9, "at the same offsets of a"), (12, '"0": 12.* not .*"0": 9.* at risk')]
+)
+def test_a_changed_condition_is_a_risk_if_its_dead_letters_are_elsewhere(
+    tmp_path: Path, offset: int, words: str
+) -> None:
+    pipeline = (
+        Pipeline("p")
+        .source(topic("x", name="a"))
+        .expect("true", view="a", action="dead-letter", name="e")
+        .to(topic("out"))
+        .settings(checkpoint=str(tmp_path), dead_letters="dead")
+        .model
+    )
+    for query, position in (("out", 9), ("a-dead-letters", offset)):
+        (tmp_path / "p" / query).mkdir(parents=True)
+        _batch(tmp_path / "p" / query, 1, f'a:{{"x": {{"0": {position}}}, "(id of x) 1": {{}}}}')
+    plan, settings = plan_queries(pipeline, {})[0], Settings.of(pipeline)
+    last = CheckpointLog(LocalFolder(str(tmp_path / "p" / "out"))).last_batch
+    assert last is not None
+    (note,) = records_at_risk(plan, settings, last, ["expectation e (dead-letter) has changed"], None)
+    assert re.search(words, note), note
+    assert list(records_at_risk(plan, settings, last, ["step s has changed"], None)) == []
+
+
+def test_a_reference_is_kept_as_a_hash_with_a_salt(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline("p").source(topic("${env:NAME_OF_TOPIC}", name="a")).to(topic("out")).model
+    (plan,) = plan_queries(pipeline, {})
+
+    def kept(value: str, salt: str) -> str:
+        monkeypatch.setenv("NAME_OF_TOPIC", value)
+        return str(Identity.of(plan, (), salt).to_json())
+
+    assert kept("orders", "one") == kept("orders", "one") != kept("orders", "two")
+    assert kept("orders", "one") != kept("clicks", "one")
+    assert "orders" not in kept("orders", "one")
 
 
 def test_a_renamed_source_is_read_again_and_says_so() -> None:

@@ -61,6 +61,8 @@ def _lines(report: QueryReport, told: set[tuple[str, str]]) -> Iterator[str]:
     told.update((report.pipeline, text) for text in problems)
     see_above = " (see above)" if len(problems) < len(report.problems) else ""
     yield f"{report.pipeline}.{report.query}: {_headline(report)}{see_above}"
+    if len(report.sinks) > 1:
+        yield f"  sinks {', '.join(report.sinks)} share this query"
     parts = (
         ("problem", _RED, problems),
         ("refused", _RED, report.refused),

@@ -6,16 +6,18 @@ changed since, and what would be refused, with the ways out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import MoldauError
 from moldau.pipelines.connectors.base import Connector
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.bad_records.dead_letters import SUFFIX
 from moldau.pipelines.engine.checkpoints.changes import Verdict
-from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint, orphans
-from moldau.pipelines.engine.checkpoints.identity import Identity
+from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint, Known, left_behind
+from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
+from moldau.pipelines.engine.checkpoints.folders import checkpoints_in, open_folder
 from moldau.pipelines.engine.queries import (
     QueryPlan,
     Settings,
@@ -41,6 +43,7 @@ class QueryReport:
     batch: int | None = None  # the next one; None: the query is new
     is_repeated: bool = False  # that batch was started before, and is repeated
     records: int | None = None  # to process; None: not known
+    sinks: tuple[str, ...] = ()  # that share the query
     stateful: tuple[str, ...] = ()
     changes: list[str] = field(default_factory=list)  # that keep the checkpoint
     refused: list[str] = field(default_factory=list)  # that do not
@@ -55,15 +58,30 @@ class QueryReport:
 
 def dry_run(spark: SparkSession, pipelines: Iterable[Pipeline]) -> list[QueryReport]:
     found = []
+    pipelines = list(pipelines)
+    names = {pipeline.name for pipeline in pipelines}
     for pipeline in pipelines:
         settings = Settings.of(pipeline)
         plans = plan_queries(pipeline)
-        found += [_report(spark, plan, settings, plans) for plan in plans]
+        known = Known(names, {plan.name for plan in plans})
+        reports = [_report(spark, plan, settings, known) for plan in plans]
+        if reports:
+            reports[0].notes += _removed(reports, settings.checkpoint(pipeline), known, spark)
+        found += reports
     return found
 
 
-def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, plans: tuple[QueryPlan, ...]) -> QueryReport:
+def _removed(reports: list[QueryReport], base: str, known: Known, spark: SparkSession) -> Iterable[str]:
+    """Queries that have a checkpoint and are no longer in the pipeline, unless they were renamed."""
+    said = " ".join(note for report in reports for note in report.notes)
+    for name in checkpoints_in(open_folder(base, spark)):
+        if name not in known.queries and f"{base}/{name} " not in said:
+            yield f"{name} is no longer in the pipeline; its checkpoint stays in {base}/{name}"
+
+
+def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, known: Known) -> QueryReport:
     report = QueryReport(plan.pipeline.name, plan.name, settings.checkpoint(plan.pipeline, plan.name))
+    report.sinks = tuple(sink.name for sink in plan.sinks)
     session = query_session(spark, settings)
     try:
         earlier = Checkpoint(plan, settings, session)
@@ -81,16 +99,38 @@ def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, plans: tup
     except Exception as error:  # of Spark, of a connector, or of a user's function
         report.problems.append(reason_of(error))
         return report
-    identity = Identity.of(plan, frame)
+    identity = earlier.identity(frame)
     report.stateful = tuple(operator.kind for operator in identity.operators)
     for change in earlier.changes(identity):
         (report.refused if change.verdict is Verdict.REFUSED else report.changes).append(change.text)
         report.ways_out += change.ways_out
     report.ways_out = list(dict.fromkeys(report.ways_out))
-    if last is None:
-        names = {each.name for each in plans}
-        report.notes += orphans(identity, settings.checkpoint(plan.pipeline), names, session)
+    if last is not None:
+        report.notes += records_at_risk(plan, settings, last, report.changes, session)
+    else:
+        report.notes += left_behind(identity, plan, settings, known, session)
     return report
+
+
+def records_at_risk(
+    plan: QueryPlan, settings: Settings, last: LoggedBatch, changed: list[str], session: SparkSession | None
+) -> Iterator[str]:
+    """Whether a changed condition is a risk now: it is if its dead letters were written up to another offset."""
+    pipeline = plan.pipeline
+    for expectation in pipeline.expectations:
+        if not any(text.startswith(f"expectation {expectation.name} (dead-letter)") for text in changed):
+            continue
+        name = f"{expectation.view}{SUFFIX}"
+        letters = CheckpointLog(open_folder(settings.checkpoint(pipeline, name), session)).last_batch
+        if letters is None:
+            continue
+        for source in pipeline.sources_of(expectation.view):
+            start_at = _connector(plan, source.connector).start_at
+            here, there = (start_at(each.positions.get(source.name, "{}")) for each in (last, letters))
+            if here != there:
+                yield f"{name} is at other offsets of {source.name} ({there}, not {here}): records between are at risk"
+            else:
+                yield f"{name} is at the same offsets of {source.name}: no record is at risk"
 
 
 def _look_at_counterparts(

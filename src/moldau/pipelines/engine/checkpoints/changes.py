@@ -2,7 +2,7 @@
 
 | change | Spark 4.2 | verdict |
 |---|---|---|
-| filters, projections, steps without state | continues | kept |
+| filters, projections, steps without state, options | continues | kept, with a warning |
 | a source is added, removed, moved, renamed | offsets are kept by name | kept, with a warning |
 | a source of the same name reads something else | its offsets are of no use | refused; more topics: kept |
 | a stateful operator is added, removed, or another kind | refuses | refused |
@@ -33,6 +33,12 @@ _MODES = {
     "append": "; groups that were written before are written once more when they are final",
     "complete": "; groups that are no longer in the state are missing from it",
 }
+
+
+_DEAD_LETTERS = (
+    ". Its dead letters have a query of their own: a record that only one of the two queries has read by now, and that "
+    "the old and the new condition judge differently, is written twice or not at all"
+)
 
 
 class Verdict(StrEnum):
@@ -66,6 +72,7 @@ def changes(
         *_mode(old, new),
         *_sinks(old, new),
         *_settings(conf, wanted),
+        *_texts(old, new),
     )
 
 
@@ -183,6 +190,22 @@ def _settings(conf: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Ch
             yield Change(
                 f"{name} stays {conf[name]}: the checkpoint was made with it. {value} takes effect after a reset"
             )
+
+
+def _texts(old: Identity, new: Identity) -> Iterator[Change]:
+    if not old.texts:  # the checkpoint is from before they were written down
+        return
+    mixed = "; windows and groups that are open now mix old and new results" if new.operators else ""
+    for owner in sorted(old.texts.keys() | new.texts.keys()):
+        before, now = old.texts.get(owner), new.texts.get(owner)
+        kind = owner.partition(" ")[0]
+        if before == now or (kind in ("source", "sink") and (before is None or now is None)):  # told above
+            continue
+        names = sorted(name for name, _ in {*(before or {}).items()} ^ {*(now or {}).items()} if name)
+        what = f"{owner}: {', '.join(dict.fromkeys(names))}" if names else owner
+        verb = "is gone" if now is None else "is new" if before is None else "has changed"
+        more = _DEAD_LETTERS if "(dead-letter)" in owner else ""
+        yield Change(f"{what} {verb}, from the next record on{mixed}{more}")
 
 
 def _shown(part: Part) -> str:

@@ -1,6 +1,7 @@
 """The checkpoint of a query with `moldau.json` beside it: what the query was, and where `reset` wants it to start.
 
 {"version": 1,
+ "salt": "9f…",              of the hashes in it
  "identity": {…},            see `identity`
  "new sinks": {"out": 8},    sinks that joined or changed: the first batch they get
  "start": {"clicks": "…"}}   of `reset`: where sources start, until the first batch is planned
@@ -10,15 +11,16 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.checkpoints.changes import Change, Verdict, changes
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
 from moldau.pipelines.engine.checkpoints.folders import checkpoints_in, open_folder
-from moldau.pipelines.engine.checkpoints.identity import Identity
+from moldau.pipelines.engine.checkpoints.identity import Identity, stateful_operators
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +40,7 @@ class Record:
     identity: Identity | None = None
     new_sinks: Mapping[str, int] | None = None
     start: Mapping[str, str] | None = None
+    salt: str = ""
 
     @classmethod
     def parse(cls, text: str | None, where: str) -> Record:
@@ -48,7 +51,8 @@ class Record:
             if value["version"] > _VERSION:
                 raise ConfigError(f"{where} was written by a newer moldau (version {value['version']}): use that one")
             identity = value.get("identity")
-            return cls(Identity.from_json(identity) if identity else None, value.get("new sinks"), value.get("start"))
+            known = Identity.from_json(identity) if identity else None
+            return cls(known, value.get("new sinks"), value.get("start"), value.get("salt", ""))
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{where} is damaged ({error}): delete it, and the checkpoint is used unchecked"
@@ -56,10 +60,18 @@ class Record:
 
     def to_text(self) -> str:
         value: dict[str, Any] = {"version": _VERSION}
+        value |= {"salt": self.salt} if self.salt else {}
         value |= {"identity": self.identity.to_json()} if self.identity else {}
         value |= {"new sinks": dict(self.new_sinks)} if self.new_sinks else {}
         value |= {"start": dict(self.start)} if self.start else {}
         return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+class Known(NamedTuple):
+    """Names whose checkpoints are in use."""
+
+    pipelines: Collection[str]
+    queries: Collection[str]  # of the pipeline
 
 
 class Checkpoint:
@@ -78,6 +90,10 @@ class Checkpoint:
         """Where sources start instead of where their options say: what `reset` asked for."""
         return (self.record.start or {}) if self.log.last_batch is None else {}
 
+    def identity(self, frame: DataFrame) -> Identity:
+        """What the query is now, to compare with what it was."""
+        return Identity.of(self.plan, stateful_operators(frame), self.record.salt)
+
     def changes(self, new: Identity) -> tuple[Change, ...]:
         """Since the last start; none if the query has not run yet."""
         last = self.log.last_batch
@@ -93,7 +109,7 @@ class Checkpoint:
 
         Raises ConfigError if the checkpoint cannot be used.
         """
-        new = Identity.of(self.plan, frame)
+        new = self.identity(frame)
         found = self.changes(new)
         refused = [change for change in found if change.verdict is Verdict.REFUSED]
         if refused:
@@ -101,7 +117,9 @@ class Checkpoint:
         for change in found:
             logger.warning("query %s.%s: %s", new.pipeline, new.query, change.text)
         new_sinks = self._new_sinks(new)
-        record = Record(new, new_sinks, self.starts)
+        salt = self.record.salt or secrets.token_hex(16)
+        is_salted = salt == self.record.salt
+        record = Record(new if is_salted else Identity.of(self.plan, new.operators, salt), new_sinks, self.starts, salt)
         if record != self.record:
             self._folder.write(FILE, record.to_text())
         return frozenset(new_sinks)
@@ -125,16 +143,25 @@ def _refusal(refused: Sequence[Change]) -> str:
     return f"the checkpoint does not fit the pipeline any more: {what}. You can undo the change, or: {ways}"
 
 
-def orphans(new: Identity, base: str, queries: Collection[str], spark: SparkSession) -> list[str]:
-    """Checkpoints in `base` that no query has, but that would fit this new one: its sink may have been renamed."""
+def left_behind(new: Identity, plan: QueryPlan, settings: Settings, known: Known, spark: SparkSession) -> list[str]:
+    """Checkpoints that nobody has any more and that would fit this new query: it, or its pipeline, was renamed."""
+    base = settings.checkpoint(plan.pipeline)
+    root = base.rpartition("/")[0]
+    queries = [name for name in checkpoints_in(open_folder(base, spark)) if name not in known.queries]
+    pipelines = [name for name in open_folder(root, spark).names() if name not in known.pipelines]
+    candidates = {
+        **{f"query {name}": f"{base}/{name}" for name in queries},
+        **{f"pipeline {name}": f"{root}/{name}/{plan.name}" for name in pipelines},
+    }
     found = []
-    for name in checkpoints_in(open_folder(base, spark)):
-        if name in queries:
+    for was, location in candidates.items():
+        record = Record.parse(open_folder(location, spark).read(FILE), f"{location}/{FILE}")
+        old, same = record.identity, Identity.of(plan, new.operators, record.salt)
+        if old is None or (old.sources, old.operators) != (same.sources, same.operators):
             continue
-        old = Record.parse(open_folder(f"{base}/{name}", spark).read(FILE), f"{base}/{name}/{FILE}").identity
-        if old is not None and (old.sources, old.operators) == (new.sources, new.operators):
+        if old.query != new.query or old.sinks == same.sinks:
             found.append(
-                f"there is a checkpoint of {name}, which is no longer in the pipeline. If you have renamed it to "
-                f"{new.query}, move its checkpoint to continue: from {base}/{name} to {base}/{new.query}"
+                f"there is a checkpoint of {was}, which reads the same and is not in what you run. If you have renamed "
+                f"it, move its checkpoint to continue: from {location} to {base}/{plan.name}"
             )
     return found

@@ -1,23 +1,28 @@
 """What a query is, as far as its checkpoint depends on it: sources, stateful operators, sinks, output mode.
 
 It is kept beside Spark's checkpoint, in `moldau.json`, and compared with the pipeline at each start (`changes`). Of a
-value that came from a reference (`${env:…}`) only a hash is kept.
+value that came from a reference (`${env:…}`) only a hash is kept, which takes a while to compute and has a salt of the
+checkpoint's own, so that a weak secret is not guessed from it. Of what else may change, such as the SQL of a step,
+there is a hash, too: it is only said that it has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.key_definitions import KeyDefinitions
 from moldau.pipelines.engine.internals import items
 from moldau.pipelines.model.kinds import has_reference
-from moldau.pipelines.model.options import value_text
+from moldau.pipelines.model.options import is_secret, value_text
 from moldau.pipelines.model.pipeline import Sink, Source
 from moldau.pipelines.model.references import resolve
 
@@ -91,6 +96,7 @@ class Identity:
     sources: Mapping[str, Part]
     sinks: Mapping[str, Part]
     operators: tuple[Operator, ...] = ()
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # "step good" → what of it → hash
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,34 +110,74 @@ class Identity:
             {name: Part(**part) for name, part in value["sources"].items()},
             {name: Part(**part) for name, part in value["sinks"].items()},
             tuple(Operator.from_json(operator) for operator in value["operators"]),
+            value.get("texts", {}),
         )
 
     @classmethod
-    def of(cls, plan: QueryPlan, frame: DataFrame) -> Identity:
+    def of(cls, plan: QueryPlan, operators: Iterable[Operator], salt: str) -> Identity:
+        """Identities are only compared if they have the same salt."""
         return cls(
             plan.pipeline.name,
             plan.name,
             plan.mode,
-            {source.name: _part(plan, source) for source in plan.sources},
-            {sink.name: _part(plan, sink) for sink in plan.sinks},
-            tuple(stateful_operators(frame)),
+            {source.name: _part(plan, source, salt) for source in plan.sources},
+            {sink.name: _part(plan, sink, salt) for sink in plan.sinks},
+            tuple(operators),
+            {owner: {name: _hash(text, salt) for name, text in texts.items()} for owner, texts in _texts_of(plan)},
         )
 
 
-def _part(plan: QueryPlan, part: Source | Sink) -> Part:
+def _texts_of(plan: QueryPlan) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """What may change without harm to the checkpoint."""
+    pipeline = plan.pipeline
+    needed = pipeline.needed_by(plan.view)
+    for step in pipeline.steps:
+        if step.name in needed:
+            yield f"step {step.name}", {"": " ".join(step.sql.split()) if step.sql is not None else _code(step.python)}
+    for expectation in pipeline.expectations:
+        if expectation.view in needed:
+            yield f"expectation {expectation.name} ({expectation.action.value})", {"": expectation.condition}
+    parts: tuple[Source | Sink, ...] = (*plan.sources, *plan.sinks)
+    for part in parts:
+        known = (*connector(part.connector, pipeline.folder).identity, "watermark")
+        options = {name: given for name, given in part.options.items() if name not in known and not is_secret(name)}
+        kind = "source" if isinstance(part, Source) else "sink"
+        yield f"{kind} {part.name}", {name: value_text(given.value) for name, given in options.items()}
+
+
+def _code(function: object) -> str:
+    """The source of a step in Python: of its whole module, which may have functions that it calls."""
+    try:
+        if isinstance(function, str):
+            return inspect.getsource(sys.modules[function.partition(":")[0]])
+        return inspect.getsource(function)  # type: ignore[arg-type]
+    except (OSError, TypeError, KeyError):
+        return value_text(function)
+
+
+def _part(plan: QueryPlan, part: Source | Sink, salt: str) -> Part:
     pipeline = plan.pipeline
     found = connector(part.connector, pipeline.folder)
     names = [name for name in found.identity if name in part.options]
     values = resolve({name: part.options[name] for name in names}, pipeline.folder)
-    options = {name: _text(part.options[name].value, values[name].value) for name in names}
+    options = {name: _text(part.options[name].value, values[name].value, salt) for name in names}
     watermark = part.options.get("watermark") if isinstance(part, Source) else None
     return Part(part.connector, options, str(watermark.value) if watermark else "")
 
 
-def _text(given: object, resolved: object) -> str:
-    if has_reference(given):
-        return f"(hash {hashlib.sha256(str(resolved).encode()).hexdigest()[:12]})"
-    return value_text(given)
+def _text(given: object, resolved: object, salt: str) -> str:
+    return f"(hash {_slow_hash(str(resolved), salt)})" if has_reference(given) else value_text(given)
+
+
+@lru_cache(maxsize=1000)
+def _slow_hash(text: str, salt: str) -> str:
+    if not salt:  # the checkpoint is from before there was one
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.scrypt(text.encode(), salt=salt.encode(), n=2**14, r=8, p=1, dklen=6).hex()
+
+
+def _hash(text: str, salt: str) -> str:
+    return hashlib.sha256(f"{salt} {text}".encode()).hexdigest()[:12]
 
 
 def stateful_operators(frame: DataFrame) -> Iterator[Operator]:
