@@ -282,11 +282,11 @@ def key_table(cls: type[Configuration]) -> dict[str, Key]:
     return table
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str | None:
+def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str | None:
     """The candidate most like `name`, if one is close enough to be what was meant."""
     import difflib  # only when a key is wrong: keeps start-up short
 
-    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=cutoff)
     return found[0] if found else None
 
 

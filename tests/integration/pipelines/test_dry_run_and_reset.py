@@ -94,7 +94,7 @@ def test_a_dry_run_finds_mistakes_that_only_spark_and_the_broker_know(changing: 
         (
             settings,
             checked % "kk > 0",
-        ): r":\d+:\d+: expectation sane: column `kk` cannot be resolved\. There are: at, k, page\.$",
+        ): r":\d+:\d+: expectation sane: column `kk` cannot be resolved\. There are: at, k, page\b",
         (
             settings,
             checked % "k BETWEEN 0 9",
@@ -107,6 +107,11 @@ def test_a_dry_run_finds_mistakes_that_only_spark_and_the_broker_know(changing: 
         assert re.search(expected, problem), problem
     changing.file.write_text(good.replace(changing.topics["a"], "there-is-no-such-topic"))
     assert "there-is-no-such-topic" in _report(changing).problems[0]
+    changing.file.write_text(good.replace("spark.sql.shuffle.", "spark.sql.shufle."))
+    (note,) = _report(changing).notes
+    assert re.search(
+        r":\d+:\d+: settings: spark: Spark does not know 'spark.sql.shufle.partitions': did you mean", note
+    )
     changing.file.write_text(good.replace(changing.topics["out"], "not-there-yet"))
     (note,) = _report(changing).notes
     assert note.startswith("sink sink: topic not-there-yet does not exist yet")

@@ -12,8 +12,9 @@ from moldau.pipelines.model.places import Problem, Severity
 def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline lint") -> int:
     parser = CommandParser(
         prog,
-        "Check pipeline files and print what is wrong, with file, line and column. No Spark and no broker is started.\n"
-        "Exits with 0 if pipelines can run, and with 1 if one cannot.",
+        "Check pipeline files and print what is wrong, with file, line and column. No Spark and no broker is started,\n"
+        "so columns and most of SQL are left to `dry-run` and `test`.\n"
+        "Exits with 1 if there is a problem; warnings do not count.",
         "{prog} page-counts.yaml\n{prog} pipelines/ --json",
     )
     parser.add_argument("paths", nargs="*", metavar="FILE|DIR", default=["."], help="files or folders (default: .)")
@@ -30,7 +31,7 @@ def _lint(paths: Sequence[str], *, is_json: bool) -> int:
     else:
         for problem in problems:
             print(problem)
-        print(_summary(problems, len(files)))
+        print(f"{_summary(problems, len(files))}; columns and SQL are checked by `dry-run` and `test`")
     return EXIT_FAILED if any(problem.severity is Severity.ERROR for problem in problems) else 0
 
 

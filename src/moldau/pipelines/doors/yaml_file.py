@@ -17,6 +17,7 @@ from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.doors.python_functions import view_parameters
 from moldau.pipelines.doors.yaml_nodes import Node, items, read_nodes
+from moldau.pipelines.doors.yaml_slips import take_out_slips
 from moldau.pipelines.model.check import check, check_together
 from moldau.pipelines.model.file_parts import EXPECTATION, PARTS, SINK, STEP, TEST
 from moldau.pipelines.model.options import Given, options_hint
@@ -60,13 +61,15 @@ def read_pipelines(files: Sequence[Path]) -> tuple[list[Pipeline], list[Problem]
         problems += found
         if pipeline is not None:
             pipelines.append(pipeline)
-    return pipelines, problems + check_together(pipelines)
+    together = ((pipeline, partial(connector, folder=pipeline.folder)) for pipeline in pipelines)
+    return pipelines, problems + check_together(together)
 
 
 def read_pipeline(path: str | Path) -> tuple[Pipeline | None, list[Problem]]:
     """The pipeline as far as it can be read, and all problems, in the order of the file."""
     try:
         root, problems = read_nodes(Path(path))
+        problems += take_out_slips(root)
         reader = _Reader(Path(path), problems)
         pipeline = reader.pipeline(root)
         if pipeline is not None and reader.is_whole:

@@ -29,6 +29,7 @@ _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OLD_NUMBER = re.compile(r"[-+]?0[0-9][0-9_]*|[-+]?0b[01_]+|[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?")
+_UNSPACED = re.compile(r"[ -]*[A-Za-z_][\w .-]*:(?=[^\s:/])(?!.*: )(?!.*:$)")
 _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _CONSTANTS: Mapping[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -126,11 +127,22 @@ def _syntax_problem(error: yaml.MarkedYAMLError, builder: _Builder) -> Problem:
     if place.line > len(builder.lines):  # the file ended too early
         place = Place(builder.file, len(builder.lines), len(builder.lines[-1]) + 1)
     line = builder.lines[place.line - 1]
-    if "\t" in line[: len(line) - len(line.lstrip())]:
+    if (unspaced := _unspaced(builder, place.line)) is not None:
+        message, place = "a space is missing after ':'", unspaced
+    elif "\t" in line[: len(line) - len(line.lstrip())]:
         message = "a line is indented with a tab: use spaces"
     elif builder.last_quote is not None and builder.last_quote[1] == place.line and not at_start:
         message, place = "the quote that begins here ends too late, or never", builder.last_quote[0]
     return Problem(f"this is not valid YAML: {message}", place)
+
+
+def _unspaced(builder: _Builder, number: int) -> Place | None:
+    """`name:counts`, in the line of the error or the one before: YAML takes it for text that goes on."""
+    earlier = (each for each in range(number - 1, 0, -1) if builder.lines[each - 1].strip(" ").strip("#"))
+    for each in (number, next(earlier, number)):
+        if found := _UNSPACED.match(builder.lines[each - 1]):
+            return Place(builder.file, each, found.end() + 1)
+    return None
 
 
 # What libyaml and PyYAML say, what is meant, and whether the place is where the thing began.

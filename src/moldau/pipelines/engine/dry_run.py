@@ -28,8 +28,10 @@ from moldau.pipelines.engine.queries import (
     write_request,
 )
 from moldau.pipelines.engine.reasons import reason_of
+from moldau.pipelines.engine.session import unknown_settings
 from moldau.pipelines.engine.sql_errors import check_sink_columns
 from moldau.pipelines.model.pipeline import Pipeline
+from moldau.pipelines.model.places import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,6 +69,7 @@ def dry_run(spark: SparkSession, pipelines: Iterable[Pipeline]) -> list[QueryRep
         reports = [_report(spark, plan, settings, known) for plan in plans]
         if reports:
             reports[0].notes += _removed(reports, settings.checkpoint(pipeline), known, spark)
+            reports[0].notes += _unknown_settings(spark, pipeline)
         found += reports
     return found
 
@@ -77,6 +80,14 @@ def _removed(reports: list[QueryReport], base: str, known: Known, spark: SparkSe
     for name in checkpoints_in(open_folder(base, spark)):
         if name not in known.queries and f"{base}/{name} " not in said:
             yield f"{name} is no longer in the pipeline; its checkpoint stays in {base}/{name}"
+
+
+def _unknown_settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
+    given = pipeline.settings.get("spark")
+    for name, meant in unknown_settings(spark, given.value).items() if given is not None else ():
+        place = place_of(given.value, name, given.place) if given is not None else None
+        hint = f": did you mean '{meant}'?" if meant else ""
+        yield f"{f'{place}: ' if place else ''}settings: spark: Spark does not know '{name}'{hint}"
 
 
 def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, known: Known) -> QueryReport:

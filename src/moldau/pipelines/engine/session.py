@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from moldau.config.keys import nearest
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.queries import Settings
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # Settings of Spark SQL belong to a query's own session (`start_query`), except for these, which all sessions share.
 _OF_ONE_QUERY = "spark.sql."
+_SAME_SETTING = 0.9  # names of settings are long, and have much in common
 _SHARED = ("spark.sql.extensions", "spark.sql.catalog", "spark.sql.warehouse.dir", "spark.sql.hive")
 
 
@@ -33,6 +35,15 @@ def silence(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("OFF")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+
+
+def unknown_settings(spark: SparkSession, names: Iterable[str]) -> dict[str, str | None]:
+    """Which of these settings Spark SQL does not know, with the one that was probably meant."""
+    jvm: Any = spark._jvm
+    find = jvm.org.apache.spark.internal.config.ConfigEntry.findEntry
+    unknown = [name for name in names if name.startswith(_OF_ONE_QUERY) and find(name) is None]
+    known = [row[0] for row in spark.sql("SET -v").collect()] if unknown else []
+    return {name: nearest(name, known, cutoff=_SAME_SETTING) for name in unknown if not name.startswith(_SHARED)}
 
 
 def common_master(settings: Mapping[str, Settings]) -> str:

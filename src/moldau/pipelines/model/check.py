@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from moldau.config.keys import nearest
 from moldau.errors import ConfigError
-from moldau.pipelines.model.check_warnings import WARNINGS
+from moldau.pipelines.model.check_warnings import WARNINGS, files_written_alone
 from moldau.pipelines.model.checked import Checked, Lookup, Rule
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.file_parts import MODES, SINK, SOURCE
@@ -54,15 +55,21 @@ def _found(rules: tuple[Rule, ...], checked: Checked) -> list[Problem]:
     return [problem for rule in rules for problem in rule(checked)]
 
 
-def check_together(pipelines: Iterable[Pipeline]) -> list[Problem]:
+def check_together(pipelines: Iterable[tuple[Pipeline, Lookup]]) -> list[Problem]:
     """What is wrong with pipelines that run side by side: a name is that of checkpoints, groups and metrics."""
     problems = []
     seen: dict[str, Pipeline] = {}
-    for pipeline in pipelines:
+    files: dict[Path, Pipeline] = {}
+    for pipeline, lookup in pipelines:
         first = seen.setdefault(pipeline.name, pipeline)
         if first is not pipeline:
             message = f"there is another pipeline '{pipeline.name}', in {first.file}: set another `name`"
             problems.append(Problem(message, pipeline.place))
+        for sink, path, place in files_written_alone(pipeline, lookup):
+            first = files.setdefault(path, pipeline)
+            if first is not pipeline:
+                message = f"sink {sink.name}: path: pipeline {first.name} writes to this file, too: use another file"
+                problems.append(Problem(message, place))
     return problems
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from moldau.pipelines.model.checked import Checked, Rule
+from moldau.errors import ConfigError
+from moldau.pipelines.model.checked import Checked, Lookup, Rule
 from moldau.pipelines.model.common_options import SETTINGS
 from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import Given, OptionTable, is_secret
-from moldau.pipelines.model.pipeline import Action, Sink, Source
+from moldau.pipelines.model.pipeline import Action, Pipeline, Sink, Source
 from moldau.pipelines.model.places import Place, Problem, Severity, place_of
 
 _SERVERS = "kafka.bootstrap.servers"
@@ -101,13 +103,40 @@ def _dead_letter_loops(checked: Checked) -> Iterator[Problem]:
 
 def _shared_files(checked: Checked) -> Iterator[Problem]:
     seen: dict[Path, str] = {}
-    for sink in checked.pipeline.sinks:
+    for sink, path, place in files_written_alone(checked.pipeline, checked.lookup):
+        first = seen.setdefault(path, sink.name)
+        if first != sink.name:
+            message = f"sink {sink.name}: path: sink {first} writes to this file, too: give each a file of its own"
+            yield Problem(message, place)
+
+
+def files_written_alone(pipeline: Pipeline, lookup: Lookup) -> Iterator[tuple[Sink, Path, Place | None]]:
+    """Sinks that must be the only ones to write to their file, and where it is named."""
+    for sink in pipeline.sinks:
         given = sink.options.get("path")
-        if sink.connector and given is not None and checked.lookup(sink.connector).writes_alone:
-            first = seen.setdefault((checked.pipeline.folder / str(given.value)).absolute(), sink.name)
-            if first != sink.name:
-                message = f"sink {sink.name}: path: sink {first} writes to this file, too: give each a file of its own"
-                yield Problem(message, given.place)
+        if sink.connector and given is not None and not has_reference(given.value):
+            try:
+                is_alone = lookup(sink.connector).writes_alone
+            except ConfigError:  # reported by another rule
+                continue
+            if is_alone:
+                yield sink, Path(os.path.abspath(pipeline.folder / str(given.value))), given.place
 
 
-WARNINGS: tuple[Rule, ...] = (_unused, _open_secrets, _spark_names, _loops, _dead_letter_loops, _shared_files)
+def _idle_watermarks(checked: Checked) -> Iterator[Problem]:
+    for source in checked.pipeline.sources:
+        if source.is_static and "watermark" in source.options:
+            given = source.options["watermark"]
+            message = f"source {source.name}: a watermark has no effect on a static source: remove it"
+            yield Problem(message, given.key_place or given.place, Severity.WARNING)
+
+
+WARNINGS: tuple[Rule, ...] = (
+    _unused,
+    _open_secrets,
+    _spark_names,
+    _loops,
+    _dead_letter_loops,
+    _shared_files,
+    _idle_watermarks,
+)

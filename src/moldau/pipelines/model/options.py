@@ -80,9 +80,11 @@ class OptionTable:
 
         `also` are words that may stand beside the options.
         """
+        meant = set[str | None]()
         for name, entry in given.items():
             option = self.find(name)
             if option is None:
+                meant.add(meant_word(name, (*self.names, *also)))
                 hint = options_hint(name, (*self.names, *also))
                 yield Problem(f"{owner} has no option '{name}'{hint}", entry.key_place or entry.place)
             elif (reason := option.kind.wrong(entry.value)) is not None:
@@ -95,7 +97,7 @@ class OptionTable:
                 )
                 yield Problem(f"{owner}: {name}{shown}: {reason}", entry.place)
         for option in self.options:
-            if option.required and option.name not in given:
+            if option.required and option.name not in given and option.name not in meant:
                 example = f" Add for example `{option.name}: {option.example}`." if option.example else ""
                 yield Problem(f"{owner} needs the option '{option.name}': {option.doc}{example}", place)
 

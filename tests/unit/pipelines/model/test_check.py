@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moldau.pipelines.connectors.registry import connector
-from moldau.pipelines.doors.yaml_file import read_pipeline
+from moldau.pipelines.doors.yaml_file import read_pipeline, read_pipelines
 from moldau.pipelines.model.check import MAX_PARTS, check
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source, Step
@@ -252,4 +252,36 @@ def test_two_sinks_do_not_append_to_one_file(tmp_path: Path) -> None:
     sinks = "  b: {connector: lines, path: out.txt}\n  c: {connector: lines, path: ./out.txt}\n"
     assert problems(tmp_path, f"sources:\n  a: {{connector: topic, topic: t}}\nsinks:\n{sinks}") == [
         "5:31: sink c: path: sink b writes to this file, too: give each a file of its own"
+    ]
+
+
+def test_two_pipelines_do_not_append_to_one_file(tmp_path: Path) -> None:
+    text = "sources:\n  a: {connector: topic, topic: t}\nsinks:\n  b: {connector: lines, path: PATH}\n"
+    (tmp_path / "sub").mkdir()
+    files = {tmp_path / "one.yaml": "out.txt", tmp_path / "sub/two.yaml": "../out.txt", tmp_path / "three.yaml": "o"}
+    for file, path in files.items():
+        file.write_text(text.replace("PATH", path))
+    _, found = read_pipelines(list(files))
+    assert [str(problem).removeprefix(f"{tmp_path}/") for problem in found] == [
+        "sub/two.yaml:4:31: sink b: path: pipeline one writes to this file, too: use another file"
+    ]
+
+
+def test_a_watermark_of_a_table_has_no_effect(tmp_path: Path) -> None:
+    text = """sources:
+  a: {connector: topic, topic: t, format: json, schema: 'at TIMESTAMP'}
+  b:
+    connector: directory
+    path: p
+    format: json
+    static: true
+    schema: at TIMESTAMP
+    watermark: at 1 minute
+steps:
+  s: {sql: SELECT a.at FROM a JOIN b ON a.at = b.at}
+sinks:
+  o: {connector: topic, topic: o}
+"""
+    assert problems(tmp_path, text) == [
+        "9:5: warning: source b: a watermark has no effect on a static source: remove it"
     ]

@@ -37,6 +37,10 @@ def test_a_misspelt_option_is_told_with_its_place_and_the_nearest_word() -> None
     ]
 
 
+def test_an_option_that_is_needed_and_misspelt_is_one_problem() -> None:
+    assert problems(topci="b") == ["page.yaml:3:5: source clicks has no option 'topci': did you mean 'topic'?"]
+
+
 def test_a_missing_option_is_told_with_an_example() -> None:
     (problem,) = problems()
     assert problem.startswith("page.yaml:1:1: source clicks needs the option 'topic'")
