@@ -1,7 +1,8 @@
 """Client processes: started, brought to the line, let go together, and measured.
 
 A client prints `ready` once it is connected, waits for `go`, runs its job (`bench.jobs`) and prints its
-result as one line of JSON. So neither imports nor connection set-up are ever inside a measured time.
+result as one line of JSON. So neither imports nor connection set-up are ever inside a measured time. In between it may
+print how far it is. One that takes too long is ended.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from bench.progress import PROGRESS
 from bench.servers.server import pinned
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENT_SATURATED = 0.9
 # … and the broker as having room below this one.
 BROKER_HAS_ROOM = 0.7
+# No job is meant to take longer: it hangs, or the machine is far too slow for it.
+JOB_TIMEOUT_S = 1_200
+# For what a job has started itself, which it ends when it is ended.
+END_TIMEOUT_S = 10
 
 
 class Driven(Protocol):
@@ -63,8 +70,9 @@ class Drive:
 class Drivers:
     """Starts the client processes of one run, all with the same pinning."""
 
-    def __init__(self, cores: Sequence[int] | None = None) -> None:
+    def __init__(self, cores: Sequence[int] | None = None, say: Callable[[str], None] = lambda _: None) -> None:
         self._cores = cores
+        self._say = say
 
     def run(self, server: Driven, job: str, *parameters: Mapping[str, Any]) -> Drive:
         """Run one client process per parameter set against the server, all at once."""
@@ -78,20 +86,24 @@ class Drivers:
 
     def run_alone(self, job: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Run a job that talks to no server."""
-        with Client(job, parameters, self._cores) as client:
+        with Client(job, parameters, self._cores, self._say) as client:
             client.go()
             return client.result()
 
     def client(self, server: Driven, job: str, parameters: Mapping[str, Any]) -> Client:
         """One client process, for a scenario that does something else while it runs."""
-        return Client(job, {"bootstrap": server.bootstrap, **parameters}, self._cores)
+        return Client(job, {"bootstrap": server.bootstrap, **parameters}, self._cores, self._say)
 
 
 class Client:
     """One client process; entered, it stands ready at the line."""
 
-    def __init__(self, job: str, parameters: Mapping[str, Any], cores: Sequence[int] | None) -> None:
+    def __init__(
+        self, job: str, parameters: Mapping[str, Any], cores: Sequence[int] | None, say: Callable[[str], None]
+    ) -> None:
         self._job = job
+        self._say = say
+        self._is_too_late = False
         with pinned(cores):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench.worker", job, json.dumps(parameters)],
@@ -101,14 +113,26 @@ class Client:
                 text=True,
                 cwd=ROOT,
             )
+        self._timer = threading.Timer(JOB_TIMEOUT_S, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self) -> None:
+        self._is_too_late = True
+        self._process.terminate()
 
     def __enter__(self) -> Self:
         self._read_line()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self._timer.cancel()
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def go(self) -> None:
         assert self._process.stdin is not None
@@ -121,8 +145,11 @@ class Client:
 
     def _read_line(self) -> str:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        while (line := self._process.stdout.readline()).startswith(PROGRESS):
+            self._say(f"  {line.removeprefix(PROGRESS).rstrip()}")
         if not line:
             _, complaint = self._process.communicate()
+            if self._is_too_late:
+                raise ClientError(f"the client of job {self._job!r} did not end within {JOB_TIMEOUT_S} s")
             raise ClientError(f"the client of job {self._job!r} failed: {complaint.strip()[-2000:]}")
         return line

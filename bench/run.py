@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = QUICK if asked.quick else FULL
     repeat = asked.repeat or (1 if asked.quick else 3)
     broker_cores, client_cores = split_cores() if asked.pin else (None, None)
-    bench = Bench(Drivers(client_cores), sizes, repeat, say)
+    bench = Bench(Drivers(client_cores, say), sizes, repeat, say)
     scenarios = without_obstacles(choose(asked.only, quick=asked.quick), say)
     run = Run(bench, scenarios, servers, broker_cores)
     run.execute()

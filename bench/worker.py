@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 
@@ -12,6 +13,8 @@ from bench.jobs import JOBS
 def main() -> None:
     job, parameters = JOBS[sys.argv[1]], json.loads(sys.argv[2])
     cpu_before = 0.0
+    # What the job has started ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
 
     def ready() -> None:
         nonlocal cpu_before

@@ -38,8 +38,9 @@ def pipeline_first_result(parameters: Parameters, ready: Ready) -> dict[str, Any
         with running(command, Path(folder)) as process:
             _await_record(consumer, process)
             seconds = time.perf_counter() - started
+            cpu_s = sum(_cpu_by_process(process.pid).values())
             time.sleep(parameters["settle_s"])
-            return {"seconds": seconds, "memory_mb": _pss_bytes(process.pid) / 1_000_000}
+            return {"seconds": seconds, "cpu_s": cpu_s, "memory_mb": _pss_bytes(process.pid) / 1_000_000}
 
 
 def idle_pipelines(parameters: Parameters, ready: Ready) -> dict[str, Any]:

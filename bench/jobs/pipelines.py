@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bench import kafka_streams
 from bench.jobs.job import Parameters, Ready
 from bench.jobs.spark import start_session
 from bench.metrics import MOLDAU
 from bench.pipeline_work import STREAMS_DELAY_S, Topics, by_hand, write_pipeline
+from bench.progress import say
 from bench.tree_cpu import TreeCpu
 
 if TYPE_CHECKING:
@@ -38,13 +40,17 @@ def pipeline_passes(parameters: Parameters, ready: Ready) -> dict[str, Any]:
         outputs: dict[str, str] = {}
         ready()
         started = time.perf_counter()
-        for number in range(parameters["warm_up_passes"] + parameters["rounds"]):
+        total = parameters["warm_up_passes"] + parameters["rounds"]
+        for number in range(total):
             names = list(contenders) if number % 2 == 0 else list(reversed(contenders))
             for contender in names:
                 outputs[contender] = f"{parameters['output']}-{contender}-{number}"
                 topics = Topics(parameters["bootstrap"], parameters["clicks"], parameters["users"], outputs[contender])
                 checkpoint = folder / f"{contender}-{number}"
                 measured = _pass(_starter(spark, contender, parameters, topics, checkpoint))
+                rate = measured["rows"] / measured["seconds"]
+                costs = f"{rate:,.0f} rows/s, {measured['cpu_s']:.1f} CPU s"
+                say(f"pass {number + 1} of {total}: {parameters['work']}, {contender}: {costs}")
                 if number >= parameters["warm_up_passes"]:
                     passes.append({"contender": contender, **measured})
         seconds = time.perf_counter() - started
@@ -126,10 +132,30 @@ def streams_passes(parameters: Parameters, ready: Ready) -> dict[str, Any]:
         )
         ready()
         started = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PASS_TIMEOUT_S * passes)
+        with tempfile.TemporaryFile("w+") as complaints:
+            lines = _streams_lines(command, complaints, PASS_TIMEOUT_S * passes)
+            complaints.seek(0)
+            complaint = complaints.read().strip()
         seconds = time.perf_counter() - started
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or len(lines) != passes:
-        raise RuntimeError(f"Kafka Streams ended with code {done.returncode}: {done.stderr.strip()[-2000:]}")
+    if len(lines) != passes:
+        raise RuntimeError(f"Kafka Streams ended after {len(lines)} of {passes} passes: {complaint[-2000:]}")
     measured = [json.loads(line) for line in lines][parameters["warm_up_passes"] :]
     return {"seconds": seconds, "passes": measured, "output": f"{parameters['output']}-{passes - 1}"}
+
+
+def _streams_lines(command: list[str], complaints: IO[str], timeout_s: float) -> list[str]:
+    """What it prints after each pass."""
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as process:
+        timer = threading.Timer(timeout_s, process.kill)
+        timer.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):
+                    lines.append(line)
+                    say(f"pass {len(lines)}, Kafka Streams: {line.strip()}")
+        finally:
+            timer.cancel()
+            process.kill()
+    return lines

@@ -122,8 +122,8 @@ class PipelineFirstResult(PipelineScenario):
     """`moldau pipeline run FILE` from the start of the process to the first committed record in its output topic, over
     10,000 clicks, with the class archive that the set-up has made; a script by hand in a plain Spark session; and a
     compiled Kafka Streams program (the join alone: it writes no window before the next day's clicks). Memory is that
-    of all processes, shared pages counted once, a while after. One run of each does not count: it fills the page
-    cache."""
+    of all processes, shared pages counted once, a while after the first result of the last run. One run of each does
+    not count: it fills the page cache."""
 
     name = "pipeline_first_result"
 
@@ -144,16 +144,22 @@ class PipelineFirstResult(PipelineScenario):
         jars = ",".join(jvm_connector.jar_paths())
         uncounted = 1 if bench.sizes.warms_up_fully else 0
         samples: list[Sample] = []
-        for number in range(uncounted + bench.repeat):
+        rounds = uncounted + bench.repeat
+        for number in range(rounds):
+            is_last = number == rounds - 1
             for work in WORKS:
                 rivals = [rival for each, rival in self._times if each == work]
                 for contender in (MOLDAU, *rivals):
                     topics = [server.bootstrap, clicks, users, create_topic(server)]
-                    job = {"work": work, "contender": contender, "topics": topics, "jars": jars, "settle_s": SETTLE_S}
+                    settle_s = SETTLE_S if is_last else 0
+                    job = {"work": work, "contender": contender, "topics": topics, "jars": jars, "settle_s": settle_s}
                     result = bench.drivers.run(server, "pipeline_first_result", job).result
-                    if number >= uncounted:
-                        for rival in rivals if contender == MOLDAU else (contender,):
-                            samples.append(Sample(self._times[work, rival], result["seconds"], of=contender))
+                    bench.say(f"  round {number + 1} of {rounds}: {work}, {contender}: {_costs(result)}")
+                    if number < uncounted:
+                        continue
+                    for rival in rivals if contender == MOLDAU else (contender,):
+                        samples.append(Sample(self._times[work, rival], result["seconds"], of=contender))
+                        if is_last:
                             samples.append(Sample(self._memory[work, rival], result["memory_mb"], of=contender))
         server.stop()
         return samples
@@ -175,9 +181,11 @@ class PipelineIdle(PipelineScenario):
     def run(self, bench: Bench, server: ServerProcess) -> list[Sample]:
         server.start()
         samples: list[Sample] = []
-        for _ in range(bench.repeat):
+        for number in range(bench.repeat):
             one, ten = (self._idle(bench, server, count) for count in (1, IDLE_PIPELINES))
             cores_of_one, cores_of_ten = (each["cpu_s"] / each["seconds"] for each in (one, ten))
+            percent = f"one {cores_of_one * 100:.1f} %, ten {cores_of_ten * 100:.1f} %"
+            bench.say(f"  round {number + 1} of {bench.repeat}: {percent} of a core")
             look_ms = (cores_of_ten - cores_of_one) / (IDLE_PIPELINES - 1) * 1000
             samples.append(Sample(self.look, look_ms, of=MOLDAU))
             samples.append(Sample(self.one, cores_of_one * 100, of=MOLDAU))
@@ -209,6 +217,10 @@ def expect_same_rows(work: str, outputs: dict[str, list[int]], records: int) -> 
     written, _ = next(iter(outputs.values()))
     if not (written == records if work == "join" else 0 < written <= records // PAGES * PAGES):
         raise AssertionError(f"{work}: {written} rows were written for {records} clicks")
+
+
+def _costs(result: dict[str, Any]) -> str:
+    return f"{result['seconds']:.1f} s, {result['cpu_s']:.1f} CPU s"
 
 
 def _name(rival: str) -> str:
