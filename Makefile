@@ -61,7 +61,7 @@ fuzz: $(READY) ## Mutated frames against a live broker (SECONDS=60), then the la
 simulate: $(READY) ## Clusters of real brokers on virtual time, under faults, each from a seed (SEEDS=1000; about five minutes on two cores)
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 
-soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), a pipeline at a steady rate (SECONDS=600), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300), hosts that vanish
+soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20), copies and a queue (RECORDS=20000), a pipeline at a steady rate (SECONDS=600), all examples (EXAMPLE_ROUNDS=3), every fault of a cluster, alone and mixed (CLUSTER_SECONDS=300), hosts that vanish
 	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000)
 	@HISTORIES=1000 $(BIN)/python -m pytest -q -n auto tests/unit/log/cleaning/test_clean_model.py
 	@$(BIN)/python -m soak --rounds $(or $(ROUNDS),20)
@@ -70,6 +70,7 @@ soak: $(READY) ## The simulation, then hard kills under load: rounds (ROUNDS=20)
 	@$(BIN)/python -m soak --spark $(or $(RECORDS),100000)
 	@$(BIN)/python -m soak --spark $(or $(RECORDS),100000) --foreach-batch
 	@$(BIN)/python -m soak --pipeline $(or $(SECONDS),600)
+	@$(BIN)/python -m soak --examples $(or $(EXAMPLE_ROUNDS),3)
 	@$(BIN)/python -m soak --cluster-jobs
 	@$(BIN)/python -m soak --cluster $(or $(CLUSTER_SECONDS),300)
 	@$(BIN)/python -m soak --hosts

@@ -8,7 +8,8 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from soak.broker_process import BrokerProcess
@@ -17,6 +18,7 @@ from soak.queue import run_queue
 from soak.rounds import Round, run_rounds
 
 SPARK_KILLS = 20
+EXAMPLE_KILLS = 5  # of each round
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,12 +28,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     for client in ("kafka", "aiokafka"):
         # That a broker is away now and then is the point; what a client gives up on is counted.
         logging.getLogger(client).setLevel(logging.CRITICAL)
+    others = _other_run(arguments, seed)
+    return _broker_run(arguments, seed) if others is None else others()
+
+
+def _other_run(arguments: argparse.Namespace, seed: int) -> Callable[[], int] | None:
+    """Runs that start their own brokers."""
     if arguments.cluster_jobs is not None:
-        return _cluster_jobs(arguments.cluster_jobs)
+        return partial(_cluster_jobs, arguments.cluster_jobs)
     if arguments.cluster:
-        return _cluster(seed, arguments)
+        return partial(_cluster, seed, arguments)
     if arguments.hosts is not None:
-        return _hosts(arguments.hosts, seed, is_apache=arguments.apache)
+        return partial(_hosts, arguments.hosts, seed, is_apache=arguments.apache)
+    return partial(_examples, arguments.examples, seed) if arguments.examples else None
+
+
+def _broker_run(arguments: argparse.Namespace, seed: int) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder,
         BrokerProcess(Path(folder), log_level="WARNING") as broker,
@@ -66,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--pipeline", type=float, default=0, metavar="SECONDS", help="of a pipeline at a steady rate, instead of rounds"
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=0,
+        metavar="ROUNDS",
+        help=f"of all example pipelines over {EXAMPLE_KILLS} kills each, instead of rounds",
     )
     parser.add_argument("--foreach-batch", action="store_true", help="the query of --spark writes with batch_sink")
     parser.add_argument(
@@ -151,6 +170,26 @@ def _pipeline(broker: BrokerProcess, seconds: float) -> int:
         f"heap in the middle and at the end: {heap or 'unknown, jcmd is missing'}; {len(outcome.problems)} problems"
     )
     return _verdict(broker, outcome.problems)
+
+
+def _examples(rounds: int, seed: int) -> int:
+    from soak.example_kills import run_examples  # needs psutil and Spark
+
+    for number in range(seed, seed + rounds):
+        with tempfile.TemporaryDirectory(prefix="moldau-soak-examples-") as folder:
+            outcome = run_examples(
+                Path(folder), kills=EXAMPLE_KILLS, seed=number, report=lambda line: print(line, flush=True)
+            )
+        print(
+            f"seed {number}: {outcome.rows:,} rows of all examples compared in {outcome.elapsed_s:.0f} s, killed after "
+            f"{', '.join(map(str, outcome.kills))} micro-batches; {len(outcome.problems)} problems",
+            flush=True,
+        )
+        for problem in outcome.problems[:50]:
+            print(f"  {problem}")
+        if outcome.problems:
+            return 1
+    return 0
 
 
 def _cluster(seed: int, arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ import confluent_kafka
 import psutil
 
 from soak.broker_process import command
+from soak.pipeline_process import environment, kill_run, start_run
 from tests.integration.spark.topics import produce
 from tests.integration.waiting import eventually
 
@@ -41,16 +42,7 @@ class PipelineProcess:
         self.kill()
 
     def start(self) -> None:
-        with (self.folder / "run.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                [command("moldau"), "pipeline", "run", *self.arguments],
-                cwd=self.folder,
-                env=environment(self.folder),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        self._process = start_run(self.folder, *self.arguments)
 
     @property
     def pid(self) -> int:
@@ -88,15 +80,8 @@ class PipelineProcess:
         """kill -9 of all of it, as when the machine goes; or of the command alone, whose JVM has to notice and end."""
         if self._process is None:
             return
-        family: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):
-            family = [] if alone else self.family()[1:]
-        self._process.kill()
-        self._process.wait()
-        self._process = None
-        for child in family:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
+        process, self._process = self._process, None
+        kill_run(process, alone=alone)
 
     def output(self) -> str:
         """All that this and earlier runs in the folder printed."""
@@ -126,11 +111,6 @@ class PipelineProcess:
         """What the state files of the folder say, by pipeline."""
         found = (json.loads(path.read_text()) for path in (self.folder / "state").glob("*.json"))
         return {facts["pipeline"]: facts for facts in found}
-
-
-def environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "JAVA"))}
-    return kept | {"MOLDAU_STATE_DIR": str(folder / "state")}
 
 
 def pipeline_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from soak.broker_process import BrokerProcess
-from tests.integration.pipelines.processes import PipelineProcess, environment
+from soak.pipeline_process import environment
+from tests.integration.pipelines.processes import PipelineProcess
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
 BLOCKS = re.findall(r"^```(\S+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
