@@ -6,11 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from moldau.errors import CommandError
-from moldau.pipelines import Pipeline, topic
+from moldau.pipelines import Pipeline, directory, lines, topic
+from moldau.pipelines.model.pipeline import Pipeline as Model
 from tests.integration.conftest import NewTopic
+from tests.integration.pipelines.parts import run
 from tests.integration.pipelines.processes import produce_json, read_topic
 from tests.integration.waiting import eventually
 
@@ -86,3 +89,39 @@ def test_sinks_of_a_stateful_view_share_its_state_and_one_that_joins_later_gets_
     assert views(third) == Counter([("/a", 3)])
     assert views(first) == Counter([("/a", 2), ("/b", 1)])
     assert [path.name for path in (tmp_path / "checkpoints" / "counts").iterdir()] == ["first"]
+
+
+def test_in_a_shared_query_no_sink_has_what_another_cannot_write_and_none_writes_twice(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    clicks, first, second = (new_topic() for _ in range(3))
+
+    def pipeline(key: str) -> Model:
+        return (
+            Pipeline("shared", folder=tmp_path)
+            .source(topic(clicks, format="json", schema="page STRING", name="clicks"))
+            .step("SELECT page, count(*) AS views FROM clicks GROUP BY page", name="counts")
+            .to(topic(first, key="page"), mode="update", name="first")
+            .to(lines("out.jsonl"), mode="update", name="out")
+            .to(directory("files", format="json"), mode="update", name="files")
+            .to(topic(second, key=key), mode="update", name="second")
+            .settings({"spark": {"spark.sql.shuffle.partitions": 1}}, kafka_bootstrap_servers=bootstrap)
+            .settings(trigger="available now")
+            .model
+        )
+
+    produce_json(bootstrap, clicks, [{"page": "/a"}, {"page": "/bad"}])
+    with pytest.raises(StreamingQueryException, match="bad key"):
+        run(spark, pipeline("if(page = '/bad', raise_error('bad key'), page)"))
+    assert read_topic(bootstrap, first) == []
+    assert not (tmp_path / "out.jsonl").exists()
+    (tmp_path / "files").write_text("in the way")
+    with pytest.raises(StreamingQueryException):
+        run(spark, pipeline("page"))
+    assert len(read_topic(bootstrap, first)) == 2
+    (tmp_path / "files").unlink()
+    run(spark, pipeline("page"))
+    files = [path.read_text() for path in (tmp_path / "files").glob("*.json")]
+    for rows in ((tmp_path / "out.jsonl").read_text(), "".join(files)):
+        assert sorted(rows.splitlines()) == ['{"page":"/a","views":1}', '{"page":"/bad","views":1}']
+    assert len(read_topic(bootstrap, first)) == len(read_topic(bootstrap, second)) == 2

@@ -171,3 +171,15 @@ def test_a_connector_that_cannot_be_imported_is_a_problem_of_its_line(
     assert call("lint", str(path)) == 1
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith(f"{path}:3:16: source a: connector '{module}:Mine': cannot import module '{module}'")
+
+
+def test_the_graph_says_which_sinks_share_a_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "sources:\n  a: {connector: topic, topic: a, format: json, schema: k INT, watermark: at 1 minute}\n"
+        "steps:\n  n: {sql: 'SELECT k, count(*) AS n FROM a GROUP BY k'}\n"
+        "sinks:\n  b: {connector: topic, topic: b, mode: update}\n  c: {connector: console, mode: update}\n"
+        "  d: {connector: lines, path: d.txt, mode: update}\n"
+    )
+    assert call("graph", str(path)) == 0
+    assert capsys.readouterr().out.endswith("\n\nb, d share a query, which keeps the state of n once\n")

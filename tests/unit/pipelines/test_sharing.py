@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moldau.pipelines import Pipeline, console, topic
+from moldau.pipelines import Pipeline, console, directory, lines, topic
 from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
 from moldau.pipelines.engine.checkpoints.reset import plan_reset
 from moldau.pipelines.engine.checkpoints.sharing import Earlier, read_members, write_members
@@ -31,7 +31,8 @@ def earlier(*sinks: str, is_shared: bool = False) -> Earlier:
 
 def test_sinks_of_a_stateful_view_and_mode_share_a_query() -> None:
     pipeline = with_sinks("a", "b").to(topic("c"), view="counts", mode="update").to(console(), view="counts")
-    assert planned(pipeline) == {"a": ["a", "b"], "c": ["c"], "console": ["console"]}
+    pipeline = pipeline.to(lines("d.txt"), view="counts", name="d").to(directory("e"), view="counts", name="e")
+    assert planned(pipeline) == {"a": ["a", "b", "d", "e"], "c": ["c"], "console": ["console"]}
 
 
 def test_sinks_of_a_view_without_state_have_a_query_each() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from moldau.cli.common import CommandParser, run
 from moldau.pipelines.doors.graph import mermaid_graph, text_graph
 from moldau.pipelines.doors.yaml_file import load_pipelines
+from moldau.pipelines.engine.checkpoints.sharing import groups_of_sinks
+from moldau.pipelines.model.pipeline import Pipeline
 
 _ASCII = str.maketrans({"├": "|", "└": "`", "─": "-", "│": "|", "→": ">", "←": "<", "…": "."})
 
@@ -27,12 +29,21 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline graph")
 
 def _graph(paths: Sequence[str], style: str) -> int:
     pipelines = load_pipelines(paths)
-    text = (
-        mermaid_graph(pipelines) if style == "mermaid" else "\n\n".join(text_graph(pipeline) for pipeline in pipelines)
-    )
+    if style == "mermaid":
+        text = mermaid_graph(pipelines)
+    else:
+        text = "\n\n".join("\n".join([text_graph(pipeline), *_shared(pipeline)]) for pipeline in pipelines)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode("ascii", "replace").decode()
     print(text)
     return 0
+
+
+def _shared(pipeline: Pipeline) -> Iterator[str]:
+    """Sinks that share a query in a new pipeline; `dry-run` knows how it is with an old one."""
+    for _, sinks in groups_of_sinks(pipeline, {}):
+        if len(sinks) > 1:
+            names = ", ".join(sink.name for sink in sinks)
+            yield f"\n{names} share a query, which keeps the state of {sinks[0].view} once"

@@ -154,7 +154,8 @@ class Connector(ABC):
     writes_alone: ClassVar[bool] = False  # two sinks with the same `path` would lose rows after a kill
     # Whether `ReadRequest.start` says where it starts; otherwise a source can only start over.
     can_start_at: ClassVar[bool] = False
-    # Sinks of one stateful view may share a query: `write` returns a BatchSink if the request says so.
+    # Sinks of one stateful view may share a query: `write` returns a BatchSink if the request says so. A batch that is
+    # repeated, because another sink failed or the process was killed, must change nothing.
     can_share: ClassVar[bool] = False
     # Raw columns that together identify a record, for dead letters; empty: records cannot be singled out.
     origin: ClassVar[tuple[str, ...]] = ()

@@ -51,6 +51,7 @@ class DirectoryConnector(Connector):
     name = "directory"
     summary = "Files in a directory: text, JSON, CSV, Parquet or Avro."
     guarantee = Guarantee.EXACTLY_ONCE
+    can_share = True
     identity = ("path",)
     sink_columns = ("partition by",)
     modes = ("append", "update")  # files are only added

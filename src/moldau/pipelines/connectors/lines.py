@@ -27,6 +27,7 @@ class LinesConnector(Connector):
     name = "lines"
     summary = "Lines of files, tailed through rotation and truncation; or appended to a file."
     guarantee = Guarantee.EXACTLY_ONCE
+    can_share = True
     identity = ("path",)
     writes_alone = True
     source_options = OptionTable.of(

@@ -1,7 +1,7 @@
 """The queries of a pipeline: which there are, and how each is started.
 
 There is a query for each sink, so that one that fails does not hold up the others. Sinks of the same stateful view
-share one, which keeps the state once.
+that write exactly once share one, which keeps the state once.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataSt
     from moldau.spark.sink.foreach_batch import plain_stop
 
     if len(sinks) > 1:
-        return _counted(frame).writeStream.foreachBatch(_write_to_all(sinks))
+        return _counted(frame).writeStream.foreachBatch(plain_stop()(_write_to_all(sinks)))
     (sink,) = sinks
     rows = sink.rows(frame)
     if isinstance(sink, BatchSink):
@@ -240,8 +240,13 @@ def _write_to_all(sinks: Sequence[StreamSink | BatchSink]) -> Callable[[DataFram
     def write(rows: DataFrame, batch_id: int) -> None:
         rows.persist()  # else each sink would read the sources and update the state again
         try:
-            for sink in batch_sinks:
-                sink.write(sink.rows(rows), batch_id)
+            prepared = [sink.rows(rows) for sink in batch_sinks]
+            for more in prepared[1:]:
+                if more is not rows:
+                    # A row on which an expression of one sink fails becomes a dead letter: no other may have it then.
+                    more.write.format("noop").mode("overwrite").save()
+            for sink, its_rows in zip(batch_sinks, prepared, strict=True):
+                sink.write(its_rows, batch_id)
         finally:
             rows.unpersist()
 

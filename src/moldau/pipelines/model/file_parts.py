@@ -24,7 +24,8 @@ PARTS = OptionTable.of(
     ),
     Option(
         "sinks",
-        "What is written, by name. Each has a query of its own; those of the same stateful view may share one.",
+        "What is written, by name. Each has a query of its own; those of the same stateful view share one if "
+        "they write exactly once and were not apart before.",
         MAPPING,
     ),
     Option("expect", "Conditions that rows of a view should meet, by name.", MAPPING),

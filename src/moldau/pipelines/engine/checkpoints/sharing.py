@@ -1,4 +1,4 @@
-"""Which sinks share a query: those of the same stateful view, so that its state is kept once.
+"""Which sinks share a query: those of the same stateful view that write exactly once, so that its state is kept once.
 
 Which query that is must not depend on the order of the file, because a query without its checkpoint would start over.
 So a shared query has a file `sinks.json` in its checkpoint, which says whose it is. A sink that is added to the view
