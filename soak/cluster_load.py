@@ -18,6 +18,7 @@ import confluent_kafka
 
 from soak.history import End, History, Outcome, Read, Transaction, Write
 from soak.log_end import AWAY, log_end
+from soak.producers import PartitionProducers
 
 TIMEOUT_S = 120.0
 """Longer than any fault: a writer that gives up says nothing about the cluster."""
@@ -119,7 +120,7 @@ class AckClock:
 
 
 class Writer(Worker):
-    """An idempotent producer, acks=all, to all partitions in turn."""
+    """Idempotent producers, acks=all, to all partitions in turn."""
 
     def __init__(self, *args: Any, clock: AckClock, rate_per_s: float) -> None:
         super().__init__(*args)
@@ -128,7 +129,7 @@ class Writer(Worker):
         self._numbers = itertools.count()
 
     def _run(self) -> None:
-        producer = confluent_kafka.Producer(self._client(**self._options()))
+        producer = PartitionProducers(self._client(**self._options()), self._partitions)
         while not self._over.is_set():
             self._write(producer, self._rng.randrange(self._partitions))
             producer.poll(self._rng.uniform(0, 2 * self._pause_s))
@@ -138,7 +139,7 @@ class Writer(Worker):
             self.surprises.append(f"{self.name}: {len(producer)} writes got no answer in {TIMEOUT_S:.0f} s")
 
     def _options(self) -> dict[str, Any]:
-        return {"enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": int(TIMEOUT_S * 1000)}
+        return {"linger.ms": 1, "message.timeout.ms": int(TIMEOUT_S * 1000)}
 
     def _write(self, producer: Any, partition: int, transaction: Transaction | None = None) -> Write:
         number = next(self._numbers)

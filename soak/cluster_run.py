@@ -14,15 +14,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from moldau import Cluster
 from moldau.client.admin import create_topic
-from moldau.client.cluster import ClusterClient
-from moldau.client.config import ClientConfig
+from moldau.client.cluster import ClusterClient, PartitionMetadata
+from moldau.client.config import ClientConfig, parse_servers
 from moldau.errors import KafkaError, MoldauError
 from moldau.testing.faults import Network
 from soak.cluster_faults import FAULTS, Victims, inject
@@ -33,6 +33,7 @@ from soak.host_clusters import HostCluster
 TOPIC = "soak"
 PARTITIONS = 4
 SETTLE_TIMEOUT_S = 90.0
+ASK_TIMEOUT_MS = 3_000
 CONFIG: Mapping[str, object] = {
     # A fault of ten seconds is to be one that brokers are fenced for, and a follower leaves the in-sync set for.
     "broker.session.timeout.ms": 3_000,
@@ -188,17 +189,28 @@ def make_topic(bootstrap: str, topic: str, partitions: int, **configs: object) -
 
 
 def in_sync(cluster: Cluster | HostCluster, topic: str, timeout_s: float = SETTLE_TIMEOUT_S) -> bool:
-    """Whether all replicas of all partitions are in sync within that time."""
-    with ClusterClient(ClientConfig.from_properties(cluster.bootstrap_servers, {})) as client:
+    """Whether every broker says, within that time, that all replicas of all partitions are in sync.
 
-        def all_are() -> bool:
-            try:
-                found = client.metadata([topic]).topics[topic].partitions
-            except (KafkaError, KeyError):
-                return False
-            return all(each.leader >= 0 and len(each.isr) == len(each.replicas) for each in found)
+    All of them, because a leader that was cut off tells of the time before the cut until it hears of its successor:
+    Kafka's leaders have no lease. What is read of it then is the past.
+    """
 
-        return until(all_are, timeout_s)
+    return until(lambda: is_in_sync([_told_by(broker.address, topic) for broker in cluster.brokers]), timeout_s)
+
+
+def is_in_sync(told: Sequence[Sequence[PartitionMetadata]]) -> bool:
+    """`told` by each broker."""
+    agreed = told[0] if all(each == told[0] for each in told) else []
+    return bool(agreed) and all(each.leader >= 0 and len(each.isr) == len(each.replicas) for each in agreed)
+
+
+def _told_by(address: str, topic: str) -> list[PartitionMetadata]:
+    """No partitions if it does not answer."""
+    config = ClientConfig(parse_servers(address), request_timeout_ms=ASK_TIMEOUT_MS, api_timeout_ms=ASK_TIMEOUT_MS)
+    with suppress(KafkaError, KeyError, OSError), ClusterClient(config) as client:
+        found = client.metadata([topic]).topics[topic].partitions
+        return sorted(each._replace(isr=tuple(sorted(each.isr))) for each in found)
+    return []
 
 
 def _settle(cluster: Cluster) -> list[str]:

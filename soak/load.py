@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import aiokafka
-import confluent_kafka
 import kafka
+
+from soak.producers import PartitionProducers
 
 # Few enough that a kill hits them in flight, many enough that the broker is busy.
 OUTSTANDING_MAX = 1000
@@ -85,17 +86,17 @@ class ConfluentWriter(Writer):
     client = "confluent-kafka"
 
     def _write(self) -> None:
-        producer = confluent_kafka.Producer(
+        producer = PartitionProducers(
             {
                 "bootstrap.servers": self._bootstrap,
-                "enable.idempotence": True,
                 "linger.ms": 1,
                 "message.timeout.ms": DELIVERY_TIMEOUT_MS,
                 "socket.timeout.ms": REQUEST_TIMEOUT_MS,
                 "reconnect.backoff.max.ms": RECONNECT_MAX_MS,
                 "retry.backoff.max.ms": RECONNECT_MAX_MS,
                 "log_level": 0,
-            }
+            },
+            self._partitions,
         )
 
         def delivered(number: int) -> Any:
