@@ -176,7 +176,7 @@ def test_a_connector_that_cannot_be_imported_is_a_problem_of_its_line(
 def test_the_graph_says_which_sinks_share_a_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(
-        "sources:\n  a: {connector: topic, topic: a, format: json, schema: k INT, watermark: at 1 minute}\n"
+        "sources:\n  a: {connector: topic, topic: a, format: json, schema: k INT}\n"
         "steps:\n  n: {sql: 'SELECT k, count(*) AS n FROM a GROUP BY k'}\n"
         "sinks:\n  b: {connector: topic, topic: b, mode: update}\n  c: {connector: console, mode: update}\n"
         "  d: {connector: lines, path: d.txt, mode: update}\n"
