@@ -136,7 +136,7 @@ def _redrive(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -
         if limit > 0:
             results.append(topic.redrive(_chosen(arguments), arguments.to, limit))
             limit -= results[-1].sent
-    names = ("sent", "repeated", "without_topic", "left")
+    names = ("sent", "repeated", "without_topic", "of_files", "left")
     totals = {name: sum(getattr(result, name) for result in results) for name in names}
     if arguments.json:
         print_json(totals)
@@ -147,6 +147,8 @@ def _redrive(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -
         print(f"{totals['repeated']} more dead letters are of records that were sent already")
     if totals["without_topic"]:
         print(f"{totals['without_topic']} are rows of steps, which have no topic to go back to: choose one with --to")
+    if totals["of_files"]:
+        print(f"{totals['of_files']} came from a file, not from a topic: choose a topic with --to")
     if totals["left"]:
         print(f"{totals['left']} are left: run the command again")
     return 0

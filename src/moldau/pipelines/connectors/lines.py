@@ -124,7 +124,11 @@ class LinesConnector(Connector):
 
     def prepare(self, request: Request) -> None:
         if isinstance(request, WriteRequest):
-            (request.folder / request.options["path"]).parent.mkdir(parents=True, exist_ok=True)
+            from moldau.pipelines.connectors.writers.unwritable import writing_to
+
+            path = request.folder / request.options["path"]
+            with writing_to(str(path)):
+                path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _as_lines(rows: DataFrame, format_name: str) -> DataFrame:

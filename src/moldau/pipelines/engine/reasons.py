@@ -19,6 +19,7 @@ _QUERY = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = [^\]]*\] terminated w
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt)\w*)(?:: (.*))?$", re.MULTILINE)
 _PLACE = re.compile(r"\S+\.(?:yaml|yml|py):\d+:\d+: ")  # a file's name is no secret, and may be a value, too
+_CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _PREAMBLES = (
     "An exception was thrown from the Python worker",
     "An exception was raised by the Python Proxy",
@@ -53,6 +54,7 @@ _EXTERNAL = (
     "Connection reset",
     "timed out",
     "No space left on device",
+    "cannot write to ",
     "OutOfMemoryError",
 )
 
@@ -68,7 +70,7 @@ def reason_of(error: BaseException) -> str:
     if ours := _OURS.findall(text):
         return _one_line(ours[-1])
     if "Traceback (most recent call last)" in text or any(preamble in text for preamble in _PREAMBLES):
-        return _of_python(text)
+        return _of_python(text, str(error))
     text = _LOST_TASK.sub("", _CALL.sub("", text.strip()))
     text = _CONDITION.sub("", _JAVA_CLASS.sub("", text))
     return _one_line(_without_plan(text)) or type(error).__name__
@@ -85,17 +87,26 @@ def is_external(error: BaseException) -> bool:
     return any(sign in str(error) for sign in _EXTERNAL)
 
 
-def _of_python(text: str) -> str:
-    """The error of a Python function, and where in the user's code it was raised."""
+def _of_python(text: str, whole: str) -> str:
+    """The error of a Python function, and where in the user's code it was raised; `whole` has stacks of Java, too."""
     if not (errors := list(_PYTHON_ERROR.finditer(text))):
         return _one_line(_CONDITION.sub("", text))
     last = errors[-1]
     name, message = last[1].rpartition(".")[2], (last[2] or "").strip()
     if last[1].startswith("pyspark.errors.") and message:
         return _one_line(_CONDITION.sub("", message))
+    if name == "Py4JJavaError" and (cause := _java_cause(text[last.end() :], whole)):
+        return _one_line(cause)
     frames = [frame for frame in _FRAME.findall(text, 0, last.start()) if "/site-packages/" not in frame[0]]
     where = f" ({frames[-1][0].rpartition('/')[2]}, line {frames[-1][1]})" if frames else ""
     return _one_line(f"{name}: {message}" if message else name) + where
+
+
+def _java_cause(message: str, whole: str) -> str:
+    """What Java says, rather than which call of Python failed."""
+    causes = _CAUSED_BY.findall(whole)
+    text = causes[-1] if causes else message.strip().removeprefix(": ").partition("\n")[0]
+    return _CONDITION.sub("", _JAVA_CLASS.sub("", _STATE.sub("", text)))
 
 
 def _without_plan(text: str) -> str:

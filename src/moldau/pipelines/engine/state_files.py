@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from moldau.clocks import wall_clock_ms
 from moldau.errors import CommandError
+from moldau.pipelines.connectors.writers.unwritable import unwritable
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.pipeline import Pipeline
 
@@ -199,9 +200,13 @@ def _locks(pipeline: Pipeline, checkpoint: str) -> contextlib.ExitStack:
         if "://" not in local:
             # Another user or container has another state folder. Two runs on a checkpoint lose and repeat rows.
             beside = Path(local).with_name(f".{pipeline.name}.lock")
-            beside.parent.mkdir(parents=True, exist_ok=True)
             message = f"another process runs pipeline {pipeline.name} with the checkpoint {checkpoint}: stop it first"
-            held.enter_context(_lock(beside, lambda: message))
+            try:
+                beside.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_lock(beside, lambda: message))
+            except OSError as error:
+                hint = "choose another folder with --checkpoint or `checkpoint` in the settings, or let this user write"
+                raise CommandError(unwritable(f"the checkpoint folder {beside.parent}", error, hint)) from None
         return held.pop_all()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -105,6 +107,42 @@ def test_rows_of_steps_go_to_a_topic_of_choice(
     assert f"1 records sent to topic {other}\n1 are left: run the command again\n" in capsys.readouterr().out
     assert main(["redrive", shop.file, "--to", other]) == 0
     assert [record.value for record in records(shop.bootstrap, other)] == [b"1", b"2"]
+
+
+def test_lines_of_files_go_to_a_topic_of_choice(
+    shop: Shop, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = shop.letter(4304, "no JSON")
+    file_headers = [(key, b"/var/log/app.log" if key == f"{CONNECT}topic" else value) for key, value in line["headers"]]
+    produce(shop.bootstrap, shop.letters, [{**line, "headers": file_headers}])
+    assert main(["redrive", shop.file]) == 0
+    assert capsys.readouterr().out == (
+        "0 records sent to their topics\n1 came from a file, not from a topic: choose a topic with --to\n"
+    )
+    other = new_topic()
+    assert main(["redrive", shop.file, "--to", other]) == 0
+    assert main(["redrive", shop.file, "--to", other]) == 0
+    assert [record.value for record in records(shop.bootstrap, other)] == [b"4304"]
+
+
+def test_redrives_at_the_same_time_send_nothing_twice(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    count = 200
+    produce(shop.bootstrap, shop.letters, [shop.letter(number, "bad cast") for number in range(count)])
+    begin = Barrier(4)
+
+    def redrive(_: int) -> int:
+        begin.wait(60)
+        return main(["redrive", shop.file])
+
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(redrive, range(4)))
+    errors = capsys.readouterr().err.splitlines()
+    assert 0 in codes
+    assert len(errors) == len([code for code in codes if code])
+    for error in errors:
+        assert error.startswith("moldau pipeline dead-letters: another redrive of pipeline shop began"), error
+    assert main(["redrive", shop.file]) == 0
+    assert sorted(int(record.value or 0) for record in shop.sent()) == list(range(count))
 
 
 def test_list_and_show(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from moldau.pipelines.connectors.writers.unwritable import writing_to
 from moldau.spark.options import QUERY_ID
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ class AppendedFile:
         """Rows of one column, the line."""
         query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "batch"
         folder = self._path.with_name(f".{self._path.name}.{query}")
-        folder.mkdir(exist_ok=True)
-        with open(self._path, "ab") as file:
+        with writing_to(str(self._path)), self._opened(folder) as file:
             journal = self._journal(folder, batch_id)
             if journal is None:
                 status = os.fstat(file.fileno())
@@ -45,6 +45,10 @@ class AppendedFile:
             if not journal.name.endswith(_DONE):
                 _append_rest(journal, file)
                 os.truncate(journal.replace(folder / f"{batch_id}{_DONE}"), 0)
+
+    def _opened(self, folder: Path) -> BinaryIO:
+        folder.mkdir(exist_ok=True)
+        return open(self._path, "ab")
 
     def _journal(self, folder: Path, batch_id: int) -> Path | None:
         """Of this batch, if it was begun; those of earlier ones are deleted."""

@@ -11,12 +11,14 @@ Spark's and Hive's do. A batch that is repeated continues where it was interrupt
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import MoldauError
+from moldau.pipelines.connectors.writers.unwritable import writing_to
 from moldau.spark.options import QUERY_ID
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ class PublishedFiles:
     options: Mapping[str, str]
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
+        with writing_to(self.directory if "://" in self.directory else os.path.abspath(self.directory)):
+            self._write(rows, batch_id)
+
+    def _write(self, rows: DataFrame, batch_id: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or "batch"
         base = f"{self.directory}/{ASIDE}/{query}-{self.name}"
         files = HadoopFiles(rows.sparkSession, self.directory)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.errors import CommandError
+from moldau.errors import CommandError, ErrorCode, KafkaError
 from moldau.pipelines.engine.bad_records.dead_letters import SETTING
 from moldau.pipelines.engine.queries import Settings, source_values
 from moldau.pipelines.model.pipeline import Pipeline
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 REDRIVEN_MAX = 50_000  # in one transaction, which is in memory
 _METADATA_MAX = 4_000  # what brokers keep beside an offset (offset.metadata.max.bytes is 4096)
 _TIMEOUT_MS = 60_000
+_FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.CONCURRENT_TRANSACTIONS)
 _OURS = (HEADER_PREFIX, "moldau.")
 
 
@@ -64,6 +66,11 @@ class Letter(NamedTuple):
         found = [self.facts.get(HEADER_PREFIX + name) for name in ("topic", "partition", "offset")]
         topic, partition, offset = found
         return (topic, int(partition), int(offset)) if topic and partition and offset else None
+
+    @property
+    def is_of_file(self) -> bool:
+        """A line of a file; no topic has a name with a slash."""
+        return self.origin is not None and "/" in self.origin[0]
 
     @property
     def origin_name(self) -> str:
@@ -112,6 +119,7 @@ class Redriven:
     sent: int
     repeated: int  # dead letters of records that were sent already
     without_topic: int  # rows of steps, which have no topic to go back to
+    of_files: int  # lines of files, which have none, either
     left: int  # chosen, but more than one transaction takes
 
 
@@ -140,7 +148,7 @@ class DeadLetterTopic:
         from moldau.spark.sink.write_options import WriteOptions
 
         options = WriteOptions.parse({"kafka.max.request.size": str(DEAD_LETTER_BYTES_MAX), **self._kafka})
-        with borrowed(options.client) as cluster:
+        with self._not_fenced(), borrowed(options.client) as cluster:
             transactions = Transactions(cluster)
             transaction = transactions.begin(self._group, _TIMEOUT_MS)
             try:
@@ -157,6 +165,17 @@ class DeadLetterTopic:
             for error in transactions.end([transaction], commit=True).values():
                 raise error
         return result
+
+    @contextmanager
+    def _not_fenced(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaError as error:
+            if error.code not in _FENCED:
+                raise
+            raise CommandError(
+                f"another redrive of pipeline {self._pipeline} began meanwhile: this one has sent nothing"
+            ) from error
 
     def _done(self, transactions: Transactions) -> dict[int, Done]:
         offsets = transactions.read_offsets(self._group)
@@ -231,7 +250,7 @@ def _pick(
     origins = {one.origin for one in letters if one.is_done and one.origin}
     picked: list[Letter] = []
     now_done: set[str] = set()
-    repeated = without_topic = left = 0
+    repeated = without_topic = of_files = left = 0
     for letter in letters:
         if letter.is_done or not chosen(letter):
             continue
@@ -240,13 +259,15 @@ def _pick(
             repeated += 1
         elif letter.origin is None and to is None:
             without_topic += 1
+        elif letter.is_of_file and to is None:
+            of_files += 1
         elif len(picked) >= limit:
             left += 1
         else:
             picked.append(letter)
             now_done.add(letter.place)
             origins |= {letter.origin} if letter.origin else set()
-    return picked, Redriven(len(picked), repeated, without_topic, left), now_done
+    return picked, Redriven(len(picked), repeated, without_topic, of_files, left), now_done
 
 
 def _records(letters: Sequence[Letter], to: str | None) -> pa.RecordBatch:

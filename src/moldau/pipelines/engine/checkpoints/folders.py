@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
+from moldau.pipelines.connectors.writers.unwritable import NEEDS_PERSON, unwritable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,9 +76,14 @@ class LocalFolder(Folder):
 
     def write(self, name: str, text: str) -> None:
         path = self._path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.tmp")
-        draft.write_text(text, "utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text, "utf-8")
+        except OSError as error:
+            if error.errno not in NEEDS_PERSON:
+                raise
+            raise ConfigError(unwritable(f"the checkpoint folder {self._path}", error)) from error
         draft.replace(path)
 
     def move_to(self, location: str) -> None:
