@@ -139,3 +139,11 @@ def test_a_checkpoint_is_locked_for_those_with_another_state_folder(
             RunFile(PIPELINE, checkpoint)
     first.close()
     RunFile(PIPELINE, str(folder / "checkpoints" / "counts")).close()
+
+
+def test_a_checkpoint_that_cannot_be_locked_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    RunFile(PIPELINE, "checkpoints/counts").close()
+    assert caplog.messages == []
+    RunFile(PIPELINE, "s3a://bucket/checkpoints/counts").close()
+    (message,) = caplog.messages
+    assert message.startswith("pipeline counts: checkpoints on s3a:// have no lock: make sure that only one machine")

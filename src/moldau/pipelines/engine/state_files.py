@@ -2,8 +2,9 @@
 
     <folder>/<pipeline>-<hash of the checkpoint>.json   what the run is doing, rewritten about once a second
                                                .lock    locked as long as the process lives: no two runs of a pipeline
-    <checkpoints>/.<pipeline>.lock             likewise, for those who have another state folder
                                                .stop    written by `stop`; the run sees it and ends
+    <checkpoints>/.<pipeline>.lock             locked likewise, for those who have another state folder; not on hdfs://,
+                                               s3a:// and the like, where it is up to people that there is one run
 
 The file stays when a run has ended and says how. A process that was killed leaves one that says RUNNING beside a lock
 that nobody holds.
@@ -15,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,8 @@ from moldau.errors import CommandError
 from moldau.pipelines.connectors.writers.unwritable import unwritable
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "MOLDAU_STATE_DIR"
 _WORST_FIRST = (
@@ -207,6 +211,14 @@ def _locks(pipeline: Pipeline, checkpoint: str) -> contextlib.ExitStack:
             except OSError as error:
                 hint = "choose another folder with --checkpoint or `checkpoint` in the settings, or let this user write"
                 raise CommandError(unwritable(f"the checkpoint folder {beside.parent}", error, hint)) from None
+        else:
+            # Object stores cannot lock, and a file with a heartbeat is no promise when a process is only slow.
+            logger.warning(
+                "pipeline %s: checkpoints on %s:// have no lock: make sure that only one machine runs it, or records "
+                "are lost and repeated",
+                pipeline.name,
+                local.partition("://")[0],
+            )
         return held.pop_all()
 
 
