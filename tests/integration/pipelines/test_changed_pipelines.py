@@ -155,6 +155,12 @@ def test_the_keys_of_each_stateful_operator_are_known(spark: SparkSession) -> No
         keyed("user", "EventTime"): (user, "EventTime"),
         keyed("action", "ProcessingTime"): (action, "ProcessingTime"),
     }
+    spread = (
+        "SELECT count(*) FROM spread GROUP BY window(at, '1 minute'), int(4 * rand()), date_diff(current_date(), at)"
+    )
+    frame.createOrReplaceTempView("spread")
+    first, second = (tuple(stateful_operators(spark.sql(spread))) for _ in range(2))
+    assert first == second, "a seed or the time of day is no other key"
     for result, expected in found.items():
         (operator,) = stateful_operators(result)
         assert (*operator.definitions, operator.essential) == expected, operator

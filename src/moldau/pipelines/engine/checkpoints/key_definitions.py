@@ -16,7 +16,11 @@ from typing import Any
 from moldau.pipelines.engine.internals import items
 
 _ID = re.compile(r"#(\d+)L?")
-_IDS = re.compile(r"#\d+L?(-T\d+ms)?")
+# What is another with each start: ids of columns, addresses of objects, the time zone of the machine, seeds.
+_PASSING = re.compile(r"#\d+L?(-T\d+ms)?|@[0-9a-f]{5,8}\b|,? ?Some\([^()]*\)")
+_SEED = re.compile(r"-?\d{10,}")
+_CLOCK = re.compile(r"\b(?:current_date|current_timestamp|current_time|localtimestamp|now|unix_timestamp)\(")
+_NUMBERS = re.compile(r"\d[\d:.\- ]*")  # among them what Spark has made of the time
 _SOURCE = re.compile(r'name="([^"]+)"')
 _ALTERNATIVES_MAX = 64  # of the branches of unions that meet in one expression
 
@@ -37,15 +41,20 @@ class KeyDefinitions:
     def __init__(self, analyzed: Any) -> None:
         # Only the analyzed plan knows the names of sources.
         self._sources = dict(_columns_of_sources(_Node(analyzed)))
+        self._has_clock = _CLOCK.search(analyzed.toString()) is not None
 
     def of(self, key: Any, operator: Any) -> tuple[str, ...]:
         """What an expression of this operator is; several definitions only if there is a union below it."""
-        return tuple(sorted({_shown(text) for text in self._expand(key, _Node(operator).children)}))
+        return tuple(
+            sorted({_shown(text, has_clock=self._has_clock) for text in self._expand(key, _Node(operator).children)})
+        )
 
     def _expand(self, expression: Any, below: tuple[_Node, ...]) -> set[str]:
         found = [(str(each.toString()), self._define(each, below)) for each in items(expression.references())]
         found.sort(key=lambda pair: -len(pair[0]))  # `a#12` before `a#1`
         text, names = str(expression.toString()), [name for name, _ in found]
+        if not expression.deterministic():
+            text = _SEED.sub("", text)
         combined = islice(product(*(sorted(definitions) for _, definitions in found)), _ALTERNATIVES_MAX)
         return {_replaced(text, names, definitions) for definitions in combined}
 
@@ -121,10 +130,10 @@ def _ids(columns: Any) -> list[int]:
 def _replaced(text: str, names: list[str], definitions: tuple[str, ...]) -> str:
     for name, definition in zip(names, definitions, strict=True):
         text = text.replace(name, definition)
-    return _IDS.sub("", text)
+    return _PASSING.sub("", text)
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, *, has_clock: bool) -> str:
     """Windows as in SQL. The fields of a topic's records are columns to their readers."""
     text = text.replace(".value.", ".")
     if match := _WINDOW.fullmatch(text):
@@ -133,7 +142,7 @@ def _shown(text: str) -> str:
         return f"window({match['at']}, {_duration(match['length'])}{slide}{offset})"
     if match := _SESSION.fullmatch(text):
         return f"session_window({match['at']}, {match['gap']})"
-    return text
+    return _NUMBERS.sub("…", text) if has_clock else text
 
 
 def _duration(micros: str) -> str:
