@@ -9,7 +9,7 @@ import pytest
 
 from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.doors.yaml_file import load_pipeline, pipeline_files, read_pipeline
-from moldau.pipelines.doors.yaml_nodes import MAX_BYTES, MAX_DEPTH
+from moldau.pipelines.doors.yaml_nodes import DEPTH_MAX, FILE_BYTES_MAX
 from moldau.pipelines.model.pipeline import Action
 
 PAGE_COUNTS = """\
@@ -167,8 +167,8 @@ def test_bytes_that_are_not_utf_8_have_a_place(tmp_path: Path) -> None:
 
 
 def test_size_nesting_and_aliases_have_limits(tmp_path: Path) -> None:
-    assert "more than 1 MiB" in problems(tmp_path, "#" * (MAX_BYTES + 1))[0]
-    assert "nested deeper than" in problems(tmp_path, "a: " + "[" * (MAX_DEPTH + 1))[0]
+    assert "more than 1 MiB" in problems(tmp_path, "#" * (FILE_BYTES_MAX + 1))[0]
+    assert "nested deeper than" in problems(tmp_path, "a: " + "[" * (DEPTH_MAX + 1))[0]
     assert "nested deeper than" in problems(tmp_path, "[" * 100_000)[0]
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.common import CommandParser, at_terminal, print_json, run, styled
+from moldau.cli.common import EXIT_FAILED, CommandParser, at_terminal, print_json, run, styled
 from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.doors.yaml_file import load_pipeline, pipeline_files
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from moldau.pipelines.engine.cases import CaseResult
     from moldau.pipelines.model.pipeline import Case, Pipeline
 
-EXIT_TESTS_FAILED = 1
 _GREEN, _RED, _DIM = "32", "31", "2"
 
 
@@ -55,7 +54,7 @@ def _test(args: argparse.Namespace) -> int:
         print_json([_as_json(result) for result in results])
     else:
         _print_summary(len(results), failed, time.monotonic() - started)
-    return EXIT_TESTS_FAILED if failed else 0
+    return EXIT_FAILED if failed else 0
 
 
 def _cases(paths: Sequence[str], text: str | None) -> list[tuple[Pipeline, Case]]:

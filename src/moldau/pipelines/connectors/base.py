@@ -157,7 +157,7 @@ class Connector(ABC):
     # Sinks of one stateful view may share a query: `write` returns a BatchSink if the request says so. A batch that is
     # repeated, because another sink failed or the process was killed, must change nothing.
     can_share: ClassVar[bool] = False
-    # Raw columns that together identify a record, for dead letters; empty: records cannot be singled out.
+    # What together identifies a record, for dead letters; empty: records cannot be singled out.
     origin: ClassVar[tuple[str, ...]] = ()
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
@@ -177,10 +177,6 @@ class Connector(ABC):
         """The stream, with the columns that the user's steps see."""
         raise ConfigError(f"connector {self.name} cannot be a source")
 
-    def read_raw(self, request: ReadRequest) -> DataFrame:
-        """A batch of the same records with the columns of `origin`, for connectors that have one."""
-        raise ConfigError(f"connector {self.name} cannot single out records")
-
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         raise ConfigError(f"connector {self.name} cannot be a sink")
 
@@ -195,12 +191,12 @@ class Connector(ABC):
     def backlog(self, request: ReadRequest, position: str | None) -> int | None:
         """How many records a query would find now, for dry-run. `position` is the offset in its checkpoint.
 
-        None if it cannot be told. Raises an error of Moldau's if what is read is not there or cannot be reached.
+        None if it cannot be told. Raises MoldauError if what is read is not there or cannot be reached.
         """
         return None
 
     def sink_notes(self, request: WriteRequest) -> Iterable[str]:
-        """What is worth knowing about where the sink writes, for dry-run. Raises an error if it cannot be reached."""
+        """What is worth knowing about where the sink writes, for dry-run. Raises MoldauError as `backlog` does."""
         return ()
 
     def hold_ms(self, options: Mapping[str, Value]) -> int:

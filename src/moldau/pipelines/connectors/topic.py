@@ -174,24 +174,19 @@ class TopicConnector(Connector):
         return (options,) if "format" in options else ({**options, "format": "json"}, options)
 
     def read(self, request: ReadRequest) -> DataFrame:
-        from pyspark.sql.types import StructType
-
         options = request.options
         metadata = tuple(options.get("metadata", ()))
         if options.get("static"):
             return self._read_table(request, metadata)
         if RECORD in metadata:
             return self._read_with_record(request, tuple(name for name in metadata if name != RECORD))
-        frame = self._load(request, _columns_with_value(options, metadata))
-        if "format" not in options:
-            return frame
-        is_record = isinstance(frame.schema["value"].dataType, StructType)
-        return frame.select("value.*" if is_record else "value", *metadata)
+        shown = _columns_with_value(options, metadata)
+        frame = self._load(request, shown)
+        return frame.select(*_fields(frame, shown)) if "format" in options else frame
 
     def _read_table(self, request: ReadRequest, metadata: tuple[str, ...]) -> DataFrame:
         """The last record of each key, unless it is a tombstone; records without a key are a row each."""
         from pyspark.sql import functions as F  # noqa: N812
-        from pyspark.sql.types import StructType
 
         from moldau.pipelines.connectors.readers.topic_table import TopicTableSource
 
@@ -199,34 +194,22 @@ class TopicConnector(Connector):
         # Read with each batch, a bad record would become a dead letter each time: it is an error instead.
         all_options = {**request.options, "metadata": names}
         wanted = replace(request, options=all_options, dead_letters=None)
-        columns = tuple(dict.fromkeys((*_columns_with_value(request.options, metadata), *names)))
-        frame = self._load(wanted, columns, TopicTableSource)
-        is_struct = "format" in request.options and isinstance(frame.schema["value"].dataType, StructType)
         shown = _columns_with_value(request.options, metadata)
+        frame = self._load(wanted, tuple(dict.fromkeys((*shown, *names))), TopicTableSource)
         last = F.max_by(F.struct(*shown), "offset").alias("last")
         without_key = F.when(F.col("key").isNull(), F.struct("partition", "offset"))
         frame = frame.groupBy("key", without_key).agg(last).where("last.value IS NOT NULL").select("last.*")
-        return frame.select(*("value.*" if is_struct and name == "value" else name for name in shown))
+        return frame.select(*_fields(frame, shown))
 
-    def _read_with_record(self, request: ReadRequest, metadata: Sequence[str]) -> DataFrame:
+    def _read_with_record(self, request: ReadRequest, metadata: tuple[str, ...]) -> DataFrame:
         """The columns of `read`, and one more with the record as it is in the topic."""
         from pyspark.sql import functions as F  # noqa: N812
-        from pyspark.sql.types import StructType
 
-        is_typed = "format" in request.options
-        shown = (
-            ("value", *metadata) if is_typed or metadata else tuple(name for name in _RAW_TYPES if name != "headers")
-        )
-        raw = (*(_BYTES if is_typed else _BYTES.values()), *_RECORD_COLUMNS)
+        shown = _columns_with_value(request.options, metadata)
+        raw = (*(_BYTES if "format" in request.options else _BYTES.values()), *_RECORD_COLUMNS)
         frame = self._load(request, tuple(dict.fromkeys((*shown, *raw))))
         record = F.struct(*(F.col(name).alias(_BYTES.get(name, name)) for name in raw)).alias(RECORD)
-        is_struct = is_typed and isinstance(frame.schema["value"].dataType, StructType)
-        return frame.select(*("value.*" if is_struct and name == "value" else name for name in shown), record)
-
-    def read_raw(self, request: ReadRequest) -> DataFrame:
-        """The same records as bytes, with where they are from."""
-        plain = {name: value for name, value in request.options.items() if name not in ("format", "metadata", "schema")}
-        return self._load(replace(request, options=plain), tuple(_RAW_TYPES))
+        return frame.select(*_fields(frame, shown), record)
 
     def _load(
         self, request: ReadRequest, columns: Sequence[str], source: str | type[DataSource] = "moldau"
@@ -421,6 +404,14 @@ def _columns_with_value(options: Mapping[str, Value], metadata: tuple[str, ...])
     if "format" in options or metadata:
         return ("value", *metadata)
     return tuple(name for name in _RAW_TYPES if name != "headers")
+
+
+def _fields(frame: DataFrame, columns: Iterable[str]) -> list[str]:
+    """These columns, with the fields of a typed value in its place."""
+    from pyspark.sql.types import StructType
+
+    has_fields = isinstance(frame.schema["value"].dataType, StructType)
+    return ["value.*" if has_fields and name == "value" else name for name in columns]
 
 
 def _column_type(name: str, options: Mapping[str, Value]) -> str | None:

@@ -36,7 +36,7 @@ from moldau.pipelines.model.options import Given, OptionTable
 from moldau.pipelines.model.pipeline import Action, Case, Expectation, Sink, Source, Step
 from moldau.pipelines.model.pipeline import Pipeline as Model
 from moldau.pipelines.model.places import Severity
-from moldau.pipelines.model.sql_names import table_names
+from moldau.pipelines.model.sql_names import views_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,7 +142,7 @@ class Pipeline:
         """
         number = len(self.model.steps) + 1
         if isinstance(query, str):
-            step = Step(name or f"step_{number}", sql=query, inputs=self._tables_in(query))
+            step = Step(name or f"step_{number}", sql=query, inputs=views_read(query, self.model.views))
         elif callable(query):
             own = _sql_name(getattr(query, "__name__", ""))
             step = Step(
@@ -259,11 +259,6 @@ class Pipeline:
         if not self.model.views:
             raise ConfigError(f"pipeline {self.model.name} has no view yet: begin with .source(…)")
         return list(self.model.views)[-1]
-
-    def _tables_in(self, sql: str) -> tuple[str, ...]:
-        views = {name.lower(): name for name in self.model.views}
-        names = [views.get(table.name.lower()) for table in table_names(sql) if not table.is_qualified]
-        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def _parameters_of(self, function: Callable[..., Any]) -> tuple[str, ...]:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

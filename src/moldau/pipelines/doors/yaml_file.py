@@ -6,11 +6,11 @@ for all doors alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from moldau.config.keys import nearest
 from moldau.errors import ConfigError, InvalidPipelineError
@@ -23,7 +23,9 @@ from moldau.pipelines.model.file_parts import EXPECTATION, PARTS, SINK, STEP, TE
 from moldau.pipelines.model.options import Given, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Expectation, Pipeline, Row, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Placed, Problem, Severity
-from moldau.pipelines.model.sql_names import table_names
+from moldau.pipelines.model.sql_names import views_read
+
+_Entry = TypeVar("_Entry", Source, Step, Sink, Expectation)
 
 SUFFIXES = (".yaml", ".yml")
 _ENTRIES = {
@@ -120,7 +122,7 @@ class _Reader:
         name = self._text(parts.get("name"), "name") or self.path.name.removesuffix(self.path.suffix)
         sources = self._each(parts.get("sources"), "sources", self._source)
         steps = self._each(parts.get("steps"), "steps", self._step)
-        views = {view.name.lower(): view.name for view in (*sources, *steps)}
+        views = [*(source.name for source in sources), *(step.name for step in steps)]
         steps = [self._with_inputs(step, views) for step in steps]
         by_default = steps[-1].name if steps else sources[0].name if len(sources) == 1 else ""
         sinks = self._each(parts.get("sinks"), "sinks", partial(self._sink, by_default))
@@ -157,12 +159,10 @@ class _Reader:
         sql, python = (text, None) if kind == "sql" else (None, text)
         return Step(name, sql, python, place=place, text_place=value.text_place)
 
-    def _with_inputs(self, step: Step, views: Mapping[str, str]) -> Step:
+    def _with_inputs(self, step: Step, views: Iterable[str]) -> Step:
         """SQL finds tables whatever their case is; a parameter of a function is the name of a view as it stands."""
         if step.sql is not None:
-            names = [views.get(table.name.lower()) for table in table_names(step.sql) if not table.is_qualified]
-            inputs = tuple(dict.fromkeys(name for name in names if name is not None and name != step.name))
-            return replace(step, inputs=inputs)
+            return replace(step, inputs=views_read(step.sql, [name for name in views if name != step.name]))
         try:
             return replace(step, inputs=view_parameters(str(step.python), self.folder) if step.python else ())
         except ConfigError as error:
@@ -250,7 +250,7 @@ class _Reader:
                 self._wrong(f"{owner}: a row is a mapping of columns to values", row)
         return tuple(rows)
 
-    def _each(self, node: Node | None, part: str, read: Any) -> list[Any]:
+    def _each(self, node: Node | None, part: str, read: Callable[[str, Node, Place], _Entry]) -> list[_Entry]:
         """Every named entry of a part of the file, as `read` returns it."""
         entries = []
         for name, value, place in items(node) if node is not None and self._is_mapping(node, part) else ():

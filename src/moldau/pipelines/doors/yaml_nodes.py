@@ -18,9 +18,9 @@ import yaml
 from moldau.errors import InvalidPipelineError
 from moldau.pipelines.model.places import Place, Placed, Problem
 
-MAX_BYTES = 1 << 20  # tests with many rows fit; a data file given by mistake does not
-MAX_DEPTH = 50  # nested rows have a few levels
-MAX_NODES = 100_000  # with aliases counted as often as they are used: ten lines can otherwise stand for a billion
+FILE_BYTES_MAX = 1 << 20  # tests with many rows fit; a data file given by mistake does not
+DEPTH_MAX = 50  # nested rows have a few levels
+NODES_MAX = 100_000  # with aliases counted as often as they are used: ten lines can otherwise stand for a billion
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -93,12 +93,12 @@ def read_nodes(path: Path) -> tuple[Node, list[Problem]]:
 def _read_text(path: Path, file: str) -> str:
     try:
         with path.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+            data = opened.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidPipelineError([Problem(f"cannot read {file}: {reason}")]) from error
-    if len(data) > MAX_BYTES:
-        raise InvalidPipelineError([Problem(f"{file} has more than {MAX_BYTES >> 20} MiB: is it a pipeline?")])
+    if len(data) > FILE_BYTES_MAX:
+        raise InvalidPipelineError([Problem(f"{file} has more than {FILE_BYTES_MAX >> 20} MiB: is it a pipeline?")])
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -191,8 +191,8 @@ class _Builder:
         elif isinstance(event, yaml.AliasEvent):
             self._finish(self._alias(event), None)
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
-            if len(self._open) >= MAX_DEPTH:
-                raise self._refusal(f"lists and mappings are nested deeper than {MAX_DEPTH} levels", event)
+            if len(self._open) >= DEPTH_MAX:
+                raise self._refusal(f"lists and mappings are nested deeper than {DEPTH_MAX} levels", event)
             place = self._place(event)
             self._check_tag(event, place)
             value: list[Node] | dict[str, Node] = [] if isinstance(event, yaml.SequenceStartEvent) else {}
@@ -218,9 +218,9 @@ class _Builder:
             self._put(parent.node, parent.key, node)
             parent.key = None
         parent.node.size += node.size
-        if parent.node.size > MAX_NODES:
+        if parent.node.size > NODES_MAX:
             raise InvalidPipelineError(
-                [Problem(f"the file holds more than {MAX_NODES:,} values, counting aliases", node.place)]
+                [Problem(f"the file holds more than {NODES_MAX:,} values, counting aliases", node.place)]
             )
 
     def _put(self, parent: Node, key: Node, node: Node) -> None:

@@ -6,6 +6,7 @@ are looked up by a function, because the model knows none.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,10 +14,11 @@ from pathlib import Path
 
 from moldau.config.keys import nearest
 from moldau.errors import ConfigError
-from moldau.pipelines.model.check_warnings import WARNINGS, files_written_alone
+from moldau.pipelines.model.check_warnings import SERVERS, WARNINGS
 from moldau.pipelines.model.checked import Checked, Lookup, Rule
-from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.common_options import DEAD_LETTERS, SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.file_parts import MODES, SINK, SOURCE
+from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import Given, options_hint
 from moldau.pipelines.model.pipeline import Action, Case, Pipeline, Sink, Source, Step
 from moldau.pipelines.model.places import Place, Problem, place_of
@@ -32,7 +34,7 @@ from moldau.pipelines.model.sql_names import (
 )
 from moldau.pipelines.model.watermark import Watermark
 
-MAX_PARTS = 500  # Spark plans a view as often as it is used; people's pipelines have ten
+PARTS_MAX = 500  # Spark plans a view as often as it is used; people's pipelines have ten
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")  # names folders, consumer groups and queries
 _RESERVED = frozenset(
@@ -48,7 +50,7 @@ def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
     problems = wrong_names + _found(_RULES, checked)
     if not wrong_names:
         problems += _found(_RULES_OF_NAMES, checked)
-    return problems or _found((_modes,), checked) or _found(WARNINGS, checked)
+    return problems or _found(_RULES_OF_QUERIES, checked) or _found(WARNINGS, checked)
 
 
 def _found(rules: tuple[Rule, ...], checked: Checked) -> list[Problem]:
@@ -65,7 +67,7 @@ def check_together(pipelines: Iterable[tuple[Pipeline, Lookup]]) -> list[Problem
         if first is not pipeline:
             message = f"there is another pipeline '{pipeline.name}', in {first.file}: set another `name`"
             problems.append(Problem(message, pipeline.place))
-        for sink, path, place in files_written_alone(pipeline, lookup):
+        for sink, path, place in _files_written_alone(pipeline, lookup):
             first = files.setdefault(path, pipeline)
             if first is not pipeline:
                 message = f"sink {sink.name}: path: pipeline {first.name} writes to this file, too: use another file"
@@ -83,8 +85,8 @@ def _names(checked: Checked) -> Iterator[Problem]:
         )
     if not pipeline.views:
         yield Problem("the pipeline has no sources", pipeline.place)
-    if len(pipeline.views) + len(pipeline.sinks) > MAX_PARTS:
-        yield Problem(f"the pipeline has more than {MAX_PARTS} sources, steps and sinks: split it", pipeline.place)
+    if len(pipeline.views) + len(pipeline.sinks) > PARTS_MAX:
+        yield Problem(f"the pipeline has more than {PARTS_MAX} sources, steps and sinks: split it", pipeline.place)
     seen: dict[str, str] = {}
     parts: tuple[tuple[str, Iterable[Source | Step | Sink]], ...] = (
         ("source", pipeline.sources),
@@ -174,7 +176,7 @@ def _steps(checked: Checked) -> Iterator[Problem]:
         for name, place in _reads(step):
             found = known.get(name.lower())
             if found is None or (step.sql is None and found != name):  # Python's names have a case
-                hint = options_hint(name, checked.view_names, "There are")
+                hint = _hint_of(name, checked.view_names)
                 own = f" Write a table of Spark's catalog with its database: default.{name}." if step.sql else ""
                 yield Problem(f"step {step.name} reads '{name}', which is not a source or step{hint}{own}", place)
             elif found.lower() not in before:
@@ -213,7 +215,7 @@ def _sinks(checked: Checked) -> Iterator[Problem]:
                 f"sink {sink.name} needs `from`: the view that it writes{views and f', one of {views}'}", place
             )
         elif sink.view not in checked.view_names:
-            hint = options_hint(sink.view, checked.view_names, "There are")
+            hint = _hint_of(sink.view, checked.view_names)
             yield Problem(f"sink {sink.name}: from '{sink.view}' is not a source or step{hint}", place)
         if sink.mode not in MODES:
             hint = options_hint(sink.mode, MODES, "Modes are")
@@ -266,18 +268,55 @@ def _is_stream(source: Source) -> bool:
     return not source.is_static
 
 
+def _dead_letter_loops(checked: Checked) -> Iterator[Problem]:
+    """One bad record is enough to fill the topic."""
+    given = checked.pipeline.settings.get(DEAD_LETTERS)
+    if given is None:
+        return
+    for source in checked.pipeline.sources:
+        topic = source.options.get("topic") if source.connector == "topic" else None
+        if topic is not None and topic.value == given.value and SERVERS not in source.options:
+            yield Problem(
+                f"settings: {DEAD_LETTERS}: source {source.name} reads the topic '{given.value}', so each dead letter "
+                "would be a bad record again, without end: name another topic",
+                given.place,
+            )
+
+
+def _shared_files(checked: Checked) -> Iterator[Problem]:
+    seen: dict[Path, str] = {}
+    for sink, path, place in _files_written_alone(checked.pipeline, checked.lookup):
+        first = seen.setdefault(path, sink.name)
+        if first != sink.name:
+            message = f"sink {sink.name}: path: sink {first} writes to this file, too: give each a file of its own"
+            yield Problem(message, place)
+
+
+def _files_written_alone(pipeline: Pipeline, lookup: Lookup) -> Iterator[tuple[Sink, Path, Place | None]]:
+    """Sinks that must be the only ones to write to their file, and where it is named."""
+    for sink in pipeline.sinks:
+        given = sink.options.get("path")
+        if sink.connector and given is not None and not has_reference(given.value):
+            try:
+                is_alone = lookup(sink.connector).writes_alone
+            except ConfigError:  # reported by another rule
+                continue
+            if is_alone:
+                yield sink, Path(os.path.abspath(pipeline.folder / str(given.value))), given.place
+
+
 def _expectations(checked: Checked) -> Iterator[Problem]:
     for expectation in checked.pipeline.expectations:
         owner, places = f"expectation {expectation.name}", expectation.places
         if expectation.view and expectation.view not in checked.view_names:
-            hint = options_hint(expectation.view, checked.view_names, "There are")
+            hint = _hint_of(expectation.view, checked.view_names)
             where = places.get("view", expectation.place)
             yield Problem(f"{owner}: view '{expectation.view}' is not a source or step{hint}", where)
         if (mistake := expression_mistake(expectation.condition)) is not None:
             yield Problem(f"{owner}: condition: {mistake.message}", places.get("condition", expectation.place))
-        if expectation.action is Action.DEAD_LETTER and nearest("dead letters", checked.pipeline.settings) is None:
+        if expectation.action is Action.DEAD_LETTER and nearest(DEAD_LETTERS, checked.pipeline.settings) is None:
             yield Problem(
-                f"{owner}: action dead-letter needs a topic: set `dead letters` in the settings",
+                f"{owner}: action dead-letter needs a topic: set `{DEAD_LETTERS}` in the settings",
                 places.get("action", expectation.place),
             )
 
@@ -347,3 +386,4 @@ def _watermark(source: Source) -> Watermark | None:
 
 _RULES: tuple[Rule, ...] = (_connectors, _schemas, _settings)
 _RULES_OF_NAMES: tuple[Rule, ...] = (_steps, _sinks, _expectations, _tests)  # they look up views by name
+_RULES_OF_QUERIES: tuple[Rule, ...] = (_modes, _dead_letter_loops, _shared_files)  # what would fail when it runs

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from moldau.errors import ConfigError
-from moldau.pipelines.model.checked import Checked, Lookup, Rule
+from moldau.pipelines.model.checked import Checked, Rule
 from moldau.pipelines.model.common_options import SETTINGS
 from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import Given, OptionTable, is_secret
-from moldau.pipelines.model.pipeline import Action, Pipeline, Sink, Source
+from moldau.pipelines.model.pipeline import Action, Sink, Source
 from moldau.pipelines.model.places import Place, Problem, Severity, place_of
 
-_SERVERS = "kafka.bootstrap.servers"
-_DEAD_LETTERS = "dead letters"
+SERVERS = "kafka.bootstrap.servers"
 # At the end of a name: `….credentials.provider` and `….tokenSecret.name` are not secret.
 _SPARK_SECRET = re.compile(r"(password|secret\.?key|token)$", re.IGNORECASE)
 
@@ -64,9 +60,9 @@ def _open_secret(what: str, place: Place | None) -> Problem:
 
 
 def _spark_names(checked: Checked) -> Iterator[Problem]:
-    given = checked.pipeline.settings.get("spark")
-    for name in given.value if given is not None and isinstance(given.value, Mapping) else ():
-        if given is not None and not name.startswith("spark."):
+    given = checked.pipeline.settings.get("spark", Given(None))
+    for name in given.value if isinstance(given.value, Mapping) else ():
+        if not name.startswith("spark."):
             message = f"settings: spark: '{name}' is not a Spark setting: did you mean 'spark.{name}'?"
             yield Problem(message, place_of(given.value, name, given.place), Severity.WARNING)
 
@@ -83,44 +79,9 @@ def _is_same(checked: Checked, source: Source, sink: Sink) -> bool:
     identity = checked.lookup(sink.connector).identity
 
     def facts(part: Source | Sink) -> dict[str, object]:
-        return {name: part.options[name].value for name in (*identity, _SERVERS) if name in part.options}
+        return {name: part.options[name].value for name in (*identity, SERVERS) if name in part.options}
 
     return facts(source) == facts(sink) and any(name in source.options for name in identity)
-
-
-def _dead_letter_loops(checked: Checked) -> Iterator[Problem]:
-    """Not a warning: one bad record is enough to fill the topic."""
-    given = checked.pipeline.settings.get(_DEAD_LETTERS)
-    for source in checked.pipeline.sources if given is not None else ():
-        topic = source.options.get("topic") if source.connector == "topic" else None
-        if given is not None and topic is not None and topic.value == given.value and _SERVERS not in source.options:
-            yield Problem(
-                f"settings: {_DEAD_LETTERS}: source {source.name} reads the topic '{given.value}', so each dead letter "
-                "would be a bad record again, without end: name another topic",
-                given.place,
-            )
-
-
-def _shared_files(checked: Checked) -> Iterator[Problem]:
-    seen: dict[Path, str] = {}
-    for sink, path, place in files_written_alone(checked.pipeline, checked.lookup):
-        first = seen.setdefault(path, sink.name)
-        if first != sink.name:
-            message = f"sink {sink.name}: path: sink {first} writes to this file, too: give each a file of its own"
-            yield Problem(message, place)
-
-
-def files_written_alone(pipeline: Pipeline, lookup: Lookup) -> Iterator[tuple[Sink, Path, Place | None]]:
-    """Sinks that must be the only ones to write to their file, and where it is named."""
-    for sink in pipeline.sinks:
-        given = sink.options.get("path")
-        if sink.connector and given is not None and not has_reference(given.value):
-            try:
-                is_alone = lookup(sink.connector).writes_alone
-            except ConfigError:  # reported by another rule
-                continue
-            if is_alone:
-                yield sink, Path(os.path.abspath(pipeline.folder / str(given.value))), given.place
 
 
 def _idle_watermarks(checked: Checked) -> Iterator[Problem]:
@@ -136,7 +97,5 @@ WARNINGS: tuple[Rule, ...] = (
     _open_secrets,
     _spark_names,
     _loops,
-    _dead_letter_loops,
-    _shared_files,
     _idle_watermarks,
 )

@@ -6,17 +6,18 @@ from moldau.pipelines.model.kinds import BOOLEAN, DURATION, MAPPING, TEXT, Kind,
 from moldau.pipelines.model.options import Option, OptionTable
 from moldau.pipelines.model.watermark import Watermark
 
-_AVAILABLE_NOW = "available now"
+AVAILABLE_NOW = "available now"  # the trigger that processes what is there, then ends
+DEAD_LETTERS = "dead letters"  # the setting with their topic
 
 
 def _trigger(value: object) -> str | int:
     """Milliseconds, or the words "available now"."""
-    if value == _AVAILABLE_NOW:
-        return _AVAILABLE_NOW
+    if value == AVAILABLE_NOW:
+        return AVAILABLE_NOW
     try:
         return duration_ms(value)
     except ValueError as error:
-        raise ValueError(f'expected "{_AVAILABLE_NOW}" or a duration, such as "1 second"') from error
+        raise ValueError(f'expected "{AVAILABLE_NOW}" or a duration, such as "1 second"') from error
 
 
 TRIGGER = Kind("duration or `available now`", _trigger, {"type": "string"})
@@ -64,7 +65,7 @@ SETTINGS = OptionTable.of(
     Option(
         "checkpoint", "Folder or URL for checkpoints; each query has a folder of its own in it.", default="checkpoints"
     ),
-    Option("dead letters", "Topic for records that cannot be processed. Without it, such a record stops its query."),
+    Option(DEAD_LETTERS, "Topic for records that cannot be processed. Without it, such a record stops its query."),
     Option("master", "Spark's master: `local[*]`, `spark://…`, `yarn`, `k8s://…`.", default="local[*]"),
     Option("spark", "Spark's own settings, passed through.", MAPPING, example="{spark.sql.shuffle.partitions: 4}"),
     Option("restart delay max", "Longest pause before a failed query is restarted.", DURATION, default=60_000),

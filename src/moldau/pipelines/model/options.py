@@ -88,14 +88,9 @@ class OptionTable:
                 hint = options_hint(name, (*self.names, *also))
                 yield Problem(f"{owner} has no option '{name}'{hint}", entry.key_place or entry.place)
             elif (reason := option.kind.wrong(entry.value)) is not None:
-                shown = (
-                    ""
-                    if option.secret or is_secret(name)
-                    else " has no value"
-                    if entry.value is None
-                    else f" {entry.value!r}"
-                )
-                yield Problem(f"{owner}: {name}{shown}: {reason}", entry.place)
+                shown = " has no value" if entry.value is None else f" {entry.value!r}"
+                is_hidden = option.secret or is_secret(name)
+                yield Problem(f"{owner}: {name}{'' if is_hidden else shown}: {reason}", entry.place)
         for option in self.options:
             if option.required and option.name not in given and option.name not in meant:
                 example = f" Add for example `{option.name}: {option.example}`." if option.example else ""

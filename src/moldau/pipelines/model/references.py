@@ -20,8 +20,6 @@ from moldau.pipelines.model.options import Given, meant_word
 from moldau.pipelines.model.places import Place
 
 _REFERENCE = re.compile(r"\$\{(?P<kind>[a-z]+):(?P<rest>[^}]*)\}")
-
-
 _KINDS = ("env", "file")
 _HIDDEN_LENGTH_MIN = 4  # shorter values would be found in any text
 _OPENED = re.compile(r"\$\{(?P<kind>[^}:]*)(?P<colon>:?)(?P<rest>[^}]*)(?P<end>\}?)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,6 +96,13 @@ def table_names(sql: str) -> tuple[TableName, ...]:
         if tokens[at].is_name and _opens_cte(tokens, at + 1)
     }
     return tuple(found for found in _tables(tokens) if found.is_qualified or found.name.lower() not in ctes)
+
+
+def views_read(sql: str, views: Iterable[str]) -> tuple[str, ...]:
+    """Those of these views that a text reads, each once. Names in SQL have no case."""
+    known = {name.lower(): name for name in views}
+    names = [known.get(table.name.lower()) for table in table_names(sql) if not table.is_qualified]
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def groups(sql: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.doors.yaml_file import read_pipeline, read_pipelines
-from moldau.pipelines.model.check import MAX_PARTS, check
+from moldau.pipelines.model.check import PARTS_MAX, check
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source, Step
 from moldau.pipelines.model.schemas import schema_columns
@@ -129,8 +129,8 @@ def test_folded_text_has_the_place_of_its_step(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_has_a_limit(tmp_path: Path) -> None:
-    steps = "".join(f"  s{number}: {{sql: SELECT * FROM clicks}}\n" for number in range(MAX_PARTS))
-    assert f"more than {MAX_PARTS} sources, steps and sinks" in problems(tmp_path, f"{CLICKS}steps:\n{steps}")[0]
+    steps = "".join(f"  s{number}: {{sql: SELECT * FROM clicks}}\n" for number in range(PARTS_MAX))
+    assert f"more than {PARTS_MAX} sources, steps and sinks" in problems(tmp_path, f"{CLICKS}steps:\n{steps}")[0]
 
 
 def test_pipelines_made_in_python_are_checked_without_places() -> None:

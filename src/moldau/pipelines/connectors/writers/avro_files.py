@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.readers.data_source import FORMAT, options_of
+from moldau.pipelines.connectors.writers.published_files import COMPLETE
 from moldau.spark.formats.avro_schema import avro_schema
 from moldau.spark.plain_errors import plain_errors
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CODECS = ("deflate", "null")
-COMPLETE = "_SUCCESS"  # as Spark writes it
 _NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"  # as Spark names the directory of nulls
 
 
