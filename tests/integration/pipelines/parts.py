@@ -60,9 +60,8 @@ def run(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
 
 def read_batch(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     (source,) = pipeline.sources
-    return read_source(
-        read_request(spark, pipeline, source, Settings.of(pipeline), is_streaming=False), source, pipeline
-    )
+    request = read_request(spark, pipeline, source, Settings.of(pipeline), is_streaming=False)
+    return read_source(request, source, pipeline).frame
 
 
 def problems(name: str, *, is_source: bool = True, **options: Any) -> list[str]:

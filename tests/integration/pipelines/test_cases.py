@@ -72,6 +72,20 @@ GOOD = {
         "clicks: [{page: /a, at: 2026-01-01 00:00:10}, {page: /a, at: 2026-01-01 00:00:20}]",
         "counts: [{minute: 2026-01-01 00:00:00, page: /a, views: 2}]",
     ),
+    "a row that an expectation leaves out does not move the watermark": (
+        """
+        clicks:
+          - [{page: /a, at: 2026-01-01 00:00:10}]
+          - [{at: 9999-12-31 23:59:59}]
+          - [{page: /a, at: 2026-01-01 00:00:20}]
+          - [{page: /b, at: 2026-01-01 00:00:30}]
+        """,
+        """
+        counts:
+          - {minute: 2026-01-01 00:00:00, page: /a, views: 2}
+          - {minute: 2026-01-01 00:00:00, page: /b, views: 1}
+        """,
+    ),
     "rows of a batch are not late to each other, rows of a later one are": (
         """
         clicks:

@@ -151,6 +151,28 @@ def test_times_of_another_day_have_a_date() -> None:
     assert len(clock_time(NOW, NOW)) == 8
 
 
+@pytest.mark.parametrize(
+    ("year", "shown"),
+    [("9999", "9999-06-01 "), ("+10000", "a time after the year 9999"), ("+294247", "a time after the year 9999")],
+)
+def test_one_event_far_ahead_is_named_as_the_reason_why_nothing_is_written(year: str, shown: str) -> None:
+    tracker = ProgressTracker("append", [Watermark("at", 60_000)])
+    times = {"max": f"{year}-06-01T12:01:00.000Z", "watermark": f"{year}-06-01T12:00:00.000Z"}
+    after(tracker, batch(0, 10, stateOperators=[STATE], eventTime=times))
+    found = tracker.poll(20_000, NOW + 20_000)
+    assert found.waiting.startswith(f"no output yet: the watermark is {shown}")
+    assert "ahead of the clock" in found.waiting
+    assert found.event_time_ms == (found.watermark_ms or 0) + 60_000
+
+
+def test_event_times_before_the_year_1_are_numbers_too() -> None:
+    first, second = (
+        after(ProgressTracker(), batch(0, 1, eventTime={"max": f"{year}-01-01T00:00:00.000Z"})).event_time_ms or 0
+        for year in ("-0001", "0000")
+    )
+    assert (second - first, clock_time(first, NOW)) == (365 * 86_400_000, "a time before the year 1")
+
+
 def test_json_has_no_history_and_keeps_the_names() -> None:
     found = after(ProgressTracker(), batch(0, 100, 10), seconds=1).to_json()
     assert found["rows_in"] == 100

@@ -36,7 +36,7 @@ from moldau.pipelines.engine.case_values import JSON_OPTIONS, as_json, converted
 from moldau.pipelines.engine.queries import Settings, read_request, write_request
 from moldau.pipelines.engine.reasons import reason_of
 from moldau.pipelines.engine.sql_errors import check_sink_columns
-from moldau.pipelines.engine.views import build_views
+from moldau.pipelines.engine.views import SourceRows, build_views, with_watermark
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Case, Pipeline, Sink, Source
 from moldau.pipelines.model.places import Place, Problem, place_of
@@ -52,6 +52,7 @@ _CLOCK = "__moldau_clock"
 _RESULT = "__moldau_rows"  # table of the memory sink
 _QUIET_FOR_EVER = datetime(2200, 1, 1, tzinfo=UTC)  # pandas has no times after 2262
 _LONGEST_WINDOW = timedelta(days=36_500)
+_LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC)
 _MARKS = {"missing": "missing row", "unexpected": "unexpected row", "different": "row", "more": "and"}
 _STATEFUL_FUNCTION = re.compile(r"TransformWithState|WithState")
 
@@ -259,7 +260,7 @@ class _Query:
         fields = [name for name in value.fieldNames() if name not in rows.columns]
         return rows.select("*", *(F.col("value")[name].alias(name) for name in fields))
 
-    def _read(self, source: Source) -> DataFrame:
+    def _read(self, source: Source) -> SourceRows:
         """A source that has the given rows."""
         from pyspark.sql import DataFrame
 
@@ -272,17 +273,19 @@ class _Query:
         if not request.is_streaming:
             lines = [_line(source.name, row) for batch in batches for row in batch]
             static = self.session._jsparkSession.createDataset(lines, self.text).toDF()
-            return self._parsed(DataFrame(static, self.session), source.name, columns)
+            return SourceRows(self._parsed(DataFrame(static, self.session), source.name, columns), lambda rows: rows)
         self.rows[source.name] = [[_line(source.name, row) for row in batch] for batch in batches]
         frame = self._parsed(DataFrame(self.stream.toDF(), self.session), source.name, f"{columns}, {_CLOCK} BOOLEAN")
         watermark = request.options.get("watermark")
         if not isinstance(watermark, Watermark):
-            return frame.drop(_CLOCK)
+            return SourceRows(frame.drop(_CLOCK), lambda rows: rows)
         self.clock[source.name] = _line(source.name, _clock_row(batches, watermark))
-        frame = frame.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
         # Spark moves conditions below the watermark: this one, and those of the user, which a clock row does not meet,
         # since its other columns are null. It moves none past a condition that is not deterministic.
-        return frame.where(f"{_CLOCK} IS NULL OR spark_partition_id() < 0").drop(_CLOCK)
+        is_given = f"{_CLOCK} IS NULL OR spark_partition_id() < 0"
+        return SourceRows(
+            frame, lambda rows: with_watermark(rows, watermark).where(is_given).drop(_CLOCK), unjudged=_CLOCK
+        )
 
     def _parsed(self, lines: DataFrame, source: str, columns: str) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
@@ -311,7 +314,7 @@ def _line(source: str, row: Mapping[str, Any]) -> str:
 def _clock_row(batches: Sequence[Sequence[Mapping[str, Any]]], watermark: Watermark) -> dict[str, Any]:
     times = [row.get(watermark.column) for batch in batches for row in batch]
     last = max((each for each in times if isinstance(each, datetime) and each.tzinfo), default=_QUIET_FOR_EVER)
-    return {watermark.column: max(_QUIET_FOR_EVER, last + _LONGEST_WINDOW), _CLOCK: True}
+    return {watermark.column: max(_QUIET_FOR_EVER, last + min(_LONGEST_WINDOW, _LAST_TIME - last)), _CLOCK: True}
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,8 @@
 | `dead-letter` | is counted and left out; a query of its own writes it to the dead letters (`dead_letters`)    |
 | `fail`        | fails the query, for good: a restart would meet the same row                                  |
 
-A row fails if the condition is false or null. Expectations of a view are applied in the order of the file. The counts
+A row fails if the condition is false or null. Expectations of a view are applied in the order of the file, those of a
+source before its watermark, which rows that are left out do not move. The counts
 are observed metrics of each query that computes the view, so they are part of its progress: `failed_counts`.
 """
 
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 _METRIC = "expect:"
 
 
-def apply_expectations(pipeline: Pipeline, view: str, frame: DataFrame) -> DataFrame:
-    """The view with failing rows counted, and removed or refused as the expectation says."""
+def apply_expectations(pipeline: Pipeline, view: str, frame: DataFrame, unjudged: str | None = None) -> DataFrame:
+    """The view with failing rows counted, and removed or refused as the expectation says. Rows that meet the SQL
+    condition `unjudged` pass."""
     from pyspark.sql import functions as F  # noqa: N812
 
     for expectation in pipeline.expectations_of(view):
         with expectation_errors(frame.sparkSession, expectation):
             fails = failed_condition(expectation)
+            fails = fails if unjudged is None else fails & ~F.coalesce(F.expr(unjudged), F.lit(False))
             frame = frame.observe(f"{_METRIC}{expectation.name}", F.count_if(fails).alias("failed"))
             frame = refuse(frame, fails, expectation) if expectation.action is not Action.WARN else frame
     return frame

@@ -21,12 +21,11 @@ from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.checkpoints.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.sql_errors import check_sink_columns
-from moldau.pipelines.engine.views import build_views
+from moldau.pipelines.engine.views import SourceRows, build_views, with_watermark
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source
 from moldau.pipelines.model.references import resolve
-from moldau.pipelines.model.watermark import Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,13 +112,9 @@ def read_request(
     return ReadRequest(**_request(spark, pipeline, source, settings, options), **(said | more))
 
 
-def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> DataFrame:
-    """A source as its steps see it, with its watermark."""
+def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> SourceRows:
     frame = connector(source.connector, pipeline.folder).read(request)
-    watermark = request.options.get("watermark")
-    if isinstance(watermark, Watermark):
-        frame = frame.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
-    return frame
+    return SourceRows(frame, lambda rows: with_watermark(rows, request.options.get("watermark")))
 
 
 def write_request(
@@ -156,7 +151,7 @@ def build_view(
     """The stream that a query writes. `starts` are where sources start, by name, if `reset` was asked for that,
     and `more` are fields of their `ReadRequest`."""
 
-    def read(source: Source) -> DataFrame:
+    def read(source: Source) -> SourceRows:
         fields = {"query": plan.name, "start": starts.get(source.name), **more.get(source.name, {})}
         return read_source(read_request(session, plan.pipeline, source, settings, **fields), source, plan.pipeline)
 

@@ -7,20 +7,36 @@ record is searched, and the streams of its tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import load_attribute
 from moldau.pipelines.engine.expectations import apply_expectations
 from moldau.pipelines.engine.sql_errors import step_errors
+from moldau.pipelines.model.options import Value
 from moldau.pipelines.model.pipeline import Pipeline, Source, Step
+from moldau.pipelines.model.watermark import Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+class SourceRows(NamedTuple):
+    """A source before its expectations."""
+
+    frame: DataFrame
+    finish: Callable[[DataFrame], DataFrame]  # what is done after them: its watermark
+    unjudged: str | None = None  # rows that meet this SQL condition are of our making, and pass
+
+
+def with_watermark(frame: DataFrame, watermark: Value) -> DataFrame:
+    if not isinstance(watermark, Watermark):
+        return frame
+    return frame.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
+
+
 def build_views(
-    spark: SparkSession, pipeline: Pipeline, read: Callable[[Source], DataFrame], wanted: str | None = None
+    spark: SparkSession, pipeline: Pipeline, read: Callable[[Source], SourceRows], wanted: str | None = None
 ) -> dict[str, DataFrame]:
     """Every view by name, registered in `spark`, which must be a session of this pipeline's own.
 
@@ -31,8 +47,12 @@ def build_views(
     for name, view in pipeline.views.items():
         if name not in needed:
             continue
-        frame = read(view) if isinstance(view, Source) else _run_step(spark, pipeline, view, frames)
-        frame = apply_expectations(pipeline, name, frame)
+        if isinstance(view, Source):
+            rows = read(view)
+            # A row that is left out must not move the watermark: one from the year 9999 would make all others late.
+            frame = rows.finish(apply_expectations(pipeline, name, rows.frame, rows.unjudged))
+        else:
+            frame = apply_expectations(pipeline, name, _run_step(spark, pipeline, view, frames))
         frame.createOrReplaceTempView(f"`{name}`")
         frames[name] = frame
     return frames

@@ -39,13 +39,13 @@ from moldau.pipelines.engine.queries import (
 )
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery
-from moldau.pipelines.engine.views import build_views
+from moldau.pipelines.engine.views import SourceRows, build_views
 from moldau.pipelines.model.pipeline import Pipeline, Source
 from moldau.spark.source.offsets import StreamOffset, parse_ranges, ranges_to_json
 from moldau.spark.source.read_plan import OffsetRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 # SQLSTATE classes of errors that are about data: data exceptions, errors of users' functions, and raise_error().
 _DATA_ERRORS = re.compile(r"SQLSTATE: (?:22|38|P0)\w{3}")
@@ -174,7 +174,7 @@ class _Trials:
             opened = connector(sink.connector, self._pipeline.folder).write(request)
             opened.rows(frame).write.format("noop").mode("overwrite").save()
 
-    def _read(self, source: Source, parts: Parts) -> DataFrame:
+    def _read(self, source: Source, parts: Parts) -> SourceRows:
         if _is_static(self._pipeline, source):
             return read_source(
                 read_request(self._session, self._pipeline, source, self._settings), source, self._pipeline

@@ -77,6 +77,7 @@ class Observer(Listener):
         self._shows: list[Callable[[Snapshot], None]] = []
         self._clock, self._wall_clock = clock, wall_clock
         self._watched: dict[int, _Watched] = {}  # by identity of the query
+        self._not_understood: set[int] = set()  # queries, by identity; told once
         self._lags = LagReader(clock)
         self.latest = Snapshot(wall_clock(), ())
 
@@ -92,13 +93,25 @@ class Observer(Listener):
         return {"progress": None}
 
     def polled(self, queries: Sequence[RunningQuery]) -> None:
-        self.latest = Snapshot(self._wall_clock(), tuple(self._observe(query) for query in queries))
+        self.latest = Snapshot(self._wall_clock(), tuple(self._observe_safely(query) for query in queries))
         for show in self._shows:
             show(self.latest)
 
     def ended(self, queries: Sequence[RunningQuery]) -> None:
         self.polled(queries)
         self._lags.close()
+
+    def _observe_safely(self, query: RunningQuery) -> QuerySnapshot:
+        """Progress that cannot be understood must not hide what other queries do."""
+        try:
+            return self._observe(query)
+        except Exception:
+            if id(query) not in self._not_understood:
+                self._not_understood.add(id(query))
+                logger.exception("internal error: the progress of query %s is not shown (please report it)", query)
+            return QuerySnapshot(
+                query.pipeline, query.name, query.state, query.reason, query.attempt, query.next_try_ms, query.restarts
+            )
 
     def _observe(self, query: RunningQuery) -> QuerySnapshot:
         watched = self._watched.get(id(query))

@@ -26,6 +26,12 @@ _POLLS_MAX = 1_000
 """Remembered for the rates of batches that take minutes."""
 _QUIET_MS = 10_000
 """Without output for this long, a query says what it waits for."""
+_AHEAD_MS = 3_600_000
+"""Producers' clocks differ by less."""
+_CYCLE_MS = 146_097 * 86_400_000
+"""400 years."""
+_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_399_000
+"""What `datetime` can show in any time zone: without the first and the last day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,12 @@ class ProgressTracker:
             return "" if self._rows_out else f"{head}: none of {self._rows_in:,} rows passed the steps"
         if self._mode != "append" or not self._watermarks:
             return ""
+        if (self._watermark_ms or 0) > wall_ms + _AHEAD_MS:
+            return (
+                f"{head}: the watermark is {clock_time(self._watermark_ms or 0, wall_ms)}, ahead of the clock, because "
+                "an event had a later time. Rows of before come too late and are dropped. Keep such events out with an "
+                "expectation of the source (drop or dead-letter), then start without state: reset --to committed"
+            )
         if self._event_time_ms is None:
             columns = " or ".join(sorted({each.column for each in self._watermarks}))
             return f"{head}: no row has an event time in {columns}, so there is no watermark"
@@ -195,6 +207,8 @@ class ProgressTracker:
 
 def clock_time(time_ms: int, now_ms: int) -> str:
     """In local time; with the date if it is not today's."""
+    if not _FIRST_MS <= time_ms <= _LAST_MS:
+        return "a time before the year 1" if time_ms < 0 else "a time after the year 9999"
     time, now = datetime.fromtimestamp(time_ms / 1000), datetime.fromtimestamp(now_ms / 1000)
     return f"{time:%H:%M:%S}" if time.date() == now.date() else f"{time:%Y-%m-%d %H:%M:%S}"
 
@@ -213,7 +227,11 @@ def _rows_written(progress: Mapping[str, Any]) -> int | None:
 
 
 def _timestamp_ms(text: str | None) -> int | None:
-    """Of ISO 8601, as in Spark's progress."""
+    """Of ISO 8601, as in Spark's progress. One bad record is enough for a year that Python's `datetime` does not have:
+    the calendar repeats itself every 400 years."""
     if text is None:
         return None
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    year, rest = text[: (end := text.index("-", 1))], text[end:]
+    cycles, year_within = divmod(int(year) - 2000, 400)
+    time = datetime.fromisoformat(f"{2000 + year_within}{rest}")
+    return round(time.timestamp() * 1000) + cycles * _CYCLE_MS
