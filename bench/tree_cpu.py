@@ -16,7 +16,8 @@ class TreeCpu:
     """What all processes below this one spend while it is entered.
 
     Spark's Python daemon never waits for the workers it ends, so they are in no parent's account; they are looked at
-    while they live. This process itself, which waits and watches, is left out.
+    while they live. Java runs programs of a few milliseconds (`chmod`, for each file of a checkpoint) and waits for
+    them: they are in its account. This process itself, which waits and watches, is left out.
     """
 
     def __init__(self) -> None:
@@ -53,5 +54,6 @@ def _sample() -> dict[int, float]:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            seen[process.pid] = times.user + times.system
+            waited_for = times.children_user + times.children_system if process.name() == "java" else 0.0
+            seen[process.pid] = times.user + times.system + waited_for
     return seen

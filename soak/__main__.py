@@ -164,10 +164,11 @@ def _pipeline(broker: BrokerProcess, seconds: float) -> int:
         f"{kind} {samples[-1][1]:.0f} MB, {outcome.slope(kind):+.2f} MB per minute"
         for kind, samples in outcome.samples.items()
     ]
-    heap = " and ".join(f"{size:.0f} MB" for size in outcome.live_heap_mb)
+    live = outcome.live_heap_mb
+    heap = f"{live[len(live) // 2]:.0f} and {live[-1]:.0f} MB" if live else "unknown, jcmd is missing"
     print(
         f"{outcome.clicks:,} clicks in {seconds:.0f} s, {outcome.counted:,} counted; memory: {'; '.join(sizes)}; live "
-        f"heap in the middle and at the end: {heap or 'unknown, jcmd is missing'}; {len(outcome.problems)} problems"
+        f"heap in the middle and at the end: {heap}; {len(outcome.problems)} problems"
     )
     return _verdict(broker, outcome.problems)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -34,3 +36,14 @@ def test_only_stateful_steps_shuffle(
     assert ("StateStore" in plan) == is_stateful, plan
     assert query.lastProgress is not None
     assert bool(query.lastProgress["stateOperators"]) == is_stateful
+    assert _file_system(spark) == "moldau.LocalFiles"
+    (commit,) = tmp_path.rglob("commits/0")
+    assert stat.S_IMODE(commit.stat().st_mode) == 0o644
+    assert stat.S_IMODE(commit.parent.stat().st_mode) == 0o755
+
+
+def _file_system(spark: SparkSession) -> str:
+    """The class with which Hadoop, and so Spark, writes local files."""
+    java: Any = spark._jvm
+    uri = java.java.net.URI("file:///")
+    return str(java.org.apache.hadoop.fs.FileSystem.get(uri, spark._jsc.hadoopConfiguration()).getClass().getName())

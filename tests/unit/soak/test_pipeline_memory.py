@@ -17,9 +17,18 @@ def test_growth_counts_only_after_the_first_half() -> None:
     outcome = Outcome(clicks=10, counted=9, samples={"the JVM": grows_at_first})
     _judge(outcome)
     assert outcome.problems == []
-    outcome.samples["Python"] = [(minute, 100.0 + 5 * minute) for minute in range(4)]
+    outcome.samples["Python"] = [(minute, 100.0 + 5 * minute) for minute in range(10)]
     _judge(outcome)
     assert outcome.problems == ["memory of Python grows by 5.0 MB per minute"]
+
+
+def test_a_few_megabytes_within_a_short_time_are_no_slope() -> None:
+    outcome = Outcome(
+        clicks=10, counted=9, samples={"Python": [(second / 60, 100.0 + second / 10) for second in range(60)]}
+    )
+    assert outcome.slope("Python") == pytest.approx(6.0)
+    _judge(outcome)
+    assert outcome.problems == []
 
 
 def test_clicks_that_were_not_counted_are_a_problem() -> None:

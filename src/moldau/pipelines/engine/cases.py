@@ -33,6 +33,7 @@ from moldau.errors import ConfigError, InvalidPipelineError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.case_rows import Difference, compare
 from moldau.pipelines.engine.case_values import JSON_OPTIONS, as_json, converted, converted_rows
+from moldau.pipelines.engine.local_files import local_file_settings
 from moldau.pipelines.engine.queries import Settings, read_request, write_request
 from moldau.pipelines.engine.reasons import reason_of
 from moldau.pipelines.engine.sql_errors import check_sink_columns
@@ -65,17 +66,7 @@ _SESSION_SETTINGS = {
     "spark.sql.streaming.pollingDelay": "1ms",
     # Checkpoints of tests are never read again.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
 }
-# Hadoop's default runs `chmod` and writes a checksum for every file, which took half of the time of a test.
-# Its cache of file systems belongs to the process: each session would get what the first one asked for.
-_PLAIN_FILES = {
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
-_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 
 
 @dataclass(frozen=True)
@@ -199,8 +190,7 @@ class _Query:
 
     def _configure(self, given: Mapping[str, Any]) -> None:
         own = {name: value for name, value in given.items() if name != "spark.sql.shuffle.partitions"}
-        # RocksDB's state store insists on Hadoop's default.
-        files = {} if "RocksDB" in str(given.get(_STATE_STORE)) else _PLAIN_FILES
+        files = local_file_settings(self.session, self.checkpoint)
         for name, value in {**_SESSION_SETTINGS, **files, **own}.items():
             if name not in own or self.session.conf.isModifiable(name):
                 self.session.conf.set(name, str(value))

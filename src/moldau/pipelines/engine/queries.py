@@ -20,6 +20,7 @@ from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
 from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.checkpoints.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
+from moldau.pipelines.engine.local_files import local_file_settings
 from moldau.pipelines.engine.sql_errors import check_sink_columns
 from moldau.pipelines.engine.views import SourceRows, build_views, with_watermark
 from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
@@ -135,8 +136,10 @@ def query_session(
     session = moldau.spark.register(spark.newSession())
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
-    for name, value in {**_NAMED_SOURCES, **defaults, **(settings.values.get("spark") or {})}.items():
-        if session.conf.isModifiable(name):
+    ours = {**_NAMED_SOURCES, **defaults}
+    for name, value in {**ours, **(settings.values.get("spark") or {})}.items():
+        # Spark says no to settings that it does not list, too.
+        if name in ours or session.conf.isModifiable(name):
             session.conf.set(name, str(value))
     return session
 
@@ -177,7 +180,8 @@ def _start_query(
 ) -> StreamingQuery:
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
     waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
-    session = query_session(spark, settings, {**idle_settings(waits), **offsets})
+    defaults = {**idle_settings(waits), **local_file_settings(spark, checkpoint), **offsets}
+    session = query_session(spark, settings, defaults)
     earlier = Checkpoint(plan, settings, session)
     left_out = excluded(open_folder(checkpoint, session))
     more = {one.name: {**waits.get(one.name, {}), "excluded": left_out.get(one.name)} for one in plan.sources}
