@@ -114,7 +114,7 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
         assert "column `m` cannot be resolved" in run.until_state("wrong", "FAILED")["reason"]
         divides = run.until_state("divides", "RETRYING")
         assert divides["reason"].startswith("Division by zero")
-        assert divides["next_try_ms"] is not None
+        assert divides["attempt"] >= 1
 
         refused = pipeline_command(tmp_path, "run", *arguments)
         assert (refused.returncode, refused.stdout) == (1, "")

@@ -39,8 +39,10 @@ class KeyDefinitions:
     """Of the columns of one query."""
 
     def __init__(self, analyzed: Any) -> None:
-        # Only the analyzed plan knows the names of sources.
-        self._sources = dict(_columns_of_sources(_Node(analyzed)))
+        # Only the analyzed plan knows the names of sources. If one is read twice, the query runs without their names.
+        leaves = list(_sources(_Node(analyzed)))
+        are_named = len({leaf.source for leaf in leaves}) == len(leaves)
+        self._sources = {column: leaf.source for leaf in leaves if are_named for column in leaf.columns}
         self._has_clock = _CLOCK.search(analyzed.toString()) is not None
 
     def of(self, key: Any, operator: Any) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class _Node:
     def children(self) -> tuple[_Node, ...]:
         return tuple(_Node(child) for child in items(self._plan.children()))
 
-    @property
+    @cached_property
     def source(self) -> str:
         """The name of the source, if this is one."""
         found = _SOURCE.search(self._plan.simpleString(1000)) if not self.children else None
@@ -116,11 +118,11 @@ class _Node:
         return None
 
 
-def _columns_of_sources(node: _Node) -> Iterator[tuple[int, str]]:
+def _sources(node: _Node) -> Iterator[_Node]:
     for child in node.children:
-        yield from _columns_of_sources(child)
-    if source := node.source:
-        yield from ((column, source) for column in node.columns)
+        yield from _sources(child)
+    if node.source:
+        yield node
 
 
 def _ids(columns: Any) -> list[int]:
