@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from moldau.cli.pipelines.main import main
+from tests.integration.pipelines.bad_records.letters import records
 from tests.integration.spark.topics import produce
 
 PIPELINE = """
@@ -112,6 +113,24 @@ def test_a_preview_of_bytes_that_are_no_json_shows_text(
     assert main(["preview", write("metadata: partition", topic), "clicks", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rows"] == [{"value": "plain", "partition": 0}, {"value": "text", "partition": 0}]
+
+
+def test_a_preview_leaves_out_what_it_cannot_decode_and_writes_no_dead_letters(
+    write: Callable[..., str], new_topic: Callable[..., str], bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, letters = new_topic(), new_topic()
+    produce(bootstrap, topic, [b"{", b'{"page": "/a"}', b"no JSON", b'{"page": "/b"}'])
+    lines = {"connector: topic": "connector: lines", f"topic: {topic}": "path: clicks.json"}
+    for options, others in ((TYPED, {}), (TYPED + "\n    errors.tolerance: none", {}), (TYPED, lines)):
+        file = Path(write(options, topic))
+        text = file.read_text().replace("settings:", f"settings:\n  dead letters: {letters}")
+        for old, new in others.items():
+            text = text.replace(old, new, 1)
+        file.write_text(text)
+        file.with_name("clicks.json").write_text('{\n{"page": "/a"}\nno JSON\n{"page": "/b"}\n')
+        assert main(["preview", str(file), "clicks", "--json"]) == 0
+        assert [row["page"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["/a", "/b"]
+    assert records(bootstrap, letters) == []
 
 
 def test_a_preview_of_an_unknown_source(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline preview
     parser = CommandParser(
         prog,
         "Print the first rows of a source and its schema, ready to be copied into the file. Nothing is changed: no "
-        "checkpoint, no consumer group.",
+        "checkpoint, no consumer group, no dead letters.",
         "{prog} page-counts.yaml clicks\n{prog} page-counts.yaml clicks --rows 3 --json",
     )
     parser.add_argument("file", metavar="FILE", help="pipeline file")

@@ -64,6 +64,8 @@ class ReadRequest(Request):
     is_streaming: bool = True
     # Where a dead letter of this source goes; None: nowhere.
     dead_letters: str | None = None
+    # What cannot be decoded is left out, and logged: for a preview, which neither fails nor writes.
+    skips_bad: bool = False
     # Set by `reset`: start here instead of where the options say. In the form of Spark's checkpoint.
     start: str | None = None
     # How long the source may wait for new records before it says that there are none; see `engine/idle.py`.

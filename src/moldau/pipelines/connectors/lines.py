@@ -99,7 +99,7 @@ class LinesConnector(Connector):
         from moldau.pipelines.connectors.readers.lines import LinesSource, LinesSpec
 
         options = request.options
-        letters = {"errors.tolerance": "none"}
+        letters = {"errors.tolerance": "skip" if request.skips_bad else "none"}
         if request.dead_letters and format_name == "json":
             letters = {"errors.deadletterqueue.topic.name": request.dead_letters, **kafka_options(request)}
         spec = LinesSpec(

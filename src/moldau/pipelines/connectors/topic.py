@@ -295,7 +295,7 @@ def kafka_options(request: Request) -> dict[str, str]:
 
 def source_options(request: ReadRequest) -> dict[str, str]:
     """The options of `format("moldau")`."""
-    given = dict(request.options)
+    given = {**request.options, **({"errors.tolerance": "skip"} if request.skips_bad else {})}
     passed = {name: option_text(given[name]) for name in _PASSED_TO_SOURCE.names if name in given}
     if "topic" in given:
         passed["subscribe"] = given["topic"]

@@ -44,12 +44,15 @@ def find_source(pipeline: Pipeline, name: str) -> Source:
 
 
 def preview(spark: SparkSession, pipeline: Pipeline, source: Source, rows: int) -> Preview:
-    """Read the first rows as a batch: no query, no checkpoint, no consumer group."""
+    """Read the first rows as a batch: no query, no checkpoint, no consumer group, no dead letters."""
     request = read_request(spark, pipeline, source, Settings.of(pipeline), is_streaming=False)
+    request = replace(request, dead_letters=None)
     tries = list(connector(source.connector, pipeline.folder).preview_options(request.options))
     for options in tries:
         try:
-            return _preview(replace(request, options=options), source, pipeline, rows)
+            # With a format that is only guessed, what does not fit is a reason to try the next one.
+            is_guessed = options.get("format") != request.options.get("format")
+            return _preview(replace(request, options=options, skips_bad=not is_guessed), source, pipeline, rows)
         except Exception as error:  # what Spark or a connector raises
             if options is tries[-1]:
                 raise ConfigError(f"cannot read source {source.name}: {reason_of(error)}") from error
@@ -64,7 +67,7 @@ def _preview(request: ReadRequest, source: Source, pipeline: Pipeline, rows: int
     readable = frame.select(
         *(F.col(f"`{name}`").cast("string" if name in binary else kind).alias(name) for name, kind in frame.dtypes)
     )
-    texts = readable.limit(rows).select(F.to_json(F.struct("*"), _JSON_OPTIONS)).collect()
+    texts = readable.select(F.to_json(F.struct("*"), _JSON_OPTIONS)).take(rows)  # reads no more than it has to
     return Preview(
         tuple(frame.columns),
         tuple(json.loads(text) for (text,) in texts),
