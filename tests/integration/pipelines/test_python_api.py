@@ -26,7 +26,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sql_and_functions_on_dataframes(
-    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     numbers, out = new_topic(), new_topic()
     produce_json(bootstrap, numbers, ({"n": n} for n in range(10)))
@@ -56,6 +56,7 @@ def test_sql_and_functions_on_dataframes(
     wrong = pipeline.step("SELECT o FROM doubled", name="wrong").to(topic(out), name="wrong")
     with pytest.raises(CommandError, match=r"query wrong failed: .*`o` cannot be resolved"):
         wrong.run(spark, available_now=True)
+    assert "SQLQueryContextLogger" not in capfd.readouterr().err  # Spark's JSON with stacks
 
 
 def test_sinks_of_a_stateful_view_share_its_state_and_one_that_joins_later_gets_what_comes_then(

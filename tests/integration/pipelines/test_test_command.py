@@ -103,6 +103,10 @@ def test_a_preview_suggests_the_format_and_the_schema(
     suggested = text[text.index("format: json") :]
     assert main(["preview", write(suggested.replace("\n", "\n    "), topic), "clicks", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == rows
+    elsewhere = Path(write("format: json", topic))
+    elsewhere.write_text(elsewhere.read_text().replace(bootstrap, "localhost:1"))
+    assert main(["preview", str(elsewhere), "clicks", "--json", "--bootstrap-server", bootstrap]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == rows
 
 
 def test_a_preview_of_bytes_that_are_no_json_shows_text(

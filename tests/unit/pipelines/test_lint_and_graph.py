@@ -64,6 +64,9 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         f"{path}:1:1: warning: the pipeline has no sinks: it writes nothing\n"
         f"no problems and 1 warning in 1 file{REST}\n"
     )
+    assert call("run", str(path)) == 2
+    message = "pipeline a has no sinks, so it would write nothing: add `sinks` to the file"
+    assert capsys.readouterr().err == f"moldau pipeline run: {path}:1:1: {message}\n"
 
 
 def test_two_pipelines_in_a_folder_have_two_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

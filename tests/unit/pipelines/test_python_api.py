@@ -160,6 +160,7 @@ def test_what_is_wrong_is_told_before_anything_starts() -> None:
         ),
         (lambda p: p.test("t", {}), r"test: too many positional arguments\. For example: \.test\("),
         (lambda p: Pipeline(7), r"the name of a pipeline is text, such as Pipeline\(\"page-counts\"\), not 7"),  # type: ignore[arg-type]
+        (lambda p: p.run(), r"pipeline p has no sinks, so it would write nothing: add one with \.to\(…\)"),
         (lambda p: p.run_tests(), r"pipeline p has no tests: add one with \.test\(…\)"),
     ],
 )

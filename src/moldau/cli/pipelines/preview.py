@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
+from moldau.cli.pipelines.overrides import add_bootstrap_server, overridden
 from moldau.errors import InvalidPipelineError
+from moldau.pipelines.connectors.topic import NEEDS_SCHEMA
 from moldau.pipelines.doors.yaml_file import read_pipeline
 
 _ROWS = 10
@@ -24,6 +26,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline preview
     parser.add_argument("file", metavar="FILE", help="pipeline file")
     parser.add_argument("source", metavar="SOURCE", help="name of a source in it")
     parser.add_argument("--rows", type=int, default=_ROWS, metavar="N", help=f"how many rows (default: {_ROWS})")
+    add_bootstrap_server(parser)
     parser.add_json()
     args = parser.parse_args(argv)
     if args.rows < 1:
@@ -35,12 +38,14 @@ def _preview(args: argparse.Namespace) -> int:
     pipeline, problems = read_pipeline(args.file)
     if pipeline is None:
         raise InvalidPipelineError(problems)
+    pipeline = overridden(pipeline, args)
     from moldau.pipelines.engine.preview import find_source, preview
 
     source = find_source(pipeline, args.source)
     # The rest of the file may be unfinished: a preview is for those who write it.
     own = (f"source {source.name}:", f"source {source.name} ")
-    if wrong := [problem for problem in problems if problem.message.startswith(own)]:
+    wrong = [each for each in problems if each.message.startswith(own) and NEEDS_SCHEMA not in each.message]
+    if wrong:
         raise InvalidPipelineError(wrong)
     import moldau.spark
 

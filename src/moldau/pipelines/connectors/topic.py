@@ -83,6 +83,8 @@ _STARTS = ("startingOffsets", "startingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupId")
 # A query that cannot reach its brokers says so soon, and is restarted until it can. Clients try for a minute.
 _PATIENCE = {"kafka.default.api.timeout.ms": "20000"}
+# Only a preview infers it: what is inferred from other records at the next start may not fit the steps.
+NEEDS_SCHEMA = "format json needs a schema"
 _TOPIC_CREATION = "topic.creation.default."  # as in Kafka Connect
 
 
@@ -100,7 +102,7 @@ class TopicConnector(Connector):
             Option("topic", "The topic to read.", example="clicks"),
             Option(
                 "format",
-                "Format of the value. Without it, columns are those of Spark's Kafka source.",
+                "Format of the value; json needs a `schema`. Without it, columns are those of Spark's Kafka source.",
                 choice(*_FORMATS),
             ),
             Option(
@@ -159,6 +161,8 @@ class TopicConnector(Connector):
         if "schema" in options and options.get("format", Given("string")).value == "string":
             message = "schema has no effect without a format that has fields: add for example `format: json`"
             yield Problem(message, options["schema"].place)
+        if "schema" not in options and options.get("format", Given(None)).value == "json":
+            yield Problem(f"{NEEDS_SCHEMA}: add one, as `moldau pipeline preview` prints it", options["format"].place)
 
     def columns(self, options: Mapping[str, Value]) -> str | None:
         metadata = tuple(options.get("metadata", ()))

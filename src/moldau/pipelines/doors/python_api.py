@@ -225,11 +225,13 @@ class Pipeline:
     def run_tests(self, spark: SparkSession | None = None) -> None:
         """Run its tests, without a broker. Raises AssertionError with each row that differs."""
         from moldau.pipelines.engine.cases import run_cases
+        from moldau.pipelines.engine.session import silence_query_errors
         from moldau.spark import session
 
         self.check()
         if not self.model.tests:
             raise ConfigError(f"pipeline {self.model.name} has no tests: add one with .test(…)")
+        silence_query_errors()
         results = run_cases(
             spark or session("moldau-tests", short_job=True), [(self.model, case) for case in self.model.tests]
         )
@@ -241,9 +243,10 @@ class Pipeline:
         from pyspark import SparkContext
 
         from moldau.pipelines.engine.run import Run
-        from moldau.pipelines.engine.session import silence
+        from moldau.pipelines.engine.session import silence, silence_query_errors
 
         self.check()
+        silence_query_errors()
         is_ours = spark is None and SparkContext._active_spark_context is None
         run = Run([self.model], spark=spark)
         if is_ours:  # else its log is the program's affair

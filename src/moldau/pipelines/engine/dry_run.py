@@ -25,6 +25,7 @@ from moldau.pipelines.engine.queries import (
     plan_queries,
     query_session,
     read_request,
+    refuse_without_sinks,
     write_request,
 )
 from moldau.pipelines.engine.reasons import reason_of
@@ -61,6 +62,7 @@ class QueryReport:
 def dry_run(spark: SparkSession, pipelines: Iterable[Pipeline]) -> list[QueryReport]:
     found = []
     pipelines = list(pipelines)
+    refuse_without_sinks(pipelines)
     names = {pipeline.name for pipeline in pipelines}
     for pipeline in pipelines:
         settings = Settings.of(pipeline)

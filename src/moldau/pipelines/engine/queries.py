@@ -6,7 +6,7 @@ that write exactly once share one, which keeps the state once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,15 @@ def plan_queries(pipeline: Pipeline, members: Members | None = None) -> tuple[Qu
         QueryPlan(pipeline, sinks, name, members.get(name)) for name, sinks in groups_of_sinks(pipeline, members)
     )
     return sinks + tuple(QueryPlan(derived, derived.sinks) for derived in dead_letter_pipelines(pipeline))
+
+
+def refuse_without_sinks(pipelines: Iterable[Pipeline]) -> None:
+    """Such a pipeline can be previewed and tested while it is written, but a run would end without a word."""
+    for pipeline in pipelines:
+        if not pipeline.sinks and not any(dead_letter_pipelines(pipeline)):
+            where = f"{pipeline.place}: " if pipeline.place else ""
+            how = "add `sinks` to the file" if pipeline.file else "add one with .to(…)"
+            raise ConfigError(f"{where}pipeline {pipeline.name} has no sinks, so it would write nothing: {how}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.errors import ConfigError
 from moldau.pipelines.engine.bad_records.narrowing import DeadLetters
 from moldau.pipelines.engine.clock import QuietSources
-from moldau.pipelines.engine.queries import Settings
+from moldau.pipelines.engine.queries import Settings, refuse_without_sinks
 from moldau.pipelines.engine.session import session_for
 from moldau.pipelines.engine.state_files import RunFile, StateFiles, overall, query_facts
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State, Supervisor
@@ -38,6 +38,7 @@ class Run:
         for name, count in Counter(pipeline.name for pipeline in pipelines).items():
             if count > 1:
                 raise ConfigError(f"{count} pipelines are named {name}: give each a name of its own")
+        refuse_without_sinks(pipelines)
         settings = {pipeline.name: Settings.of(pipeline) for pipeline in pipelines}
         files = _lock_all(pipelines, settings)
         try:

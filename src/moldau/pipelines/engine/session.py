@@ -28,11 +28,15 @@ def session_for(settings: Mapping[str, Settings], master: str | None = None) -> 
 
 
 def silence(spark: SparkSession) -> None:
-    """No log of Spark's, and none of PySpark's, which logs an error of SQL as JSON, with its stack, before it raises
-    it: we say what is wrong in a sentence."""
+    """No log of Spark's: we say what is wrong in a sentence."""
+    spark.sparkContext.setLogLevel("OFF")
+    silence_query_errors()
+
+
+def silence_query_errors() -> None:
+    """PySpark logs an error of SQL as JSON, with its stack, before it raises it."""
     from pyspark.logger import PySparkLogger
 
-    spark.sparkContext.setLogLevel("OFF")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
 

@@ -28,6 +28,7 @@ from moldau.pipelines.model.sql_names import (
     aggregates,
     expression_mistake,
     groups,
+    missing_from,
     query_mistake,
     sets_watermark,
     table_names,
@@ -54,7 +55,7 @@ def check(pipeline: Pipeline, connector_lookup: Lookup) -> list[Problem]:
 
 
 def _found(rules: tuple[Rule, ...], checked: Checked) -> list[Problem]:
-    return [problem for rule in rules for problem in rule(checked)]
+    return list(dict.fromkeys(problem for rule in rules for problem in rule(checked)))
 
 
 def check_together(pipelines: Iterable[tuple[Pipeline, Lookup]]) -> list[Problem]:
@@ -136,8 +137,23 @@ def _part(checked: Checked, part: Source | Sink, owner: str, *, is_source: bool)
     wrong = [*_references(part.options, owner), *table.check(part.options, owner, part.place, also=own)]
     yield from wrong
     if not wrong:  # connectors may rely on their tables
-        for problem in connector.check(part.options, is_source=is_source):
+        for problem in connector.check(part.options, is_source=is_source) or ():
+            _refuse_other_than_problems(problem, part.connector)
             yield replace(problem, message=f"{owner}: {problem.message}", place=problem.place or part.place)
+
+
+def _refuse_other_than_problems(found: object, connector: str) -> None:
+    """Connectors are also written by others, and nothing checks the types of their code."""
+    if not isinstance(found, Problem):
+        wrong = f"{found!r}, which is not a Problem"
+    elif not isinstance(found.place, Place | None):
+        wrong = f"a Problem whose place is {found.place!r}"
+    else:
+        return
+    raise ConfigError(
+        f"connector {connector}: its `check` yields {wrong}: "
+        'yield Problem("what is wrong", options["name"].place), with the name of an option'
+    )
 
 
 def _references(options: Mapping[str, Given], owner: str) -> Iterator[Problem]:
@@ -176,12 +192,13 @@ def _steps(checked: Checked) -> Iterator[Problem]:
         for name, place in _reads(step):
             found = known.get(name.lower())
             if found is None or (step.sql is None and found != name):  # Python's names have a case
-                hint = _hint_of(name, checked.view_names)
+                others = tuple(view for view in checked.view_names if view != step.name)
+                hint = _hint_of(name, others)
                 own = f" Write a table of Spark's catalog with its database: default.{name}." if step.sql else ""
                 yield Problem(f"step {step.name} reads '{name}', which is not a source or step{hint}{own}", place)
             elif found.lower() not in before:
                 yield Problem(_too_early(checked.pipeline, step.name, found), place)
-        if step.sql is not None and (mistake := query_mistake(step.sql)) is not None:
+        if step.sql is not None and (mistake := query_mistake(step.sql) or missing_from(step.sql)) is not None:
             yield Problem(f"step {step.name}: {mistake.message}", step.place_in_text(mistake.position))
         before.add(step.name.lower())
 
@@ -237,6 +254,10 @@ def _mode(pipeline: Pipeline, sink: Sink) -> Iterator[Problem]:
     needed = pipeline.needed_by(sink.view)
     steps = [step for step in pipeline.steps if step.name in needed]
     if any(step.sql is None for step in steps):
+        return
+    if not pipeline.sources_of(sink.view) and steps and not table_names(steps[0].sql or ""):
+        message = f"step {steps[0].name} reads no source or step: a sink cannot write what is no stream"
+        yield Problem(message, steps[0].text_place or steps[0].place)
         return
     if not any(map(_is_stream, pipeline.sources_of(sink.view))):
         message = f"sink {sink.name}: '{sink.view}' is not a stream: at least one of its sources must not be static"

@@ -136,6 +136,18 @@ def query_mistake(sql: str) -> Mistake | None:
     return expression_mistake(sql)
 
 
+def missing_from(sql: str) -> Mistake | None:
+    """A misspelt FROM (`SELECT * FORM clicks`): there is none, and a word much like it stands before a name."""
+    tokens = list(_tokens(sql))
+    if {"from", "values", "table"} & {token.word for token in tokens}:
+        return None
+    for token, after in itertools.pairwise(tokens):
+        is_like = sorted(token.word) == sorted("from") or nearest(token.word, ["from"]) is not None
+        if token.is_name and after.is_name and after.word not in _END_OF_LIST and is_like:
+            return Mistake(f"reads no source or step: '{token.text}': did you mean FROM?", token.position)
+    return None
+
+
 def expression_mistake(sql: str) -> Mistake | None:
     """A quote or parenthesis that is not closed, or closed without being open."""
     opened: list[_Token] = []

@@ -22,7 +22,7 @@ from tests.integration.pipelines.parts import run
 EXAMPLE = Path(__file__).parents[4] / "examples/pipelines/own_connector"
 PAGE = (EXAMPLE.parents[2] / "docs/pipelines-connectors.md").read_text()
 BLOCKS = re.findall(r"^```(\S+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-(FUNCTIONS, CONNECTOR) = (code for language, code in BLOCKS if language == "python")
+(FUNCTIONS, CONNECTOR, CHECKED) = (code for language, code in BLOCKS if language == "python")
 
 
 @pytest.fixture
@@ -67,6 +67,19 @@ def test_the_functions_of_the_page_run_as_printed(
     run(spark, load_pipeline(tmp_path / "orders.yaml"))
     sys.modules.pop("shop")
     assert json.loads((tmp_path / "stored-0.json").read_text()) == [{"id": 1, "total": 2.5}, {"id": 2, "total": 4.0}]
+
+
+def test_the_check_of_the_page_says_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    Path("csv_files.py").write_text(CHECKED)
+    text = "sources:\n  people:\n    connector: csv_files:CsvFile\n    file: {}\n"
+    Path("people.yaml").write_text(text.format("people.txt"))
+    (printed,) = (code for language, code in BLOCKS if language == "text")
+    assert [f"{problem}\n" for problem in read_pipeline("people.yaml")[1]] == [printed]
+    Path("people.yaml").write_text(text.format("people.csv"))
+    assert [problem.severity for problem in read_pipeline("people.yaml")[1]] == [Severity.WARNING]
+    sys.modules.pop("csv_files")
 
 
 @pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "yaml"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.doors.yaml_file import read_pipeline, read_pipelines
 from moldau.pipelines.model.check import PARTS_MAX, check
@@ -71,9 +73,62 @@ def test_a_schema_without_effect_is_a_problem(tmp_path: Path, source: str, probl
 def test_tables_of_sparks_catalog_need_their_database(tmp_path: Path) -> None:
     found = problems(tmp_path, with_query("SELECT * FROM clicks JOIN shop.users USING (page) JOIN orders USING (page)"))
     assert [problem for problem in found if "warning" not in problem] == [
-        "6:65: step counts reads 'orders', which is not a source or step. There are: clicks, pages, counts. "
+        "6:65: step counts reads 'orders', which is not a source or step. There are: clicks, pages. "
         "Write a table of Spark's catalog with its database: default.orders."
     ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        (
+            "SELECT * FORM clicks WHERE page > ''",
+            "6:19: step counts: reads no source or step: 'FORM': did you mean FROM?",
+        ),
+        ("SELECT page, at frm clicks", "6:26: step counts: reads no source or step: 'frm': did you mean FROM?"),
+        ("SELECT 1 AS form", "6:10: step counts reads no source or step: a sink cannot write what is no stream"),
+    ],
+)
+def test_a_query_that_reads_nothing_is_a_problem_of_the_step(tmp_path: Path, sql: str, problem: str) -> None:
+    assert problems(tmp_path, with_query(sql)) == [problem]
+
+
+def test_a_table_of_constants_may_be_joined(tmp_path: Path) -> None:
+    sinks = "sinks:\n  out: {connector: topic, topic: out}\n"
+    steps = "steps:\n  one: {sql: SELECT 1 AS form}\n  both: {sql: SELECT * FROM clicks CROSS JOIN one}\n"
+    assert problems(tmp_path, f"{CLICKS}{steps}{sinks}") == ["3:3: warning: source pages is not used by any sink"]
+
+
+def test_json_needs_a_schema(tmp_path: Path) -> None:
+    text = "sources:\n  a: {connector: topic, topic: a, format: json}\nsinks:\n  b: {connector: topic, topic: b}\n"
+    message = "source a: format json needs a schema: add one, as `moldau pipeline preview` prints it"
+    assert problems(tmp_path, text) == [f"2:43: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ('Problem("wrong", "file")', "yields a Problem whose place is 'file'"),
+        ('"wrong"', "yields 'wrong', which is not a Problem"),
+    ],
+)
+def test_a_connector_whose_check_is_wrong_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "wrongly_checked.py").write_text(
+        "from moldau.pipelines import Connector, OptionTable, Problem\n"
+        "class Files(Connector):\n"
+        "    source_options = OptionTable()\n"
+        f"    def check(self, options, *, is_source):\n        yield {found}\n"
+    )
+    with pytest.raises(ConfigError) as raised:
+        problems(tmp_path, 'sources:\n  a: {connector: "wrongly_checked:Files"}\n')
+    sys.modules.pop("wrongly_checked")
+    assert str(raised.value) == (
+        f"connector wrongly_checked:Files: its `check` {said}: "
+        'yield Problem("what is wrong", options["name"].place), with the name of an option'
+    )
 
 
 def test_steps_that_read_each_other_are_named(tmp_path: Path) -> None:
@@ -144,7 +199,7 @@ def test_pipelines_made_in_python_are_checked_without_places() -> None:
         "source a has no option 'formt': did you mean 'format'?",
         "source d: a topic source needs exactly one of topic, subscribe, subscribePattern, assign: it has none",
         "sink out: unknown connector 'topc': did you mean 'topic'? Your own is `module:Class`.",
-        "step b reads 'c', which is not a source or step. There are: a, d, b.",
+        "step b reads 'c', which is not a source or step. There are: a, d.",
     ]
 
 
