@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from moldau.pipelines.engine.clock import QuietSources, state_rows
+from moldau.pipelines.engine.clock import QuietSources
 from moldau.pipelines.engine.supervisor import State
+from moldau.pipelines.engine.watching.progress import rows_in_state
 from tests.integration.conftest import NewTopic
 from tests.integration.pipelines.files import RUN_S, Output, running, send
 from tests.integration.waiting import eventually
@@ -55,7 +56,7 @@ def test_windows_sessions_and_joins_are_emitted_when_sources_are_quiet(
             output.wait_for(rows[step])  # in the join, b never has a row
         for query in supervisor.queries:
             # Without state there is nothing to flush, and the clock stands still.
-            eventually(lambda query=query: query.progress and not state_rows(query.progress), "no state", RUN_S)
+            eventually(lambda query=query: query.progress and not rows_in_state(query.progress), "no state", RUN_S)
         # A row after the pause is not late: event time is what the rows say.
         send(bootstrap, sources["a"], {"page": "/2", "at": "2026-01-01T01:00:00Z"})
         for step, output in outputs.items():
@@ -73,7 +74,7 @@ def test_a_window_that_was_open_when_the_pipeline_was_stopped_is_emitted_after_a
     output = Output(bootstrap, sink)
     with running(spark, [file], [QuietSources()]) as supervisor:
         (query,) = supervisor.queries
-        eventually(lambda: query.progress and state_rows(query.progress), "a row in the state", RUN_S)
+        eventually(lambda: query.progress and rows_in_state(query.progress), "a row in the state", RUN_S)
     _write(tmp_path, bootstrap, {"a": topic}, {sink: STEPS["windows"]}, "200 ms")
     with running(spark, [file], [QuietSources()]):
         output.wait_for({"page": "/1", "n": 1})
@@ -97,7 +98,7 @@ def test_a_source_that_is_busy_is_not_moved_and_one_that_is_quiet_does_not_hold_
     output = Output(bootstrap, sink)
     with running(spark, [file], [QuietSources()]) as supervisor:
         (query,) = supervisor.queries
-        eventually(lambda: query.progress and state_rows(query.progress), "a row in the state", RUN_S)
+        eventually(lambda: query.progress and rows_in_state(query.progress), "a row in the state", RUN_S)
         sent = 0
 
         def is_emitted() -> bool:

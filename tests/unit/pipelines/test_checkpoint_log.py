@@ -11,7 +11,7 @@ import pytest
 
 from moldau.errors import ConfigError
 from moldau.pipelines import Pipeline, topic
-from moldau.pipelines.engine.checkpoints.changes import Verdict, changes
+from moldau.pipelines.engine.checkpoints.changes import Change, Verdict, changes
 from moldau.pipelines.engine.checkpoints.checkpoint import Record
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
 from moldau.pipelines.engine.checkpoints.folders import LocalFolder
@@ -142,9 +142,9 @@ def test_a_changed_condition_is_a_risk_if_its_dead_letters_are_elsewhere(
     plan, settings = plan_queries(pipeline, {})[0], Settings.of(pipeline)
     last = CheckpointLog(LocalFolder(str(tmp_path / "p" / "out"))).last_batch
     assert last is not None
-    (note,) = records_at_risk(plan, settings, last, ["expectation e (dead-letter) has changed"], None)
+    (note,) = records_at_risk(plan, settings, last, [Change("", owner="expectation e (dead-letter)")], None)
     assert re.search(words, note), note
-    assert list(records_at_risk(plan, settings, last, ["step s has changed"], None)) == []
+    assert list(records_at_risk(plan, settings, last, [Change("", owner="step s")], None)) == []
 
 
 def test_a_reference_is_kept_as_a_hash_with_a_salt(monkeypatch: pytest.MonkeyPatch) -> None:

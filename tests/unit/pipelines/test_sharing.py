@@ -7,14 +7,14 @@ from pathlib import Path
 from moldau.pipelines import Pipeline, console, directory, lines, topic
 from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
 from moldau.pipelines.engine.checkpoints.reset import plan_reset
-from moldau.pipelines.engine.checkpoints.sharing import Earlier, read_members, write_members
+from moldau.pipelines.engine.checkpoints.sharing import RecordedQuery, read_recorded_queries, record_sinks
 from moldau.pipelines.engine.queries import Settings, plan_queries
 
 COUNTS = "SELECT page, count(*) AS views FROM clicks GROUP BY page"
 BASE = Pipeline("p").source(topic("clicks")).step(COUNTS, name="counts").step("SELECT * FROM clicks", name="copies")
 
 
-def planned(pipeline: Pipeline, **earlier: Earlier) -> dict[str, list[str]]:
+def planned(pipeline: Pipeline, **earlier: RecordedQuery) -> dict[str, list[str]]:
     return {plan.name: [sink.name for sink in plan.sinks] for plan in plan_queries(pipeline.model, earlier)}
 
 
@@ -25,8 +25,8 @@ def with_sinks(*names: str, mode: str = "append") -> Pipeline:
     return pipeline
 
 
-def earlier(*sinks: str, is_shared: bool = False) -> Earlier:
-    return Earlier(frozenset(sinks), is_shared)
+def earlier(*sinks: str, is_shared: bool = False) -> RecordedQuery:
+    return RecordedQuery(frozenset(sinks), is_shared)
 
 
 def test_sinks_of_a_stateful_view_and_mode_share_a_query() -> None:
@@ -60,13 +60,13 @@ def test_sinks_that_have_had_queries_of_their_own_keep_them() -> None:
 
 
 def test_members_are_read_from_checkpoints(tmp_path: Path) -> None:
-    assert read_members(str(tmp_path / "none")) == {}
-    write_members(str(tmp_path / "a"), with_sinks("a", "b").model.sinks)
+    assert read_recorded_queries(str(tmp_path / "none")) == {}
+    record_sinks(str(tmp_path / "a"), with_sinks("a", "b").model.sinks)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "metadata").write_text("{}")
     (tmp_path / "never_started").mkdir()
-    write_members(str(tmp_path / "d.20260101"), with_sinks("d", "e").model.sinks)  # put aside by `reset`
-    assert read_members(str(tmp_path)) == {"a": earlier("a", "b", is_shared=True), "c": earlier("c")}
+    record_sinks(str(tmp_path / "d.20260101"), with_sinks("d", "e").model.sinks)  # put aside by `reset`
+    assert read_recorded_queries(str(tmp_path)) == {"a": earlier("a", "b", is_shared=True), "c": earlier("c")}
 
 
 def test_after_a_reset_a_query_keeps_its_sinks(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Bench:
         self.started: dict[str, list[Scripted]] = {name: [] for name in names}
         self.refuse: dict[str, Exception] = {}
         self.hang: dict[str, threading.Event] = {}
+        self.hanging: set[str] = set()
         pipelines = [
             Pipeline(
                 name,
@@ -67,6 +68,7 @@ class Bench:
 
     def _start(self, _: object, plan: Any, __: object) -> Scripted:
         if plan.name in self.hang:
+            self.hanging.add(plan.name)
             self.hang[plan.name].wait()
         if plan.name in self.refuse:
             raise self.refuse[plan.name]
@@ -219,6 +221,7 @@ def test_a_start_that_hangs_holds_up_neither_other_starts_nor_the_end(monkeypatc
     bench.until_started("counts", 1).complete(0)
     bench.tick()
     assert bench.query("counts").state is State.RUNNING
+    eventually(lambda: bench.hanging == {*names}, "all other starts hang")
 
     bench.supervisor.stop(names[0], now=True)
     bench.supervisor.stop()
@@ -238,4 +241,4 @@ def test_queries_fail_when_the_jvm_of_spark_has_ended() -> None:
     bench.supervisor._jvm.wait()
     bench.tick()
     assert (bench.query("counts").state, bench.query("stopping").state) == (State.FAILED, State.STOPPED)
-    assert bench.query("counts").reason == "the JVM of Spark has ended: start the pipeline again"
+    assert bench.query("counts").reason == "Spark's JVM has ended: start the pipeline again"

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 from moldau.cli.common import CommandParser
+from moldau.pipelines.model.common_options import AVAILABLE_NOW
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline
 
@@ -31,7 +32,7 @@ def overridden(pipeline: Pipeline, arguments: argparse.Namespace) -> Pipeline:
         "kafka.bootstrap.servers": said.get("bootstrap_server"),
         "master": said.get("master"),
         "checkpoint": checkpoint and os.path.abspath(checkpoint),
-        "trigger": "available now" if said.get("available_now") else None,
+        "trigger": AVAILABLE_NOW if said.get("available_now") else None,
     }
     ours = {name: Given(value) for name, value in given.items() if value is not None}
     return replace(pipeline, settings={**pipeline.settings, **ours})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.options import value_text
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source, Step
 
@@ -19,8 +20,8 @@ def text_graph(pipeline: Pipeline) -> str:
         lines += ["", _sink_text(pipeline, sink), *_tree(pipeline, [sink.view], shown, "")]
     if loose := _unread(pipeline):
         lines += ["", "not written anywhere", *_tree(pipeline, loose, shown, "")]
-    if "dead letters" in pipeline.settings:
-        lines += ["", f"dead letters → topic {pipeline.settings['dead letters'].value}"]
+    if DEAD_LETTERS in pipeline.settings:
+        lines += ["", f"dead letters → topic {pipeline.settings[DEAD_LETTERS].value}"]
     return "\n".join(lines)
 
 

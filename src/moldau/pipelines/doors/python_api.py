@@ -31,7 +31,7 @@ from moldau.pipelines.connectors.registry import connector as find_connector
 from moldau.pipelines.doors.calls import explained
 from moldau.pipelines.doors.graph import text_graph
 from moldau.pipelines.model.check import check
-from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.common_options import AVAILABLE_NOW, SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import Given, OptionTable
 from moldau.pipelines.model.pipeline import Action, Case, Expectation, Sink, Source, Step
 from moldau.pipelines.model.pipeline import Pipeline as Model
@@ -210,7 +210,7 @@ class Pipeline:
         """
         from moldau.pipelines.engine.watching.live_view import open_view
 
-        pipeline = self.settings(trigger="available now") if available_now else self
+        pipeline = self.settings(trigger=AVAILABLE_NOW) if available_now else self
         handle = pipeline._prepared(spark)
         with nullcontext() if quiet else open_view(sys.stdout) as view:
             if view is not None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 THREADS = 4  # a test waits for Spark's driver more than for a core
 _CLOCK = "__moldau_clock"
 _RESULT = "__moldau_rows"  # table of the memory sink
-_QUIET_FOR_EVER = datetime(2200, 1, 1, tzinfo=UTC)  # pandas has no times after 2262
+_QUIET_FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # pandas has no times after 2262
 _LONGEST_WINDOW = timedelta(days=36_500)
 _LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC)
 _MARKS = {"missing": "missing row", "unexpected": "unexpected row", "different": "row", "more": "and"}
@@ -179,7 +179,7 @@ class _Query:
         self.session = spark.newSession()
         self.pipeline, self.case, self.checkpoint = pipeline, case, checkpoint
         self.settings = Settings.of(pipeline)
-        self._configure(self.settings.values.get("spark") or {})
+        self._configure(self.settings.spark)
         self.zone = ZoneInfo(str(self.session.conf.get("spark.sql.session.timeZone")))
         self.rows: dict[str, list[list[str]]] = {}  # source → micro-batches → rows as JSON
         self.clock: dict[str, str] = {}  # source → its last row, if it has a watermark
@@ -303,8 +303,8 @@ def _line(source: str, row: Mapping[str, Any]) -> str:
 
 def _clock_row(batches: Sequence[Sequence[Mapping[str, Any]]], watermark: Watermark) -> dict[str, Any]:
     times = [row.get(watermark.column) for batch in batches for row in batch]
-    last = max((each for each in times if isinstance(each, datetime) and each.tzinfo), default=_QUIET_FOR_EVER)
-    return {watermark.column: max(_QUIET_FOR_EVER, last + min(_LONGEST_WINDOW, _LAST_TIME - last)), _CLOCK: True}
+    last = max((each for each in times if isinstance(each, datetime) and each.tzinfo), default=_QUIET_FOREVER)
+    return {watermark.column: max(_QUIET_FOREVER, last + min(_LONGEST_WINDOW, _LAST_TIME - last)), _CLOCK: True}
 
 
 @lru_cache(maxsize=256)

@@ -29,9 +29,10 @@ from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
 from moldau.pipelines.engine.checkpoints.folders import open_folder
-from moldau.pipelines.engine.internals import items, stream_execution
+from moldau.pipelines.engine.internals import WAITING, items, stream_execution
 from moldau.pipelines.engine.queries import QueryPlan, source_values
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
+from moldau.pipelines.engine.watching.progress import rows_in_state
 from moldau.pipelines.model.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -40,11 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STEP_PART = 20  # the pause between two batches is this part of the time that the source has been quiet,
-_STEP_MS_MAX = 300_000  # at most 5 minutes,
-# and at least idle_ms.
+# Between two batches is a pause: a twentieth of the time that the source has been quiet, from idle_ms to 5 minutes.
+_STEP_PART = 20
+_STEP_MS_MAX = 300_000
 _LOCK_S = 5  # Spark holds the lock while it asks the sources for new rows; when it takes longer, one is away
-_WAITING = ("Waiting for data to arrive", "Waiting for next trigger")
 _IN_A_BATCH = ("Processing new data", "No new data but cleaning up state")
 
 
@@ -67,7 +67,7 @@ def move_watermark(query: StreamingQuery, target: Callable[[bool], int | None]) 
     try:
         message = query.status["message"]
         is_in_batch = message in _IN_A_BATCH
-        watermark_ms = target(is_in_batch) if is_in_batch or message in _WAITING else None
+        watermark_ms = target(is_in_batch) if is_in_batch or message in WAITING else None
         if watermark_ms is None or watermark_ms <= tracker.currentWatermark():
             return None
         if not is_in_batch:
@@ -77,10 +77,6 @@ def move_watermark(query: StreamingQuery, target: Callable[[bool], int | None]) 
         return watermark_ms
     finally:
         lock.unlock()
-
-
-def state_rows(progress: Mapping[str, Any]) -> int:
-    return sum(operator.get("numRowsTotal", 0) for operator in progress.get("stateOperators", ()))
 
 
 class QuietSources(Listener):
@@ -105,7 +101,7 @@ class QuietSources(Listener):
         for query in queries:
             if query.state is not State.RUNNING or query.query is None or query.progress is None:
                 continue
-            if not state_rows(query.progress) or query.settings.values.get("trigger") == "available now":
+            if not rows_in_state(query.progress) or query.settings.is_available_now:
                 continue
             try:
                 self._tick(query, query.query, query.progress)

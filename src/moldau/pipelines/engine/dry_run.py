@@ -6,7 +6,7 @@ changed since, and what would be refused, with the ways out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from moldau.errors import MoldauError
 from moldau.pipelines.connectors.base import Connector
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.bad_records.dead_letters import SUFFIX
-from moldau.pipelines.engine.checkpoints.changes import Verdict
-from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint, Known, left_behind
+from moldau.pipelines.engine.checkpoints.changes import Change, Verdict
+from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint, NamesInUse, left_behind
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
 from moldau.pipelines.engine.checkpoints.folders import checkpoints_in, open_folder
+from moldau.pipelines.engine.checkpoints.identity import owner_of
 from moldau.pipelines.engine.queries import (
     QueryPlan,
     Settings,
@@ -31,7 +32,7 @@ from moldau.pipelines.engine.queries import (
 from moldau.pipelines.engine.reasons import reason_of
 from moldau.pipelines.engine.session import unknown_settings
 from moldau.pipelines.engine.sql_errors import check_sink_columns
-from moldau.pipelines.model.pipeline import Pipeline
+from moldau.pipelines.model.pipeline import Action, Pipeline
 from moldau.pipelines.model.places import place_of
 
 if TYPE_CHECKING:
@@ -67,71 +68,80 @@ def dry_run(spark: SparkSession, pipelines: Iterable[Pipeline]) -> list[QueryRep
     for pipeline in pipelines:
         settings = Settings.of(pipeline)
         plans = plan_queries(pipeline)
-        known = Known(names, {plan.name for plan in plans})
-        reports = [_report(spark, plan, settings, known) for plan in plans]
+        in_use = NamesInUse(names, {plan.name for plan in plans})
+        renamed: set[str] = set()
+        reports = [_report(spark, plan, settings, in_use, renamed) for plan in plans]
         if reports:
-            reports[0].notes += _removed(reports, settings.checkpoint(pipeline), known, spark)
+            reports[0].notes += _removed(settings.checkpoint(pipeline), in_use, renamed, spark)
             reports[0].notes += _unknown_settings(spark, pipeline)
         found += reports
     return found
 
 
-def _removed(reports: list[QueryReport], base: str, known: Known, spark: SparkSession) -> Iterable[str]:
+def _removed(base: str, in_use: NamesInUse, renamed: Collection[str], spark: SparkSession) -> Iterable[str]:
     """Queries that have a checkpoint and are no longer in the pipeline, unless they were renamed."""
-    said = " ".join(note for report in reports for note in report.notes)
     for name in checkpoints_in(open_folder(base, spark)):
-        if name not in known.queries and f"{base}/{name} " not in said:
+        if name not in in_use.queries and f"{base}/{name}" not in renamed:
             yield f"{name} is no longer in the pipeline; its checkpoint stays in {base}/{name}"
 
 
 def _unknown_settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
     given = pipeline.settings.get("spark")
-    for name, meant in unknown_settings(spark, given.value).items() if given is not None else ():
-        place = place_of(given.value, name, given.place) if given is not None else None
+    if given is None:
+        return
+    for name, meant in unknown_settings(spark, given.value).items():
+        place = place_of(given.value, name, given.place)
         hint = f": did you mean '{meant}'?" if meant else ""
         yield f"{f'{place}: ' if place else ''}settings: spark: Spark does not know '{name}'{hint}"
 
 
-def _report(spark: SparkSession, plan: QueryPlan, settings: Settings, known: Known) -> QueryReport:
+def _report(
+    spark: SparkSession, plan: QueryPlan, settings: Settings, in_use: NamesInUse, renamed: set[str]
+) -> QueryReport:
+    """Checkpoints that the query may have had under another name are added to `renamed`."""
     report = QueryReport(plan.pipeline.name, plan.name, settings.checkpoint(plan.pipeline, plan.name))
     report.sinks = tuple(sink.name for sink in plan.sinks)
     session = query_session(spark, settings)
     try:
-        earlier = Checkpoint(plan, settings, session)
+        checkpoint = Checkpoint(plan, settings, session)
     except MoldauError as error:
         report.problems.append(str(error))
         return report
-    last = earlier.log.last_batch
+    last = checkpoint.log.last_batch
     if last is not None:
         report.batch, report.is_repeated = last.batch_id + last.is_finished, not last.is_finished
     positions = last.positions if last is not None else {}
-    _look_at_counterparts(report, session, plan, settings, positions or earlier.starts)
+    _look_at_counterparts(report, session, plan, settings, positions or checkpoint.starts)
     try:
-        frame = build_view(session, plan, settings, earlier.starts)
+        frame = build_view(session, plan, settings, checkpoint.starts)
         _check_writing(session, frame, plan, settings)
     except Exception as error:  # of Spark, of a connector, or of a user's function
         report.problems.append(reason_of(error))
         return report
-    identity = earlier.identity(frame)
+    identity = checkpoint.identity(frame)
     report.stateful = tuple(operator.kind for operator in identity.operators)
-    for change in earlier.changes(identity):
+    changes = checkpoint.changes(identity)
+    for change in changes:
         (report.refused if change.verdict is Verdict.REFUSED else report.changes).append(change.text)
         report.ways_out += change.ways_out
     report.ways_out = list(dict.fromkeys(report.ways_out))
     if last is not None:
-        report.notes += records_at_risk(plan, settings, last, report.changes, session)
+        report.notes += records_at_risk(plan, settings, last, changes, session)
     else:
-        report.notes += left_behind(identity, plan, settings, known, session)
+        found = left_behind(identity, plan, settings, in_use, session)
+        report.notes += found.values()
+        renamed.update(found)
     return report
 
 
 def records_at_risk(
-    plan: QueryPlan, settings: Settings, last: LoggedBatch, changed: list[str], session: SparkSession | None
+    plan: QueryPlan, settings: Settings, last: LoggedBatch, changes: Iterable[Change], session: SparkSession | None
 ) -> Iterator[str]:
     """Whether a changed condition is a risk now: it is if its dead letters were written up to another offset."""
     pipeline = plan.pipeline
+    changed = {change.owner for change in changes}
     for expectation in pipeline.expectations:
-        if not any(text.startswith(f"expectation {expectation.name} (dead-letter)") for text in changed):
+        if expectation.action is not Action.DEAD_LETTER or owner_of(expectation) not in changed:
             continue
         name = f"{expectation.view}{SUFFIX}"
         letters = CheckpointLog(open_folder(settings.checkpoint(pipeline, name), session)).last_batch
@@ -171,9 +181,9 @@ def _look_at_counterparts(
 
 def _check_writing(session: SparkSession, frame: DataFrame, plan: QueryPlan, settings: Settings) -> None:
     """What Spark checks when a query starts: the sink's expressions, and whether the output mode is possible."""
-    checkpoint = settings.checkpoint(plan.pipeline, plan.name)
+    location = settings.checkpoint(plan.pipeline, plan.name)
     for sink in plan.sinks:
-        request = write_request(session, plan.pipeline, sink, settings, checkpoint)
+        request = write_request(session, plan.pipeline, sink, settings, location)
         own = _connector(plan, sink.connector)
         check_sink_columns(frame, sink, own, request.options)
         rows: Any = own.write(request).rows(frame)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WAITING = ("Waiting for data to arrive", "Waiting for next trigger")
+"""The status of a query between two batches: its sources were reached."""
+
 
 def stream_execution(query: StreamingQuery) -> Any:
     """Spark's StreamExecution; None if it is out of reach, as with Spark Connect."""

@@ -18,12 +18,18 @@ from moldau.pipelines.engine.bad_records.dead_letters import dead_letter_pipelin
 from moldau.pipelines.engine.bad_records.left_out import excluded
 from moldau.pipelines.engine.checkpoints.checkpoint import Checkpoint
 from moldau.pipelines.engine.checkpoints.folders import open_folder
-from moldau.pipelines.engine.checkpoints.sharing import Earlier, Members, groups_of_sinks, read_members, write_members
+from moldau.pipelines.engine.checkpoints.sharing import (
+    RecordedQueries,
+    RecordedQuery,
+    groups_of_sinks,
+    read_recorded_queries,
+    record_sinks,
+)
 from moldau.pipelines.engine.idle import idle_settings, idle_waits
 from moldau.pipelines.engine.local_files import local_file_settings
 from moldau.pipelines.engine.sql_errors import check_sink_columns
 from moldau.pipelines.engine.views import SourceRows, build_views, with_watermark
-from moldau.pipelines.model.common_options import SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
+from moldau.pipelines.model.common_options import AVAILABLE_NOW, DEAD_LETTERS, SETTINGS, SINK_OPTIONS, SOURCE_OPTIONS
 from moldau.pipelines.model.options import OptionTable, Value
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source
 from moldau.pipelines.model.references import resolve
@@ -46,7 +52,7 @@ class QueryPlan:
     pipeline: Pipeline
     sinks: tuple[Sink, ...]
     query: str = ""  # its name, where the first sink has another
-    earlier: Earlier | None = None  # None: it is new
+    recorded: RecordedQuery | None = None  # None: it is new
 
     @property
     def name(self) -> str:
@@ -55,7 +61,7 @@ class QueryPlan:
     @property
     def is_shared(self) -> bool:
         """It writes to several sinks, or did: then the way it writes stays the same."""
-        return len(self.sinks) > 1 or (self.earlier is not None and self.earlier.is_shared)
+        return len(self.sinks) > 1 or (self.recorded is not None and self.recorded.is_shared)
 
     @property
     def view(self) -> str:
@@ -70,12 +76,12 @@ class QueryPlan:
         return self.pipeline.sources_of(self.view)
 
 
-def plan_queries(pipeline: Pipeline, members: Members | None = None) -> tuple[QueryPlan, ...]:
-    """In the order of the file, then those of dead letters. `members` is what checkpoints say, by default read here."""
-    if members is None:
-        members = read_members(Settings.of(pipeline).checkpoint(pipeline))
+def plan_queries(pipeline: Pipeline, recorded: RecordedQueries | None = None) -> tuple[QueryPlan, ...]:
+    """In the order of the file, then those of dead letters. `recorded`: what checkpoints say, by default read here."""
+    if recorded is None:
+        recorded = read_recorded_queries(Settings.of(pipeline).checkpoint(pipeline))
     sinks = tuple(
-        QueryPlan(pipeline, sinks, name, members.get(name)) for name, sinks in groups_of_sinks(pipeline, members)
+        QueryPlan(pipeline, sinks, name, recorded.get(name)) for name, sinks in groups_of_sinks(pipeline, recorded)
     )
     return sinks + tuple(QueryPlan(derived, derived.sinks) for derived in dead_letter_pipelines(pipeline))
 
@@ -100,6 +106,21 @@ class Settings:
         return cls(SETTINGS.values(resolve(pipeline.settings, pipeline.folder)))
 
     @property
+    def spark(self) -> Mapping[str, Value]:
+        return self.values.get("spark") or {}
+
+    @property
+    def dead_letters(self) -> str | None:
+        """The topic for them."""
+        topic = self.values.get(DEAD_LETTERS)
+        return None if topic is None else str(topic)
+
+    @property
+    def is_available_now(self) -> bool:
+        """Its queries process what is there, then end."""
+        return bool(self.values.get("trigger") == AVAILABLE_NOW)
+
+    @property
     def kafka(self) -> dict[str, str]:
         return {name: str(value) for name, value in self.values.items() if name.startswith("kafka.")}
 
@@ -117,7 +138,7 @@ def read_request(
     options = source_values(pipeline, source)
     said: dict[str, Any] = {
         "is_streaming": not options.get("static"),
-        "dead_letters": settings.values.get("dead letters"),
+        "dead_letters": settings.dead_letters,
     }
     return ReadRequest(**_request(spark, pipeline, source, settings, options), **(said | more))
 
@@ -146,7 +167,7 @@ def query_session(
     # Spark looks up data sources in the active session, which a thread has to be given.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     ours = {**_NAMED_SOURCES, **defaults}
-    for name, value in {**ours, **(settings.values.get("spark") or {})}.items():
+    for name, value in {**ours, **settings.spark}.items():
         # Spark says no to settings that it does not list, too.
         if name in ours or session.conf.isModifiable(name):
             session.conf.set(name, str(value))
@@ -209,11 +230,11 @@ def _start_query(
         one.prepare(request)
     opened = [one.write(request) for one, request in zip(connectors, writes, strict=True)]
     if plan.is_shared:
-        write_members(checkpoint, plan.sinks, session)
+        record_sinks(checkpoint, plan.sinks, session)
     writer = _writer(frame, opened).outputMode(plan.mode).queryName(f"{pipeline.name}.{plan.name}")
     writer = writer.option("checkpointLocation", checkpoint)
     trigger = settings.values.get("trigger")
-    if trigger == "available now":
+    if settings.is_available_now:
         writer = writer.trigger(availableNow=True)
     elif trigger is not None:
         writer = writer.trigger(processingTime=f"{trigger} milliseconds")

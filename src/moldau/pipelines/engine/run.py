@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.pipelines.engine.bad_records.narrowing import DeadLetters
+from moldau.pipelines.engine.bad_records.narrowing import BadRecords
 from moldau.pipelines.engine.clock import QuietSources
 from moldau.pipelines.engine.queries import Settings, refuse_without_sinks
 from moldau.pipelines.engine.session import session_for
@@ -43,7 +43,7 @@ class Run:
         files = _lock_all(pipelines, settings)
         try:
             self.spark = spark or session_for(settings, master)
-            self.supervisor = Supervisor(self.spark, pipelines, [DeadLetters(), *listeners, QuietSources()])
+            self.supervisor = Supervisor(self.spark, pipelines, [BadRecords(), *listeners, QuietSources()])
         except BaseException:
             _close(files)
             raise

@@ -60,7 +60,7 @@ def common_config(settings: Mapping[str, Settings]) -> dict[str, object]:
     """Spark settings that have to be known before the session starts."""
     given: dict[str, dict[str, object]] = {}
     for pipeline, own in settings.items():
-        for name, value in (own.values.get("spark") or {}).items():
+        for name, value in own.spark.items():
             if not name.startswith(_OF_ONE_QUERY) or name.startswith(_SHARED):
                 given.setdefault(name, {})[pipeline] = value
     for name, values in given.items():

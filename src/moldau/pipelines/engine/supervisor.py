@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.errors import ConfigError, MoldauError
-from moldau.pipelines.engine.checkpoints.sharing import read_members
+from moldau.pipelines.engine.checkpoints.sharing import read_recorded_queries
 from moldau.pipelines.engine.ending import end_after_batch, has_nothing_new, is_over
-from moldau.pipelines.engine.internals import jvm_process
+from moldau.pipelines.engine.internals import WAITING, jvm_process
 from moldau.pipelines.engine.queries import QueryPlan, Settings, plan_queries, start_query
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
 from moldau.pipelines.model.pipeline import Pipeline
@@ -43,7 +43,6 @@ _CALM_POLL_S = 0.5  # a look at a query costs a quarter of a millisecond of CPU,
 _START_TURN_S = 20.0  # a start that takes longer, or hangs, no longer keeps others from starting
 _START_GRACE_MS = 30_000  # a query that is still starting so long after it was asked to stop is given up
 _PROGRESS_MS = 1_000  # asking for progress costs about a millisecond of CPU
-_WAITING = ("Waiting for data to arrive", "Waiting for next trigger")  # of Spark's status: the sources were reached
 
 
 class State(StrEnum):
@@ -132,7 +131,7 @@ class Supervisor:
             _Watched(RunningQuery(plan, settings))
             for pipeline in pipelines
             for settings in [Settings.of(pipeline)]
-            for plan in plan_queries(pipeline, read_members(settings.checkpoint(pipeline), spark))
+            for plan in plan_queries(pipeline, read_recorded_queries(settings.checkpoint(pipeline), spark))
         ]
         self._start_query = start
         self._wake = threading.Event()
@@ -181,7 +180,7 @@ class Supervisor:
         self._ended.set()
 
     def _is_calm(self) -> bool:
-        """Nothing starts, waits or ends: all have to run on for long."""
+        """Nothing starts, waits or ends, so it is enough to look less often."""
         return all(watched.is_calm for watched in self._watched)
 
     def tick(self) -> None:
@@ -202,11 +201,11 @@ class Supervisor:
             self._tell(lambda listener: listener.polled(self.queries))
 
     def _lost_jvm(self) -> None:
-        """A session cannot be had again in this process. Whoever started it can restart it."""
+        """This process cannot have another session. Whoever started it can restart it."""
         for watched in self._watched:
             if not watched.is_over:
                 state = State.STOPPED if watched.is_stopping else State.FAILED
-                self._enter(watched.query, state, "the JVM of Spark has ended: start the pipeline again")
+                self._enter(watched.query, state, "Spark's JVM has ended: start the pipeline again")
 
     def _look_at(self, watched: _Watched, now: int, *, is_progress_due: bool) -> None:
         query = watched.query
@@ -267,7 +266,7 @@ class Supervisor:
             if error is not None and not watched.is_stopping:
                 self._failed(watched, error, now)
             else:
-                is_asked = watched.is_stopping or query.settings.values.get("trigger") != "available now"
+                is_asked = watched.is_stopping or not query.settings.is_available_now
                 self._enter(query, State.STOPPED if is_asked else State.FINISHED)
         elif is_progress_due or query.state is not State.RUNNING:
             self._note_progress(watched, spark_query)
@@ -392,7 +391,7 @@ class _Watched:
 
     @property
     def is_calm(self) -> bool:
-        is_brief = self.query.settings.values.get("trigger") == "available now"
+        is_brief = self.query.settings.is_available_now
         return self.is_over or (self.query.state is State.RUNNING and not self.is_stopping and not is_brief)
 
     def next_delay_ms(self) -> int:
@@ -408,7 +407,7 @@ def _is_search_due(failures: int) -> bool:
 
 
 def _has_asked_sources(query: StreamingQuery) -> bool:
-    return query.status["message"] in _WAITING or has_nothing_new(query)
+    return query.status["message"] in WAITING or has_nothing_new(query)
 
 
 def _stop(query: RunningQuery) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import CommandError, ErrorCode, KafkaError
-from moldau.pipelines.engine.bad_records.dead_letters import SETTING
 from moldau.pipelines.engine.queries import Settings, source_values
+from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.pipeline import Pipeline
 from moldau.spark.connections import borrowed
 from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX, Options
@@ -125,10 +125,10 @@ class Redriven:
 
 class DeadLetterTopic:
     def __init__(self, pipeline: Pipeline, kafka: Mapping[str, str]) -> None:
-        topic = Settings.of(pipeline).values.get(SETTING)
+        topic = Settings.of(pipeline).dead_letters
         if topic is None:
-            raise CommandError(f"pipeline {pipeline.name} has no dead letters: its settings have no `{SETTING}`")
-        self.topic = str(topic)
+            raise CommandError(f"pipeline {pipeline.name} has no dead letters: its settings have no `{DEAD_LETTERS}`")
+        self.topic = topic
         self._pipeline = pipeline.name
         self._kafka = {"kafka.bootstrap.servers": "localhost:9092", **kafka}
         self._group = f"{pipeline.name}.redrive"

@@ -24,6 +24,7 @@ from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.connectors.topic import RECORD
 from moldau.pipelines.engine.expectations import failed_condition, failure, refuse
 from moldau.pipelines.engine.sql_errors import expectation_errors
+from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.kinds import NAMES
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Action, Expectation, Pipeline, Sink, Source, Step
@@ -32,7 +33,6 @@ from moldau.spark.options import HEADER_PREFIX
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SETTING = "dead letters"
 SUFFIX = "-dead-letters"  # no name of a view has a hyphen
 
 
@@ -43,11 +43,11 @@ def dead_letter_pipelines(pipeline: Pipeline) -> Iterator[Pipeline]:
         if expectation.action is Action.DEAD_LETTER:
             found.setdefault(expectation.view, expectation)
     for view, expectation in found.items():
-        if SETTING not in pipeline.settings:
+        if DEAD_LETTERS not in pipeline.settings:
             where = f"{expectation.place}: " if expectation.place else ""
             raise ConfigError(
                 f"{where}expectation {expectation.name}: the action dead-letter needs a topic: add for example"
-                f" `{SETTING}: {pipeline.name}-dead-letters` to the settings"
+                f" `{DEAD_LETTERS}: {pipeline.name}-dead-letters` to the settings"
             )
         yield _derived(pipeline, view)
 
@@ -78,7 +78,7 @@ def _derived(pipeline: Pipeline, view: str) -> Pipeline:
                 name,
                 DeadLetterConnector.name,
                 _mode(pipeline, view),
-                {"topic": pipeline.settings[SETTING], **kafka},
+                {"topic": pipeline.settings[DEAD_LETTERS], **kafka},
             ),
         ),
         expectations=tuple(one for one in pipeline.expectations if one.view != view),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.bad_records.bisecting import CULPRITS_MAX, Part, Parts, Search, TooManyError, without
-from moldau.pipelines.engine.bad_records.dead_letters import SETTING, without_letters
+from moldau.pipelines.engine.bad_records.dead_letters import without_letters
 from moldau.pipelines.engine.bad_records.left_out import LeftOut, LeftOutRecord, excluded
 from moldau.pipelines.engine.bad_records.sending import send_pending
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog, LoggedBatch
@@ -40,7 +40,8 @@ from moldau.pipelines.engine.queries import (
 from moldau.pipelines.engine.reasons import is_external, is_lasting, reason_of
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery
 from moldau.pipelines.engine.views import SourceRows, build_views
-from moldau.pipelines.model.pipeline import Pipeline, Source
+from moldau.pipelines.model.common_options import DEAD_LETTERS
+from moldau.pipelines.model.pipeline import Source
 from moldau.spark.source.offsets import StreamOffset, parse_ranges, ranges_to_json
 from moldau.spark.source.read_plan import OffsetRange
 
@@ -63,7 +64,7 @@ class NotNarrowedError(Exception):
     """Says why no record could be found to be at fault."""
 
 
-class DeadLetters(Listener):
+class BadRecords(Listener):
     """Finishes what an earlier run began before a query starts, and searches batches that fail again and again."""
 
     def before_start(self, spark: SparkSession, query: RunningQuery) -> None:
@@ -87,9 +88,8 @@ def narrow(
 
     Raises ConfigError if there are too many.
     """
-    topic = settings.values.get(SETTING)
-    if topic is None:
-        raise NotNarrowedError(f"the pipeline has no topic for dead letters (add `{SETTING}` to the settings)")
+    if settings.dead_letters is None:
+        raise NotNarrowedError(f"the pipeline has no topic for dead letters (add `{DEAD_LETTERS}` to the settings)")
     send_pending(spark, plan, settings)
     folder = open_folder(settings.checkpoint(plan.pipeline, plan.name), spark)
     batch = CheckpointLog(folder).last_batch
@@ -125,8 +125,8 @@ def batch_parts(plan: QueryPlan, batch: LoggedBatch, left_out: Mapping[str, str]
     parts: list[Part] = []
     gone: list[Part] = []
     for source in plan.sources:
-        if _is_static(plan.pipeline, source):
-            continue
+        if source_values(plan.pipeline, source).get("static"):
+            continue  # read as a whole in every batch, so its records are not the batch's
         if not connector(source.connector, plan.pipeline.folder).origin:
             raise NotNarrowedError(f"the records of source {source.name} ({source.connector}) cannot be singled out")
         if source.name not in batch.offsets:
@@ -175,28 +175,15 @@ class _Trials:
             opened.rows(frame).write.format("noop").mode("overwrite").save()
 
     def _read(self, source: Source, parts: Parts) -> SourceRows:
-        if _is_static(self._pipeline, source):
-            return read_source(
-                read_request(self._session, self._pipeline, source, self._settings), source, self._pipeline
-            )
-        own = [part.range for part in parts if part.source == source.name]
-        # Of a source without records, only where it is.
-        own = own or [one.range._replace(end=one.range.start) for one in self._batch if one.source == source.name][:1]
-        request = read_request(
-            self._session,
-            self._pipeline,
-            source,
-            self._settings,
-            query=self._plan.name,
-            is_streaming=False,
-            part=json.dumps(ranges_to_json(own)),
-        )
+        request = read_request(self._session, self._pipeline, source, self._settings, query=self._plan.name)
+        if request.is_streaming:
+            request = replace(request, is_streaming=False, part=json.dumps(ranges_to_json(self._ranges(source, parts))))
         return read_source(request, source, self._pipeline)
 
-
-def _is_static(pipeline: Pipeline, source: Source) -> bool:
-    """Read as a whole in every batch, so its records are not the batch's."""
-    return bool(source_values(pipeline, source).get("static"))
+    def _ranges(self, source: Source, parts: Parts) -> list[OffsetRange]:
+        """Of a source without records, only where it is."""
+        own = [part.range for part in parts if part.source == source.name]
+        return own or [one.range._replace(end=one.range.start) for one in self._batch if one.source == source.name][:1]
 
 
 def is_about_data(error: BaseException) -> bool:

@@ -53,6 +53,7 @@ class Change:
     text: str
     verdict: Verdict = Verdict.KEPT
     ways_out: tuple[str, ...] = ()
+    owner: str = ""  # whose text has changed: `expectation positive (dead-letter)`
 
 
 def changes(
@@ -205,7 +206,7 @@ def _texts(old: Identity, new: Identity) -> Iterator[Change]:
         what = f"{owner}: {', '.join(dict.fromkeys(names))}" if names else owner
         verb = "is gone" if now is None else "is new" if before is None else "has changed"
         more = _DEAD_LETTERS if "(dead-letter)" in owner else ""
-        yield Change(f"{what} {verb}, from the next record on{mixed}{more}")
+        yield Change(f"{what} {verb}, from the next record on{mixed}{more}", owner=owner)
 
 
 def _shown(part: Part) -> str:

@@ -67,8 +67,8 @@ class Record:
         return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-class Known(NamedTuple):
-    """Names whose checkpoints are in use."""
+class NamesInUse(NamedTuple):
+    """Of checkpoints that are not left over."""
 
     pipelines: Collection[str]
     queries: Collection[str]  # of the pipeline
@@ -80,7 +80,7 @@ class Checkpoint:
     def __init__(self, plan: QueryPlan, settings: Settings, spark: SparkSession | None = None) -> None:
         self.plan = plan
         self.location = settings.checkpoint(plan.pipeline, plan.name)
-        self._wanted = {name: str(value) for name, value in (settings.values.get("spark") or {}).items()}
+        self._wanted = {name: str(value) for name, value in settings.spark.items()}
         self._folder = open_folder(self.location, spark)
         self.log = CheckpointLog(self._folder)
         self.record = Record.parse(self._folder.read(FILE), f"{self.location}/{FILE}")
@@ -143,24 +143,29 @@ def _refusal(refused: Sequence[Change]) -> str:
     return f"the checkpoint does not fit the pipeline any more: {what}. You can undo the change, or: {ways}"
 
 
-def left_behind(new: Identity, plan: QueryPlan, settings: Settings, known: Known, spark: SparkSession) -> list[str]:
-    """Checkpoints that nobody has any more and that would fit this new query: it, or its pipeline, was renamed."""
+def left_behind(
+    new: Identity, plan: QueryPlan, settings: Settings, in_use: NamesInUse, spark: SparkSession
+) -> dict[str, str]:
+    """Checkpoints that nobody has any more and that would fit this new query: it, or its pipeline, was renamed.
+
+    By location, what can be done with each.
+    """
     base = settings.checkpoint(plan.pipeline)
     root = base.rpartition("/")[0]
-    queries = [name for name in checkpoints_in(open_folder(base, spark)) if name not in known.queries]
-    pipelines = [name for name in open_folder(root, spark).names() if name not in known.pipelines]
+    queries = [name for name in checkpoints_in(open_folder(base, spark)) if name not in in_use.queries]
+    pipelines = [name for name in open_folder(root, spark).names() if name not in in_use.pipelines]
     candidates = {
         **{f"query {name}": f"{base}/{name}" for name in queries},
         **{f"pipeline {name}": f"{root}/{name}/{plan.name}" for name in pipelines},
     }
-    found = []
+    found = {}
     for was, location in candidates.items():
         record = Record.parse(open_folder(location, spark).read(FILE), f"{location}/{FILE}")
         old, same = record.identity, Identity.of(plan, new.operators, record.salt)
         if old is None or (old.sources, old.operators) != (same.sources, same.operators):
             continue
         if old.query != new.query or old.sinks == same.sinks:
-            found.append(
+            found[location] = (
                 f"there is a checkpoint of {was}, which reads the same and is not in what you run. If you have renamed "
                 f"it, move its checkpoint to continue: from {location} to {base}/{plan.name}"
             )

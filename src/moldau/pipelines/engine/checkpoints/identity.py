@@ -23,7 +23,7 @@ from moldau.pipelines.engine.checkpoints.key_definitions import KeyDefinitions
 from moldau.pipelines.engine.internals import items
 from moldau.pipelines.model.kinds import has_reference
 from moldau.pipelines.model.options import is_secret, value_text
-from moldau.pipelines.model.pipeline import Sink, Source
+from moldau.pipelines.model.pipeline import Expectation, Sink, Source
 from moldau.pipelines.model.references import resolve
 
 if TYPE_CHECKING:
@@ -136,13 +136,17 @@ def _texts_of(plan: QueryPlan) -> Iterator[tuple[str, Mapping[str, str]]]:
             yield f"step {step.name}", {"": " ".join(step.sql.split()) if step.sql is not None else _code(step.python)}
     for expectation in pipeline.expectations:
         if expectation.view in needed:
-            yield f"expectation {expectation.name} ({expectation.action.value})", {"": expectation.condition}
+            yield owner_of(expectation), {"": expectation.condition}
     parts: tuple[Source | Sink, ...] = (*plan.sources, *plan.sinks)
     for part in parts:
         known = (*connector(part.connector, pipeline.folder).identity, "watermark")
         options = {name: given for name, given in part.options.items() if name not in known and not is_secret(name)}
         kind = "source" if isinstance(part, Source) else "sink"
         yield f"{kind} {part.name}", {name: value_text(given.value) for name, given in options.items()}
+
+
+def owner_of(expectation: Expectation) -> str:
+    return f"expectation {expectation.name} ({expectation.action.value})"
 
 
 def _code(function: object) -> str:

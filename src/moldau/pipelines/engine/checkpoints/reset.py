@@ -17,7 +17,7 @@ from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.checkpoint import FILE, Checkpoint, Record
 from moldau.pipelines.engine.checkpoints.folders import open_folder
-from moldau.pipelines.engine.checkpoints.sharing import write_members
+from moldau.pipelines.engine.checkpoints.sharing import record_sinks
 from moldau.pipelines.engine.checkpoints.state_rows import state_rows
 from moldau.pipelines.engine.queries import QueryPlan, Settings
 
@@ -41,7 +41,7 @@ class Reset:
             folder.move_to(self.aside)
         if self.plan.is_shared or self.plan.mode != "append":
             # Else another query of the same view might take these sinks, and they would start where that one is.
-            write_members(self.location, self.plan.sinks)
+            record_sinks(self.location, self.plan.sinks)
         open_folder(self.location).write(FILE, Record(start=self.start).to_text())
 
     def state_rows(self) -> int | None:

@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 SINKS = "sinks.json"
 
 
-class Earlier(NamedTuple):
-    """What a checkpoint says about its query."""
+class RecordedQuery(NamedTuple):
+    """A query as its checkpoint records it."""
 
     sinks: frozenset[str]  # it wrote to
     is_shared: bool = False  # it was started as a query that sinks share
 
 
-Members = Mapping[str, Earlier]
+RecordedQueries = Mapping[str, RecordedQuery]
 """The queries of a pipeline that have a checkpoint, by name."""
 
 
-def groups_of_sinks(pipeline: Pipeline, members: Members) -> Iterator[tuple[str, tuple[Sink, ...]]]:
+def groups_of_sinks(pipeline: Pipeline, recorded: RecordedQueries) -> Iterator[tuple[str, tuple[Sink, ...]]]:
     """Each query by name, with its sinks, in the order of the file."""
-    owners = {sink.name: _owner(sink, members) for sink in pipeline.sinks}
+    owners = {sink.name: _owner(sink, recorded) for sink in pipeline.sinks}
     families = {sink.name: _family(pipeline, sink) for sink in pipeline.sinks}
     open_queries: dict[tuple[str, ...], str] = {}  # by family: the query that sinks without one join
     for sink in pipeline.sinks:
         owner = owners[sink.name]
-        if owner is not None and _is_open(sink, members[owner]):
+        if owner is not None and _is_open(sink, recorded[owner]):
             open_queries.setdefault(families[sink.name], owner)
     found: dict[str, list[Sink]] = {}
     for sink in pipeline.sinks:
@@ -53,15 +53,15 @@ def groups_of_sinks(pipeline: Pipeline, members: Members) -> Iterator[tuple[str,
     return ((query, tuple(sinks)) for query, sinks in found.items())
 
 
-def _owner(sink: Sink, members: Members) -> str | None:
+def _owner(sink: Sink, recorded: RecordedQueries) -> str | None:
     """The query that this sink has been part of."""
-    return next((query for query, earlier in members.items() if sink.name in earlier.sinks), None)
+    return next((name for name, query in recorded.items() if sink.name in query.sinks), None)
 
 
-def _is_open(sink: Sink, earlier: Earlier) -> bool:
+def _is_open(sink: Sink, query: RecordedQuery) -> bool:
     """Whether others may join. An append sink that was alone wrote in another way: its last batch may be unfinished,
     and would not be recognized."""
-    return earlier.is_shared or sink.mode != "append"
+    return query.is_shared or sink.mode != "append"
 
 
 def _family(pipeline: Pipeline, sink: Sink) -> tuple[str, ...]:
@@ -78,19 +78,19 @@ def _is_stateful(pipeline: Pipeline, sink: Sink) -> bool:
     return any(step.sql is not None and aggregates(step.sql) for step in steps)
 
 
-def read_members(checkpoint: str, spark: SparkSession | None = None) -> Members:
+def read_recorded_queries(checkpoint: str, spark: SparkSession | None = None) -> RecordedQueries:
     """Of the checkpoints of a pipeline."""
     folder = open_folder(checkpoint, spark)
     found = {}
     for query in checkpoints_in(folder):
         text = folder.read(f"{query}/{SINKS}")
         if text is not None:
-            found[query] = Earlier(frozenset(json.loads(text)), is_shared=True)
+            found[query] = RecordedQuery(frozenset(json.loads(text)), is_shared=True)
         elif folder.read(f"{query}/metadata") is not None:  # Spark's: the query has been started
-            found[query] = Earlier(frozenset([query]))
+            found[query] = RecordedQuery(frozenset([query]))
     return found
 
 
-def write_members(checkpoint: str, sinks: tuple[Sink, ...], spark: SparkSession | None = None) -> None:
+def record_sinks(checkpoint: str, sinks: tuple[Sink, ...], spark: SparkSession | None = None) -> None:
     """Before a shared query is started."""
     open_folder(checkpoint, spark).write(SINKS, json.dumps([sink.name for sink in sinks]))

@@ -133,7 +133,9 @@ class LagReader:
         records, oldest, left = 0, [], dict(positions)
         for each in topics:
             own = {partition: left.pop(partition) for partition in list(left) if partition in each}
-            cluster = self._clusters.setdefault(each.client, ClusterClient(each.client))
+            if each.client not in self._clusters:
+                self._clusters[each.client] = ClusterClient(each.client)
+            cluster = self._clusters[each.client]
             cluster.close_lost()
             lags = _lags(cluster, each.isolation, own, ends)
             records += sum(lags.values())

@@ -144,7 +144,7 @@ class ProgressTracker:
             rows_out_per_second=rate_out if self._counts_output else None,
             lag=lag,
             lag_seconds=None if oldest_unread_ms is None else max(wall_ms - oldest_unread_ms, 0) / 1000,
-            state_rows=sum(each.get("numRowsTotal") or 0 for each in operators),
+            state_rows=rows_in_state(self._last),
             state_bytes=sum(each.get("memoryUsedBytes") or 0 for each in operators),
             late_rows=self._late_rows,
             watermark_ms=self._watermark_ms,
@@ -211,6 +211,11 @@ def clock_time(time_ms: int, now_ms: int) -> str:
         return "a time before the year 1" if time_ms < 0 else "a time after the year 9999"
     time, now = datetime.fromtimestamp(time_ms / 1000), datetime.fromtimestamp(now_ms / 1000)
     return f"{time:%H:%M:%S}" if time.date() == now.date() else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def rows_in_state(progress: Mapping[str, Any]) -> int:
+    """That stateful operators keep after a batch."""
+    return sum(operator.get("numRowsTotal") or 0 for operator in progress.get("stateOperators") or ())
 
 
 def _identity(progress: Mapping[str, Any]) -> tuple[object, ...]:
