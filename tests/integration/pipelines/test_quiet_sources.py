@@ -11,6 +11,7 @@ from moldau.pipelines.engine.supervisor import State
 from moldau.pipelines.engine.watching.progress import rows_in_state
 from tests.integration.conftest import NewTopic
 from tests.integration.pipelines.files import RUN_S, Output, running, send
+from tests.integration.pipelines.processes import pipeline_command
 from tests.integration.waiting import eventually
 
 SOURCE = """
@@ -84,6 +85,25 @@ def test_a_window_that_was_open_when_the_pipeline_was_stopped_is_emitted_after_a
         send(bootstrap, topic, {"page": "/2", "at": "2026-01-01T01:00:00Z"})
         output.wait_for({"page": "/1", "n": 1}, {"page": "/2", "n": 1})
     output.close()
+
+
+def test_a_run_that_is_refused_plans_no_batch_and_a_reset_counts_the_state(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, sink = new_topic(), new_topic(name=f"out_{tmp_path.name}")
+    send(bootstrap, topic, {"page": "/1", "at": "2026-01-01T00:00:00.1Z"})
+    for sql, end in ((STEPS["windows"], State.FINISHED), ("SELECT page FROM a", State.FAILED)):
+        file = _write(tmp_path, bootstrap, {"a": topic}, {sink: sql}, "1 hour")
+        file.write_text(file.read_text().replace("settings: {", "settings: {trigger: available now, "))
+        with running(spark, [file], [QuietSources()]) as supervisor:
+            assert supervisor.wait(RUN_S)
+            assert [query.state for query in supervisor.queries] == [end]
+    # In a new process, where Spark has had no query yet.
+    done = pipeline_command(tmp_path, "reset", str(file), "--to", "committed", "--dry-run")
+    assert done.returncode == 0
+    assert "Exception" not in done.stderr
+    assert "  1 row of state is dropped: windows and groups open now will not be written\n" in done.stdout
+    assert "not finished" not in done.stdout
 
 
 def test_a_source_that_is_busy_is_not_moved_and_one_that_is_quiet_does_not_hold_it_up(

@@ -66,7 +66,7 @@ class Bench:
             clock=lambda: self.now_ms,
         )
 
-    def _start(self, _: object, plan: Any, __: object) -> Scripted:
+    def _start(self, _: object, plan: Any, __: object, ___: object) -> Scripted:
         if plan.name in self.hang:
             self.hanging.add(plan.name)
             self.hang[plan.name].wait()

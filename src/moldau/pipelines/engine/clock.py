@@ -88,7 +88,7 @@ class QuietSources(Listener):
         self._quiet: dict[RunningQuery, _QueryClock | None] = {}
         self._last_batches: dict[RunningQuery, LoggedBatch] = {}
 
-    def before_start(self, spark: SparkSession, query: RunningQuery) -> None:
+    def admitted(self, spark: SparkSession, query: RunningQuery) -> None:
         self._quiet.pop(query, None)
         log = CheckpointLog(open_folder(query.checkpoint, spark))
         last = log.last_batch

@@ -191,22 +191,29 @@ def build_view(
     return build_views(session, plan.pipeline, read, wanted=plan.view)[plan.view]
 
 
-def start_query(spark: SparkSession, plan: QueryPlan, settings: Settings) -> StreamingQuery:
-    """Start it in a session of its own: its views are nobody else's."""
+def start_query(
+    spark: SparkSession, plan: QueryPlan, settings: Settings, admitted: Callable[[], None] = lambda: None
+) -> StreamingQuery:
+    """Start it in a session of its own: its views are nobody else's. `admitted` is called when nothing has been refused
+    and the query is about to start."""
     from pyspark.errors import AnalysisException
 
     try:
-        return _start_query(spark, plan, settings, _NAMED_SOURCES)
+        return _start_query(spark, plan, settings, admitted, _NAMED_SOURCES)
     except AnalysisException as error:
         if "DUPLICATE_SOURCE_NAMES" not in str(error):
             raise
     # A query that reads a source twice, as a self-join does, cannot have names. Its sources are then known by their
     # order, so a checkpoint does not survive when others come and go.
-    return _start_query(spark, plan, settings, _NUMBERED_SOURCES)
+    return _start_query(spark, plan, settings, admitted, _NUMBERED_SOURCES)
 
 
 def _start_query(
-    spark: SparkSession, plan: QueryPlan, settings: Settings, offsets: Mapping[str, str]
+    spark: SparkSession,
+    plan: QueryPlan,
+    settings: Settings,
+    admitted: Callable[[], None],
+    offsets: Mapping[str, str],
 ) -> StreamingQuery:
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
     waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
@@ -238,6 +245,7 @@ def _start_query(
         writer = writer.trigger(availableNow=True)
     elif trigger is not None:
         writer = writer.trigger(processingTime=f"{trigger} milliseconds")
+    admitted()
     return writer.start()
 
 

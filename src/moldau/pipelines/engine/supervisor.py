@@ -96,6 +96,9 @@ class Listener:
     def before_start(self, spark: SparkSession, query: RunningQuery) -> None:
         """Before each start and restart. A ConfigError fails the query for good; any other error is retried."""
 
+    def admitted(self, spark: SparkSession, query: RunningQuery) -> None:
+        """Likewise, but after all checks: its checkpoint fits, and it starts now."""
+
     def changed(self, query: RunningQuery) -> None:
         """It has entered another state."""
 
@@ -119,7 +122,7 @@ class Supervisor:
         pipelines: Iterable[Pipeline],
         listeners: Sequence[Listener] = (),
         *,
-        start: Callable[[SparkSession, QueryPlan, Settings], StreamingQuery] = start_query,
+        start: Callable[[SparkSession, QueryPlan, Settings, Callable[[], None]], StreamingQuery] = start_query,
         clock: Clock = monotonic_ms,
     ) -> None:
         """Raises ConfigError if the settings of a pipeline cannot be resolved."""
@@ -240,7 +243,11 @@ class Supervisor:
                 raise MoldauError("it was stopped before its start")
             for listener in self._listeners:
                 listener.before_start(self._spark, query)
-            return self._start_query(self._spark, query.plan, query.settings)
+            return self._start_query(self._spark, query.plan, query.settings, lambda: self._admitted(query))
+
+    def _admitted(self, query: RunningQuery) -> None:
+        for listener in self._listeners:
+            listener.admitted(self._spark, query)
 
     def _job_done(self, watched: _Watched, job: _Job, now: int) -> None:
         if job.is_search and job.error is not None and not isinstance(job.error, ConfigError):

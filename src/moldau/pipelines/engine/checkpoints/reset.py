@@ -20,6 +20,7 @@ from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.checkpoints.sharing import record_sinks
 from moldau.pipelines.engine.checkpoints.state_rows import state_rows
 from moldau.pipelines.engine.queries import QueryPlan, Settings
+from moldau.pipelines.engine.session import silence
 
 COMMITTED, EARLIEST, LATEST = "committed", "earliest", "latest"
 
@@ -50,7 +51,9 @@ class Reset:
             return 0
         from moldau.spark import session
 
-        return state_rows(session(short_job=True), self.location)
+        spark = session(short_job=True)
+        silence(spark)  # state that cannot be read is no error here
+        return state_rows(spark, self.location)
 
 
 def plan_reset(plan: QueryPlan, settings: Settings, to: str) -> Reset:

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 def state_rows(spark: SparkSession, checkpoint: str) -> int | None:
     """After the last batch that was finished. None if Spark cannot read the state."""
     try:
+        _ = spark.streams  # registers what readers of state ask for, as the first query of a session does
         found = spark.read.format("state-metadata").load(checkpoint).collect()
         operators = {row["operatorId"]: row for row in found}
         readers = (spark.read.format("statestore").options(**options) for options in _stores(operators))
