@@ -27,6 +27,12 @@ class ClientConfig(NamedTuple):
     retry_backoff_ms: int = 100
     security: Security = Security()
 
+    @property
+    def bootstrap_server(self) -> str:
+        """One of them, as commands take it: for hints."""
+        host, port = self.bootstrap_servers[0]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     @classmethod
     def from_properties(cls, bootstrap_servers: str, props: Mapping[str, str]) -> ClientConfig:
         """`bootstrap_servers` wins over the properties' own `bootstrap.servers`, as in Kafka's commands."""

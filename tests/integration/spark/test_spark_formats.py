@@ -160,7 +160,7 @@ def test_without_tolerance_the_query_fails_and_says_where(bootstrap: str, new_to
     topic = new_topic()
     produce(bootstrap, topic, [b'{"id":1}', b"?"])
     frame = load(topic, value__format="json", value__schema="id INT", errors__tolerance="none")
-    with pytest.raises(PySparkException, match=f"{topic}-0@1: value: Expecting value"):
+    with pytest.raises(PySparkException, match=f"{topic}-0@1: value: not JSON: Expecting value"):
         frame.collect()
 
 

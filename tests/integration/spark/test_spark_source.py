@@ -242,7 +242,10 @@ def test_a_port_that_is_not_kafkas_is_told_on_the_first_line(registered: SparkSe
     [
         ({"startingOffset": "earliest"}, "unknown option 'startingoffset': did you mean 'startingOffsets'?"),
         ({"schema": "value string"}, "column value is binary, not string: use binary in the schema and cast it"),
-        ({"subscribe": "no-such-topic"}, "create it with kafka-topics --create --topic no-such-topic"),
+        (
+            {"subscribe": "no-such-topic"},
+            "create it with kafka-topics --create --topic no-such-topic --bootstrap-server 127.0.0.1:",
+        ),
         ({"subscribe": "no-such-topic", "value.format": "json"}, "create it with kafka-topics --create"),
         (
             {"kafka.bootstrap.servers": "localhost:1", "kafka.default.api.timeout.ms": "100"},

@@ -60,6 +60,13 @@ def test_our_own_errors_are_told_as_they_are() -> None:
     )
 
 
+def test_ways_out_are_told_to_their_end() -> None:
+    text = f"the checkpoint does not fit: {'changed, ' * 100}`moldau pipeline reset counts.yaml --query counts`"
+    assert reason_of(ConfigError(text)) == text
+    assert reason_of(RuntimeError(f"Job aborted: moldau.errors.ConfigError: {text}")) == text
+    assert reason_of(RuntimeError(text)).endswith("…")
+
+
 def test_a_broker_that_is_away_and_a_full_disk_are_not_the_fault_of_records() -> None:
     assert is_external(RuntimeError(UNREACHABLE))
     assert is_external(RuntimeError(OF_A_TASK))

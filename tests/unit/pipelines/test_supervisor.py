@@ -155,6 +155,23 @@ def test_available_now_ends_finished_and_a_stop_ends_stopped() -> None:
     assert bench.query("counts").state is State.STOPPED
 
 
+def test_available_now_fails_after_five_failures_in_a_row() -> None:
+    bench = Bench("counts", settings={"trigger": "available now"})
+    bench.until_started("counts", 1).fail()
+    bench.tick()
+    bench.tick(1_000)
+    bench.until_started("counts", 2).complete(0)
+    bench.tick()
+    for times in range(2, 7):
+        assert bench.query("counts").state is not State.FAILED
+        bench.until_started("counts", times).fail()
+        bench.tick()
+        bench.until(lambda: bench.supervisor._watched[0].job is None, "no search is under way")
+        bench.tick(60_000)
+    query = bench.query("counts")
+    assert (query.state, query.reason) == (State.FAILED, "failed 5 times in a row: it broke")
+
+
 def test_one_that_waits_for_its_next_try_stops_at_once() -> None:
     bench = Bench("counts")
     bench.until_started("counts", 1).fail()

@@ -8,6 +8,7 @@ from moldau.errors import MoldauError
 from moldau.pipelines.model.references import hidden
 
 _LENGTH_MAX = 400
+_OUR_LENGTH_MAX = 4_000  # commands that are ways out stand at the end
 _END = re.compile(r"\n=== Streaming Query ===|\n\s*at [\w.$/]+\(|\nJVM stacktrace:|\nDriver stacktrace:|\n== ")
 _OURS = re.compile(r"moldau\.errors\.(?:\w+\.)?\w+: (.+)")
 _STATE = re.compile(r"\s*(?:SQLSTATE: \w+|\(SQLSTATE \w+\))(?:; line \d+ pos \d+)?")
@@ -64,11 +65,11 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"a Python function of the pipeline called sys.exit({error.code!r})"
     if isinstance(error, MoldauError):
-        return _one_line(str(error))
+        return _one_line(str(error), _OUR_LENGTH_MAX)
     text = _END.split(str(getattr(error, "desc", None) or error), maxsplit=1)[0]
     text = _QUERY.sub("", _STATE.sub("", text))
     if ours := _OURS.findall(text):
-        return _one_line(ours[-1])
+        return _one_line(ours[-1], _OUR_LENGTH_MAX)
     if "Traceback (most recent call last)" in text or any(preamble in text for preamble in _PREAMBLES):
         return _of_python(text, str(error))
     text = _LOST_TASK.sub("", _CALL.sub("", text.strip()))
@@ -113,8 +114,8 @@ def _without_plan(text: str) -> str:
     return text.split("\n\n", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
 
 
-def _one_line(text: str) -> str:
+def _one_line(text: str, length_max: int = _LENGTH_MAX) -> str:
     place = _PLACE.match(text)
     start = place.end() if place else 0
     line = " ".join((text[:start] + hidden(text[start:])).split())
-    return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 1]}…"
+    return line if len(line) <= length_max else f"{line[: length_max - 1]}…"

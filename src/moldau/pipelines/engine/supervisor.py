@@ -3,7 +3,7 @@
     STARTING ──▶ RUNNING ◀─▶ RETRYING                    a query that fails is restarted, after a delay that doubles
         │           ├──────▶ FINISHED                    `available now`: all there was has been processed
         │           └──────▶ STOPPED                     `stop()`
-        └──────▶ FAILED                                  no restart would help: a person has to change something
+        └──────▶ FAILED                                  no restart would help, or `available now` failed five times
 
 One thread polls all queries, because one Python callback per micro-batch and query costs more. Starts, and what
 listeners do before a start and for a batch that fails again and again, may take long: each runs in a thread of its own.
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_MS = 1_000
+AVAILABLE_NOW_FAILURES = 5  # in a row: whoever waits for the end of such a run is not kept waiting for ever
 POISON_FAILURES = 3  # of the same batch, before it is searched for the records at fault
 _POLL_S = 0.2
 _CALM_POLL_S = 0.5  # a look at a query costs a quarter of a millisecond of CPU, and there may be dozens
@@ -255,8 +256,8 @@ class Supervisor:
         elif job.error is not None:
             self._failed(watched, job.error, now)
         elif job.is_search:
-            watched.due_ms = now if job.result else watched.due_ms
-            watched.query.failures = 0 if job.result else watched.query.failures
+            if job.result:
+                watched.due_ms, watched.delays, watched.query.failures = now, 0, 0
         else:
             watched.query.query, watched.query.progress = job.result, None
             if watched.is_stopping:
@@ -295,6 +296,9 @@ class Supervisor:
             return
         if isinstance(error, ConfigError) or is_lasting(error):
             self._enter(query, State.FAILED, reason)
+            return
+        if query.settings.is_available_now and watched.delays + 1 >= AVAILABLE_NOW_FAILURES:
+            self._enter(query, State.FAILED, f"failed {AVAILABLE_NOW_FAILURES} times in a row: {reason}")
             return
         delay_ms = watched.next_delay_ms()
         watched.due_ms, watched.is_start_due = now + delay_ms, True

@@ -44,6 +44,8 @@ def reader(kind: t.DataType) -> Callable[[bytes], Any]:
     def read(value: bytes) -> Any:
         try:
             return convert(_decoder.decode(value.decode()))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not JSON: {error}") from None
         except RecursionError:
             raise ValueError("objects and arrays are nested too deeply") from None
 

@@ -342,7 +342,9 @@ class Producer:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise KafkaError(
-                code, f"topic '{name}' does not exist: create it first: kafka-topics --create --topic {name}"
+                code,
+                f"topic '{name}' does not exist: create it first: kafka-topics --create --topic {name}"
+                f" --bootstrap-server {self._options.client.bootstrap_server}",
             )
         if code or found is None:
             raise KafkaError(code, f"topic '{name}': {to_error(code).message}")

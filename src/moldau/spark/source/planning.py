@@ -81,7 +81,8 @@ class TopicOffsets:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"no such topic: {', '.join(sorted(topics))}; {check} create it with"
-                f" kafka-topics --create --topic {min(topics)}",
+                f" kafka-topics --create --topic {min(topics)}"
+                f" --bootstrap-server {self._options.client.bootstrap_server}",
             )
         partitions = set(subscription.partitions) - ends.keys()
         if partitions:

@@ -53,7 +53,7 @@ def test_a_bad_record_stays_a_row_with_its_bytes_and_the_reason(caplog: pytest.L
     assert [row["offset"] for row in rows] == [100, 101, 102, 103]
     assert [row["value"] for row in rows] == [{"a": 1}, None, None, None]
     assert [row["_corrupt_record"] and row["_corrupt_record"]["value"] for row in rows] == [None, b"?", None, b"!"]
-    assert rows[1]["_corrupt_record"]["reason"].startswith("value: Expecting value")
+    assert rows[1]["_corrupt_record"]["reason"].startswith("value: not JSON: Expecting value")
     assert len(caplog.records) == 1
     assert "2 records could not be decoded and are in column _corrupt_record; the first: views-3@101" in caplog.text
 
@@ -77,7 +77,9 @@ def test_a_bad_key_and_a_bad_value_are_told_together() -> None:
 def test_without_tolerance_the_task_fails_with_the_place_and_the_reason() -> None:
     typed = fields_of(errors_tolerance="none")
     assert "_corrupt_record" not in typed.spark_fields()
-    with pytest.raises(RecordFormatError, match=r"views-3@101: value: Expecting value.*errors\.tolerance=all"):
+    with pytest.raises(
+        RecordFormatError, match=r"views-3@101: value: not JSON: Expecting value.*errors\.tolerance=all"
+    ):
         decoded(typed, ("value",), raw([b'{"a":1}', b"?"]))
 
 
