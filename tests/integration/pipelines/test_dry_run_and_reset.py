@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from moldau.cli.pipelines import reset
+from moldau.errors import ConfigError
 from moldau.pipelines.doors.yaml_file import load_pipeline
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.dry_run import QueryReport, dry_run
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.state_files import RunFile
@@ -160,3 +163,22 @@ def test_a_reset_to_committed_loses_the_state_and_no_record(
     changing.run("SELECT page FROM a", "a")
     output.wait_for({"page": "1", "n": 1}, *[{"page": "2"}] * 3)
     output.close()
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"], ids=["a path", "a URL"])
+def test_a_folder_of_checkpoints_works_the_same_by_path_and_by_url(
+    spark: SparkSession, tmp_path: Path, scheme: str
+) -> None:
+    folder = open_folder(f"{scheme}{tmp_path}/counts", spark)
+    assert (folder.names(), folder.read("moldau.json")) == ([], None)
+    folder.write("moldau.json", "one")
+    folder.write("moldau.json", "two – not one")
+    folder.write("query/sinks.json", "[]")
+    assert (folder.names(), folder.names("query")) == (["moldau.json", "query"], ["sinks.json"])
+    assert folder.read("moldau.json") == "two – not one"
+    folder.move_to(f"{scheme}{tmp_path}/aside")
+    assert (folder.names(), open_folder(f"{scheme}{tmp_path}/aside", spark).read("query/sinks.json")) == ([], "[]")
+    folder.write("moldau.json", "three")
+    with pytest.raises(ConfigError, match="aside already exists"):
+        folder.move_to(f"{scheme}{tmp_path}/aside")
+    assert folder.read("moldau.json") == "three"

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from moldau.errors import ConfigError
-from moldau.pipelines.connectors.writers.published_files import HadoopFiles
+from moldau.pipelines.connectors.writers.hadoop_files import HadoopFiles
 from moldau.pipelines.model.pipeline import Step
 from tests.integration.pipelines.parts import copy, problems, read_batch, run
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from moldau.errors import MoldauError
+from moldau.pipelines.connectors.writers.hadoop_files import HadoopFiles
 from moldau.pipelines.connectors.writers.unwritable import writing_to
 from moldau.spark.options import QUERY_ID
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 ASIDE = "_moldau"
 COMPLETE = "_SUCCESS"  # Spark writes it when all tasks are done
@@ -82,41 +82,7 @@ class PublishedFiles:
                 continue
             piece = f"-{int(part[2])}" if part[2] and int(part[2]) else ""
             target = "/".join(filter(None, (self.directory, folder, f"{prefix}-{part[1]}{piece}{part[3]}")))
-            files.rename(f"{aside}/{path}", target)
-
-
-class HadoopFiles:
-    """The file system of a path, through Spark's JVM."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self._new_path: Any = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
-        self._files = self._new_path(path).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-
-    def exists(self, path: str) -> bool:
-        return bool(self._files.exists(self._new_path(path)))
-
-    def create(self, path: str) -> None:
-        self._files.create(self._new_path(path), True).close()
-
-    def delete(self, path: str) -> None:
-        self._files.delete(self._new_path(path), True)
-
-    def rename(self, source: str, target: str) -> None:
-        path = self._new_path(target)
-        if self._files.exists(path):  # copied, and killed before the original was deleted
-            self.delete(source)
-            return
-        self._files.mkdirs(path.getParent())
-        if not self._files.rename(self._new_path(source), path):
-            raise MoldauError(f"cannot rename {source} to {target}")
-
-    def below(self, folder: str) -> Iterator[str]:
-        """Paths of all files with something in them, relative to the folder."""
-        root = self._files.makeQualified(self._new_path(folder))
-        found = self._files.listFiles(root, True)
-        paths = []
-        while found.hasNext():
-            status = found.next()
-            if status.getLen():
-                paths.append(root.toUri().relativize(status.getPath().toUri()).getPath())
-        return iter(sorted(paths))
+            if files.exists(target):  # copied, and killed before the original was deleted
+                files.delete(f"{aside}/{path}")
+            else:
+                files.rename(f"{aside}/{path}", target)

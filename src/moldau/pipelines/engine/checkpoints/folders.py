@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moldau.errors import ConfigError
+from moldau.pipelines.connectors.writers.hadoop_files import HadoopFiles
 from moldau.pipelines.connectors.writers.unwritable import NEEDS_PERSON, unwritable
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ class Folder(ABC):
 
     def __init__(self, location: str) -> None:
         self.location = location
-
-    @abstractmethod
-    def exists(self) -> bool: ...
 
     @abstractmethod
     def names(self, below: str = "") -> list[str]:
@@ -59,9 +57,6 @@ class LocalFolder(Folder):
     def _path(self) -> Path:
         return Path(self.location)
 
-    def exists(self) -> bool:
-        return self._path.exists()
-
     def names(self, below: str = "") -> list[str]:
         try:
             return sorted(path.name for path in (self._path / below).iterdir() if not path.name.startswith("."))
@@ -93,47 +88,25 @@ class LocalFolder(Folder):
 
 
 class HadoopFolder(Folder):
-    """Through Hadoop's file systems, with the settings that Spark has for them."""
+    """Wherever Spark can write."""
 
     def __init__(self, location: str, spark: SparkSession) -> None:
         super().__init__(location)
-        self._jvm: Any = spark._jvm
-        jsc: Any = spark.sparkContext._jsc
-        self._files = self._at("").getFileSystem(jsc.hadoopConfiguration())
-
-    def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}" if name else self.location)
-
-    def exists(self) -> bool:
-        return bool(self._files.exists(self._at("")))
+        self._files = HadoopFiles(spark, location)
 
     def names(self, below: str = "") -> list[str]:
-        if not self._files.exists(self._at(below)):
-            return []
-        found = [status.getPath().getName() for status in self._files.listStatus(self._at(below))]
+        path = f"{self.location}/{below}" if below else self.location
+        found = self._files.names(path) if self._files.exists(path) else []
         return sorted(name for name in found if not name.startswith("."))
 
     def read(self, name: str) -> str | None:
-        if not self._files.exists(self._at(name)):
-            return None
-        stream = self._files.open(self._at(name))
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        path = f"{self.location}/{name}"
+        return self._files.read(path) if self._files.exists(path) else None
 
     def write(self, name: str, text: str) -> None:
-        draft = self._at(f"{name}.tmp")
-        stream = self._files.create(draft, True)
-        try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
-        self._files.delete(self._at(name), False)
-        self._files.rename(draft, self._at(name))
+        self._files.write(f"{self.location}/{name}", text)
 
     def move_to(self, location: str) -> None:
-        target = self._jvm.org.apache.hadoop.fs.Path(location)
-        if self._files.exists(target):
+        if self._files.exists(location):
             raise ConfigError(f"cannot move {self.location}: {location} already exists")
-        self._files.rename(self._at(""), target)
+        self._files.rename(self.location, location)
