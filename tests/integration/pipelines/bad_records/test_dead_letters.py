@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from moldau.cli.pipelines.dead_letters import main
+from moldau.spark import connections
 from moldau.spark.sink.transactions import Transactions
 from tests.integration.conftest import NewTopic
 from tests.integration.pipelines.bad_records.letters import CONNECT, Record, records
@@ -169,3 +171,16 @@ def test_list_and_show(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", shop.file, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["place"], shown["key"], shown["value"]) == ("0:1", {"base64": "/w=="}, {"text": "1"})
+
+
+@pytest.mark.parametrize("action", ["list", "show", "redrive"])
+def test_a_broker_that_is_away_is_told_with_its_address(
+    tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_FIRST_CONTACT_MS_MAX", 100)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert main([action, Shop(address, tmp_path, "clicks").file]) == 1
+    assert f"cannot connect to {address}" in (error := capsys.readouterr().err)
+    assert connections.REACH_HINT in error

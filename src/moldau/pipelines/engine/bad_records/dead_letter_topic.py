@@ -21,7 +21,7 @@ from moldau.errors import CommandError, ErrorCode, KafkaError
 from moldau.pipelines.engine.queries import Settings, source_values
 from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.pipeline import Pipeline
-from moldau.spark.connections import borrowed
+from moldau.spark.connections import ask_patiently, borrowed
 from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX, Options
 from moldau.wire.topic_partition import TopicPartition
 
@@ -137,6 +137,7 @@ class DeadLetterTopic:
         """All of this pipeline that are in the topic."""
         from moldau.spark.sink.transactions import Transactions
 
+        self._reach()
         with borrowed(Options(self._kafka).client_config("moldau-pipelines")) as cluster:
             done = self._done(Transactions(cluster))
         return list(self._read(done)[0])
@@ -147,6 +148,7 @@ class DeadLetterTopic:
         from moldau.spark.sink.transactions import Transactions
         from moldau.spark.sink.write_options import WriteOptions
 
+        self._reach()
         options = WriteOptions.parse({"kafka.max.request.size": str(DEAD_LETTER_BYTES_MAX), **self._kafka})
         with self._not_fenced(), borrowed(options.client) as cluster:
             transactions = Transactions(cluster)
@@ -165,6 +167,10 @@ class DeadLetterTopic:
             for error in transactions.end([transaction], commit=True).values():
                 raise error
         return result
+
+    def _reach(self) -> None:
+        """Raise a KafkaError soon if no broker answers. Coordinators are asked again for a minute."""
+        ask_patiently(Options(self._kafka).client_config("moldau-pipelines"), lambda cluster: cluster.metadata([]))
 
     @contextmanager
     def _not_fenced(self) -> Iterator[None]:
