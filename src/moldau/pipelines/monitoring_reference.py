@@ -28,7 +28,7 @@ runs), FAILED (somebody has to change something), STOPPED, FINISHED |
 | batch | how long the last micro-batch took |
 | state | rows that stateful steps keep: open windows, keys |
 | watermark | event time up to which windows are closed |
-| dead | rows that failed an expectation and went to the dead letters |
+| dead | dead letters since the start: records that could not be read or processed, rows that failed an expectation |
 
 A last column shows rows read per second as a sparkline. Below the table are the reasons of failures, rows that failed
 expectations or came too late, and why a query writes nothing: `no output yet: the watermark is 12:03:10; windows that

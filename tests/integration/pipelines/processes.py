@@ -107,6 +107,9 @@ class PipelineProcess:
         self.until(lambda: self.facts().get(pipeline, {}).get("state") in states, f"{pipeline} is {states}")
         return dict(self.facts()[pipeline]["queries"][0])
 
+    def query_facts(self, pipeline: str, query: str) -> dict[str, Any]:
+        return next(dict(each) for each in self.facts()[pipeline]["queries"] if each["name"] == query)
+
     def facts(self) -> dict[str, dict[str, Any]]:
         """What the state files of the folder say, by pipeline."""
         found = (json.loads(path.read_text()) for path in (self.folder / "state").glob("*.json"))

@@ -18,6 +18,7 @@ from moldau.pipelines.engine.bad_records.dead_letter_topic import (
     Redriven,
     dead_letter_topics,
 )
+from moldau.pipelines.model.references import hidden
 
 _REASON_LENGTH = 80
 
@@ -75,8 +76,8 @@ def _list(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> i
         groups[letter.reason, letter.origin_name].append(letter)
     rows = [
         {
-            "reason": reason,
-            "origin": origin,
+            "reason": hidden(reason),
+            "origin": hidden(origin),
             "count": len(found),
             "redriven": sum(letter.is_done for letter in found),
             "first": found[0].place,
@@ -94,7 +95,7 @@ def _list(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> i
         print_table(("COUNT", "REDRIVEN", "ORIGIN", "FIRST", "REASON"), shown)
     count = sum(map(len, groups.values()))
     done = sum(letter.is_done for found in groups.values() for letter in found)
-    print(f"{count} dead letters in topic {topics[0].topic}, {count - done} not redriven")
+    print(f"{count} dead letters in topic {hidden(topics[0].topic)}, {count - done} not redriven")
     return 0
 
 
@@ -102,14 +103,14 @@ def _show(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> i
     letters = _letters(topics, arguments)
     letter = next((one for one in letters if not one.is_done), letters[0] if letters else None)
     if letter is None:
-        raise CommandError(f"topic {topics[0].topic} has no such dead letter (see `list`)")
+        raise CommandError(f"topic {hidden(topics[0].topic)} has no such dead letter (see `list`)")
     if arguments.json:
         print_json(
             {
                 "place": letter.place,
                 "redriven": letter.is_done,
                 "timestamp": letter.timestamp.isoformat(),
-                "facts": letter.facts,
+                "facts": {name: hidden(text) for name, text in letter.facts.items()},
                 "key": _encoded(letter.key),
                 "value": _encoded(letter.value),
                 "headers": [{"key": one["key"], "value": _encoded(one["value"])} for one in letter.own_headers],
@@ -117,10 +118,10 @@ def _show(topics: Sequence[DeadLetterTopic], arguments: argparse.Namespace) -> i
         )
         return 0
     state = "redriven" if letter.is_done else "not redriven"
-    print(f"dead letter {letter.place} of {topics[0].topic}, {state}")
-    print(f"reason     {letter.reason}")
+    print(f"dead letter {letter.place} of {hidden(topics[0].topic)}, {state}")
+    print(f"reason     {hidden(letter.reason)}")
     for name, text in letter.facts.items():
-        print(f"           {name}: {text}")
+        print(f"           {name}: {hidden(text)}")
     print(f"timestamp  {letter.timestamp.isoformat()}")
     print(f"key        {_readable(letter.key)}")
     print(f"value      {_readable(letter.value)}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from moldau.cli.common import EXIT_FAILED, CommandParser, print_json, run, styled
 from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.pipelines.doors.yaml_file import load_pipelines
+from moldau.pipelines.model.references import hidden, hidden_in
 
 if TYPE_CHECKING:
     from moldau.pipelines.engine.dry_run import QueryReport
@@ -48,11 +49,11 @@ def _dry_run(arguments: argparse.Namespace) -> int:
     finally:
         spark.stop()
     if arguments.json:
-        print_json([asdict(report) | {"can_run": report.can_run} for report in reports])
+        print_json([hidden_in(asdict(report)) | {"can_run": report.can_run} for report in reports])
     else:
         told: set[tuple[str, str]] = set()  # what several queries have in common is printed once
         for report in reports:
-            print("\n".join(_lines(report, told)))
+            print(hidden("\n".join(_lines(report, told))))
     return 0 if all(report.can_run for report in reports) else EXIT_FAILED
 
 

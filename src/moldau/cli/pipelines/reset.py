@@ -14,6 +14,7 @@ from moldau.cli.common import CommandParser, did_you_mean, print_json, run
 from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.errors import CommandError
 from moldau.pipelines.doors.yaml_file import load_pipeline
+from moldau.pipelines.model.references import hidden, hidden_in
 
 if TYPE_CHECKING:
     from moldau.pipelines.engine.checkpoints.reset import Reset
@@ -58,10 +59,10 @@ def _reset(arguments: argparse.Namespace) -> int:
         for reset in () if arguments.dry_run else resets:
             reset.apply()
     if arguments.json:
-        print_json([_facts(reset, rows) for reset, rows in zip(resets, dropped, strict=True)])
+        print_json([hidden_in(_facts(reset, rows)) for reset, rows in zip(resets, dropped, strict=True)])
         return 0
     for reset, rows in zip(resets, dropped, strict=True):
-        print("\n".join(_lines(reset, rows, arguments)))
+        print(hidden("\n".join(_lines(reset, rows, arguments))))
     return 0
 
 

@@ -6,6 +6,7 @@ Exit codes: 0 ended as asked, 1 a pipeline failed, 2 wrong usage or a wrong file
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from types import FrameType
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
 from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.pipelines.doors.yaml_file import load_pipelines
+from moldau.pipelines.model.references import hidden
 
 _INTERRUPTED = 130
 _SHOW_CURSOR = b"\x1b[?25h\n"
@@ -51,6 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if sys.stdout.isatty() and not arguments.json:
         print("starting Spark …", flush=True)
+    _log_plainly()
     signals = _StopSignals()
     try:
         started = Run(pipelines, master=arguments.master)
@@ -73,6 +76,18 @@ def _run(arguments: argparse.Namespace) -> int:
     with suppress(OSError, Py4JError):  # the JVM may be gone
         started.spark.stop()
     return EXIT_FAILED if any(query.state is State.FAILED for query in started.queries) else 0
+
+
+def _log_plainly() -> None:
+    """Warnings have their time, as the lines of queries have, and never what references stand for."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PlainFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+class _PlainFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return hidden(super().format(record))
 
 
 class _StopSignals:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from moldau.pipelines.connectors.base import BatchSink, Connector, Guarantee, ReadRequest, Request, WriteRequest
-from moldau.pipelines.connectors.topic import kafka_options
+from moldau.pipelines.connectors.topic import kafka_options, letter_headers
 from moldau.pipelines.model.kinds import BOOLEAN, DURATION, NAMES, choice, names_of, whole
 from moldau.pipelines.model.options import Given, Option, OptionTable, Value
 from moldau.pipelines.model.places import Problem
@@ -101,7 +101,11 @@ class LinesConnector(Connector):
         options = request.options
         letters = {"errors.tolerance": "skip" if request.skips_bad else "none"}
         if request.dead_letters and format_name == "json":
-            letters = {"errors.deadletterqueue.topic.name": request.dead_letters, **kafka_options(request)}
+            letters = {
+                "errors.deadletterqueue.topic.name": request.dead_letters,
+                "errors.deadletterqueue.headers": json.dumps(letter_headers(request)),
+                **kafka_options(request),
+            }
         spec = LinesSpec(
             # Absolute, since they are in the checkpoint: the next run may start elsewhere.
             patterns=[os.path.abspath(request.folder / pattern) for pattern in options["path"]],

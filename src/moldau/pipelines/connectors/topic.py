@@ -304,16 +304,7 @@ def source_options(request: ReadRequest) -> dict[str, str]:
     if "topic" in given:
         passed["subscribe"] = given["topic"]
     if "format" in given:
-        passed["value.format"] = given["format"]
-        if "schema" in given:
-            passed["value.schema"] = given["schema"]
-        if "key" in given.get("metadata", ()):
-            passed.setdefault("key.format", "string")
-        # A bad record goes to the dead letters, or it fails the query: it never becomes a row of nulls.
-        if request.dead_letters and "errors.tolerance" not in given:
-            passed["errors.deadletterqueue.topic.name"] = request.dead_letters
-            passed["errors.deadletterqueue.headers"] = json.dumps(letter_headers(request))
-        passed.setdefault("errors.tolerance", "all" if request.dead_letters else "none")
+        passed = _format_options(request) | passed
     if {"headers", RECORD} & {*given.get("metadata", ())} or "format" not in given:
         passed["includeHeaders"] = "true"
     if not request.is_streaming:
@@ -334,6 +325,22 @@ def source_options(request: ReadRequest) -> dict[str, str]:
         passed = {name: value for name, value in passed.items() if name not in (*_SUBSCRIPTIONS, *_STARTS)}
         passed |= _part_options(request.part)
     return _PATIENCE | kafka_options(request) | passed
+
+
+def _format_options(request: ReadRequest) -> dict[str, str]:
+    given = request.options
+    options = {"value.format": str(given["format"])}
+    if "schema" in given:
+        options["value.schema"] = given["schema"]
+    if "key" in given.get("metadata", ()):
+        options["key.format"] = "string"
+    # A bad record goes to the dead letters, or it fails the query: it never becomes a row of nulls.
+    options["errors.tolerance"] = "all" if request.dead_letters else "none"
+    if request.dead_letters:
+        options["errors.deadletterqueue.headers"] = json.dumps(letter_headers(request))
+        if "errors.tolerance" not in given:
+            options["errors.deadletterqueue.topic.name"] = request.dead_letters
+    return options
 
 
 def letter_headers(request: ReadRequest) -> dict[str, str]:

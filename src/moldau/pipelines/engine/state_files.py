@@ -27,6 +27,7 @@ from moldau.errors import CommandError
 from moldau.pipelines.connectors.writers.unwritable import unwritable
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.pipeline import Pipeline
+from moldau.pipelines.model.references import hidden
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class RunFile:
         self._facts: dict[str, Any] = {
             "pipeline": pipeline.name,
             "file": str(Path(pipeline.file).resolve()) if pipeline.file else None,
-            "checkpoint": checkpoint,
+            "checkpoint": hidden(checkpoint),
             "pid": os.getpid(),
             "started_ms": wall_clock_ms(),
         }

@@ -57,6 +57,15 @@ def hidden(text: str) -> str:
     return text
 
 
+def hidden_in(value: Any) -> Any:
+    """`hidden` for all texts in a value of JSON."""
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, Mapping):
+        return {name: hidden_in(item) for name, item in value.items()}
+    return [hidden_in(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def resolve(given: Mapping[str, Given], folder: Path) -> dict[str, Given]:
     """The options with every reference replaced by what it stands for."""
     return {name: replace(entry, value=_resolved(entry.value, folder, entry.place)) for name, entry in given.items()}

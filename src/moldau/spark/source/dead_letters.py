@@ -114,8 +114,16 @@ class BadRows:
             letters, column = self._policy.letters, self._policy.corrupt_column
             where = f"in topic {letters.topic}" if letters else f"in column {column}" if column else "left out"
             records, are = ("record", "is") if self._count == 1 else ("records", "are")
-            logger.warning(
-                "%d %s could not be decoded and %s %s; the first: %s", self._count, records, are, where, self._first
+            # With headers of its own, somebody counts them: a pipeline shows their number and the last reason.
+            level = logging.INFO if self._policy.headers else logging.WARNING
+            logger.log(
+                level,
+                "%d %s could not be decoded and %s %s; the first: %s",
+                self._count,
+                records,
+                are,
+                where,
+                self._first,
             )
 
 

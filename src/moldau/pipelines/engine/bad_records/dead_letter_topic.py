@@ -15,6 +15,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.errors import CommandError, ErrorCode, KafkaError
@@ -29,8 +31,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from moldau.spark.sink.transactions import Offset, Transaction, Transactions
+    from moldau.spark.source.planning import TopicOffsets
+
+Offsets = Mapping[TopicPartition, int]
 
 REDRIVEN_MAX = 50_000  # in one transaction, which is in memory
+_NEW_MAX = 10_000  # letters of a partition that are looked at at a time
+_COLUMNS = ("offset", "key", "value", "timestamp", "headers")
 _METADATA_MAX = 4_000  # what brokers keep beside an offset (offset.metadata.max.bytes is 4096)
 _TIMEOUT_MS = 60_000
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -132,6 +139,7 @@ class DeadLetterTopic:
         self._pipeline = pipeline.name
         self._kafka = {"kafka.bootstrap.servers": "localhost:9092", **kafka}
         self._group = f"{pipeline.name}.redrive"
+        self._seen: Offsets | None = None  # where `new_letters` was
 
     def letters(self) -> list[Letter]:
         """All of this pipeline that are in the topic."""
@@ -189,25 +197,42 @@ class DeadLetterTopic:
 
     def _read(self, done: Mapping[int, Done]) -> tuple[list[Letter], dict[int, int]]:
         """The letters, and where each partition ends."""
-        from moldau.spark.source.fetching import read_range
+        ends = self._offsets.ends_now()
+        letters = [
+            one._replace(is_done=one.offset in done.get(one.partition, Done()))
+            for one in self._between(self._offsets.earliest(ends), ends)
+        ]
+        return letters, {tp.partition: end for tp, end in ends.items()}
+
+    def new_letters(self) -> list[Letter]:
+        """Since the last call, without keys and values. None are new at the first call."""
+        ends = self._offsets.ends_now()
+        starts = dict(ends) if self._seen is None else {tp: self._seen.get(tp, 0) for tp in ends}
+        upto = {tp: min(end, starts[tp] + _NEW_MAX) for tp, end in ends.items()}
+        letters = self._between(starts, upto, ("offset", "headers"))
+        self._seen = {**(self._seen or {}), **upto}
+        return letters
+
+    @cached_property
+    def _offsets(self) -> TopicOffsets:
         from moldau.spark.source.planning import TopicOffsets
         from moldau.spark.source.read_options import ReadOptions
+
+        return TopicOffsets(ReadOptions.for_batch(Options({**self._kafka, "subscribe": self.topic})))
+
+    def _between(self, starts: Offsets, ends: Offsets, columns: tuple[str, ...] = _COLUMNS) -> list[Letter]:
+        """Those of this pipeline."""
+        from moldau.spark.source.fetching import read_range
         from moldau.spark.source.read_plan import OffsetRange, ReadPlan
 
-        read = ReadOptions.for_batch(Options({**self._kafka, "subscribe": self.topic}))
-        topics = TopicOffsets(read)
-        ends = topics.ends_now()
-        starts = topics.earliest(ends)
-        columns = ("offset", "key", "value", "timestamp", "headers")
-        plan = ReadPlan(read.client, columns, fail_on_data_loss=False)
+        plan = ReadPlan(Options(self._kafka).client_config("moldau-pipelines"), columns, fail_on_data_loss=False)
         letters = [
-            Letter(tp.partition, *row)._replace(is_done=row[0] in done.get(tp.partition, Done()))
+            Letter(tp.partition, *row)
             for tp, end in sorted(ends.items())
             for batch in read_range(plan, OffsetRange(*tp, starts.get(tp, end), end))
             for row in _rows(batch)
         ]
-        own = [one for one in letters if one.facts.get("moldau.pipeline", self._pipeline) == self._pipeline]
-        return own, {tp.partition: end for tp, end in ends.items()}
+        return [one for one in letters if one.facts.get("moldau.pipeline", self._pipeline) == self._pipeline]
 
     def _write_done(
         self,
@@ -233,20 +258,20 @@ class DeadLetterTopic:
         transactions.write_offsets(transaction, self._group, offsets)
 
 
-def dead_letter_topics(pipeline: Pipeline) -> list[DeadLetterTopic]:
-    """One for each cluster: dead letters of a topic are in the topic's cluster."""
+def dead_letter_topics(pipeline: Pipeline, more: Mapping[str, str] = MappingProxyType({})) -> list[DeadLetterTopic]:
+    """One for each cluster: dead letters of a topic are in the topic's cluster. `more` are properties of clients."""
     settings = Settings.of(pipeline)
     clients = [settings.kafka]
     for source in pipeline.sources:
         own = source_values(pipeline, source) if source.connector == "topic" else {}
         client = settings.kafka | {name: str(value) for name, value in own.items() if name.startswith("kafka.")}
         clients += [client] if client not in clients else []
-    return [DeadLetterTopic(pipeline, client) for client in clients]
+    return [DeadLetterTopic(pipeline, {**client, **more}) for client in clients]
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     for row in batch.to_pylist():
-        yield row["offset"], row["key"], row["value"], row["timestamp"], row["headers"] or []
+        yield row["offset"], row.get("key"), row.get("value"), row.get("timestamp"), row["headers"] or []
 
 
 def _pick(

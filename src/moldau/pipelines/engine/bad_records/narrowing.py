@@ -42,6 +42,7 @@ from moldau.pipelines.engine.supervisor import Listener, RunningQuery
 from moldau.pipelines.engine.views import SourceRows, build_views
 from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.pipeline import Source
+from moldau.pipelines.model.references import hidden
 from moldau.spark.source.offsets import StreamOffset, parse_ranges, ranges_to_json
 from moldau.spark.source.read_plan import OffsetRange
 
@@ -77,7 +78,9 @@ class BadRecords(Listener):
             logger.warning("query %s: no record was found to be at fault: %s", query, error)
             return False
         for record in records:
-            logger.warning("query %s: record %s goes to the dead letters: %s", query, record, record.reason)
+            logger.warning(
+                "query %s: record %s goes to the dead letters: %s", query, hidden(str(record)), record.reason
+            )
         return bool(records)
 
 

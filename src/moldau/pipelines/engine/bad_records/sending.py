@@ -13,6 +13,7 @@ from moldau.pipelines.engine.bad_records.left_out import LeftOut, LeftOutRecord,
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
 from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.queries import QueryPlan, Settings, read_request
+from moldau.pipelines.model.references import hidden
 from moldau.spark.options import DEAD_LETTER_BYTES_MAX, HEADER_PREFIX
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _letters(request: ReadRequest, kafka: Mapping[str, str], record: LeftOutReco
         batch for batch in read_range(ReadPlan(client, columns, fail_on_data_loss=False), record.range) if len(batch)
     ]
     if not batches:
-        logger.warning("record %s is no longer in its topic: there is no dead letter of it", record)
+        logger.warning("record %s is no longer in its topic: there is no dead letter of it", hidden(str(record)))
     texts = {
         **{HEADER_PREFIX + name: str(getattr(record, name)) for name in ("topic", "partition", "offset")},
         f"{HEADER_PREFIX}stage": "TRANSFORMATION",

@@ -292,6 +292,9 @@ def _trouble(query: QuerySnapshot, now_ms: int) -> str:
 def _complaints(query: QuerySnapshot) -> list[str]:
     progress = query.progress
     words = [f"{_rows(count)} failed {name}" for name, count in progress.failed_expectations.items() if count]
+    if progress.last_dead_letter:
+        count = progress.dead_letters
+        words.append(f"{count:,} dead letter{'s' * (count > 1)}, the last: {progress.last_dead_letter}")
     if progress.late_rows:
         words.append(f"{_rows(progress.late_rows)} came too late")
     if progress.waiting and query.state is State.RUNNING:
@@ -317,6 +320,7 @@ def _happened(query: QuerySnapshot) -> tuple[object, ...]:
         progress.rows_in,
         progress.rows_out,
         progress.watermark_ms,
+        progress.dead_letters,
         bool(progress.lag),
         bool(progress.waiting),
     )

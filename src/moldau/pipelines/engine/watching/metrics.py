@@ -91,7 +91,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "moldau_pipeline_dead_letters_total",
-        "Rows that failed an expectation with the action dead-letter.",
+        "Dead letters: records that could not be read or processed, and rows that failed an expectation.",
         lambda query: query.progress.dead_letters,
     ),
     Metric("moldau_pipeline_restarts_total", "Restarts after a failure.", lambda query: query.restarts),

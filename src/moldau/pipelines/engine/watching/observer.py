@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
 from moldau.errors import MoldauError
+from moldau.pipelines.engine.bad_records.dead_letters import SUFFIX
 from moldau.pipelines.engine.queries import source_values
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.engine.watching.lag import LagReader, Topics, topics_of
+from moldau.pipelines.engine.watching.letters import LetterReader
 from moldau.pipelines.engine.watching.progress import ProgressTracker, QueryProgress
 from moldau.pipelines.model.pipeline import Action
 from moldau.pipelines.model.watermark import Watermark
@@ -79,6 +81,7 @@ class Observer(Listener):
         self._watched: dict[int, _Watched] = {}  # by identity of the query
         self._not_understood: set[int] = set()  # queries, by identity; told once
         self._lags = LagReader(clock)
+        self._letters = LetterReader(clock)
         self.latest = Snapshot(wall_clock(), ())
 
     def add_show(self, show: Callable[[Snapshot], None]) -> None:
@@ -93,13 +96,19 @@ class Observer(Listener):
         return {"progress": None}
 
     def polled(self, queries: Sequence[RunningQuery]) -> None:
+        self._letters.look({query.pipeline: query.plan.pipeline for query in queries}.values())
+        self._show(queries)
+
+    def _show(self, queries: Sequence[RunningQuery]) -> None:
         self.latest = Snapshot(self._wall_clock(), tuple(self._observe_safely(query) for query in queries))
         for show in self._shows:
             show(self.latest)
 
     def ended(self, queries: Sequence[RunningQuery]) -> None:
-        self.polled(queries)
+        self._letters.look({query.pipeline: query.plan.pipeline for query in queries}.values(), is_last=True)
+        self._show(queries)
         self._lags.close()
+        self._letters.close()
 
     def _observe_safely(self, query: RunningQuery) -> QuerySnapshot:
         """Progress that cannot be understood must not hide what other queries do."""
@@ -132,8 +141,15 @@ class Observer(Listener):
             attempt=query.attempt,
             next_try_ms=query.next_try_ms,
             restarts=query.restarts,
-            progress=tracker.poll(now, wall, lag.records, lag.oldest_ms),
+            progress=self._with_letters(query, tracker.poll(now, wall, lag.records, lag.oldest_ms)),
         )
+
+    def _with_letters(self, query: RunningQuery, progress: QueryProgress) -> QueryProgress:
+        """Those of expectations are counted as rows that failed, by the queries that would have written them."""
+        found = self._letters.found(query.pipeline, query.name)
+        if not found.letters or query.name.endswith(SUFFIX):
+            return progress
+        return replace(progress, dead_letters=progress.dead_letters + found.letters, last_dead_letter=found.last)
 
 
 @dataclass

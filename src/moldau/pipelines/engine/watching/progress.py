@@ -52,7 +52,8 @@ class QueryProgress:
     watermark_ms: int | None = None
     event_time_ms: int | None = None  # the latest that was seen
     failed_expectations: Mapping[str, int] = field(default_factory=dict)  # rows, by the expectation's name
-    dead_letters: int = 0  # rows that failed expectations with the action dead-letter
+    dead_letters: int = 0  # records that could not be read or processed, and rows that failed such expectations
+    last_dead_letter: str = ""  # why the newest record of them is one
     last_output_ms: int | None = None  # when a batch with output ended; wall clock
     waiting: str = ""  # why there is no output, if there is none
     history: tuple[float, ...] = ()  # rows in per second, the newest last
