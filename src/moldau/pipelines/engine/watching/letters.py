@@ -16,7 +16,7 @@ from typing import NamedTuple
 from moldau.clocks import Clock, monotonic_ms
 from moldau.errors import MoldauError
 from moldau.pipelines.engine.bad_records.dead_letter_topic import DeadLetterTopic, Letter, dead_letter_topics
-from moldau.pipelines.engine.bad_records.dead_letters import SETTING
+from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.pipeline import Pipeline
 from moldau.pipelines.model.references import hidden
 
@@ -53,7 +53,7 @@ class LetterReader:
     def look(self, pipelines: Iterable[Pipeline], *, is_last: bool = False) -> None:
         """Ask for what is new, if it is time."""
         for pipeline in pipelines:
-            if SETTING not in pipeline.settings:
+            if DEAD_LETTERS not in pipeline.settings:
                 continue
             due_ms, running = self._looks.get(pipeline.name, (0, None))
             if is_last or ((running is None or running.done()) and self._clock() >= due_ms):
