@@ -149,6 +149,7 @@ def demo(console: Console, seconds: float | None) -> int:
         opened.callback(run.spark.stop)
         view = LiveTable(console, results.show) if console.is_terminal else PlainLines(sys.stdout)
         run.observer.add_show(view.show)
+        console.print("Spark is ready; the first views are counted in a few seconds …")
         run.start()
         try:
             until(lambda: results.first_result_s is not None, seconds and SECONDS_TO_FIRST_RESULT)
@@ -159,6 +160,7 @@ def demo(console: Console, seconds: float | None) -> int:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # Ctrl-C from now on ends at once
         has_result = results.first_result_s is not None
         if has_result:
+            console.print("ending when the last views are counted …")
             run.supervisor.stop("website-visitors")
             until(lambda: is_all_counted(run, results), SECONDS_TO_FINISH)
         run.stop(now=not has_result)

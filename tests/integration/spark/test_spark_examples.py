@@ -86,6 +86,8 @@ def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 def test_the_demo_counts_every_view_once_and_ends_by_itself() -> None:
     ended = demo("--seconds", "1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    for line in ("starting Spark …", "Spark is ready; the first", "ending when the last views are counted …"):
+        assert line in ended.stdout  # what takes seconds is announced
     assert "website-visitors.page_views RUNNING" in ended.stdout
     assert "website-activity.page_counts RUNNING" in ended.stdout
     assert "every acknowledged view was counted once: yes" in ended.stdout
