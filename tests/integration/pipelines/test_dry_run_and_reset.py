@@ -159,6 +159,17 @@ def test_a_reset_to_committed_loses_the_state_and_no_record(
     changing.run(UNION, "a b")
     # Source a continues; b is new, and starts with its first record.
     output.wait_for({"page": "1", "n": 1}, {"page": "2"}, {"page": "2"})
+    changing.write(UNION, "a=c b")
+    before = _files(tmp_path / "checkpoints")
+    (refused,) = [report.ways_out for report in dry_run(changing.spark, [load_pipeline(changing.file)])]
+    assert [way for way in refused if "--to" in way and "--to earliest" not in way] == []
+    assert reset.main([str(changing.file), "--to", "committed"]) == 2
+    moved = f"source a read topic {topic} and now reads topic {changing.topics['c']}"
+    assert (
+        f"{moved}: committed offsets are not valid there: use --to earliest or --to latest" in capsys.readouterr().err
+    )
+    assert _files(tmp_path / "checkpoints") == before
+    changing.write(UNION, "a b")
     assert reset.main([str(changing.file), "--to", f'{{"a": {{"{changing.topics["a"]}": {{"0": 1}}}}}}']) == 0
     changing.run("SELECT page FROM a", "a")
     output.wait_for({"page": "1", "n": 1}, *[{"page": "2"}] * 3)

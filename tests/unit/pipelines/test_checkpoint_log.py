@@ -80,6 +80,22 @@ def test_each_change_is_kept_or_refused(old: Identity, new: Identity, verdicts: 
     assert all(bool(change.ways_out) == (change.verdict is Verdict.REFUSED) for change in found)
 
 
+@pytest.mark.parametrize(
+    ("source", "is_offered"),
+    [
+        (Part("topic", {"topic": "x"}), True),
+        (Part("topic", {"topic": "z"}), False),
+        (Part("topic", {"subscribe": "x,z"}), False),
+        (Part("lines", {"path": "x"}), False),
+    ],
+)
+def test_committed_offsets_are_a_way_out_only_where_they_are_valid(source: Part, is_offered: bool) -> None:
+    found = changes(QUERY, replace(QUERY, sources={"a": source}, operators=(COUNT,)), Path(), {}, {})
+    ways = [way for change in found for way in change.ways_out]
+    assert any("--to earliest" in way for way in ways)
+    assert any("--to committed" in way for way in ways) == is_offered
+
+
 def _grouped(*definitions: tuple[str, ...], sources: str = "a", essential: str = "") -> Identity:
     operator = replace(COUNT, definitions=definitions, essential=essential)
     return replace(QUERY, operators=(operator,), sources=dict.fromkeys(sources.split(), QUERY.sources["a"]))

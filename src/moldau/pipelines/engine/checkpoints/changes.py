@@ -66,7 +66,7 @@ def changes(
     file: str = "FILE",
 ) -> tuple[Change, ...]:
     """`conf` are the settings in the checkpoint, `wanted` those of the pipeline; `file` is for commands to type."""
-    resets = _reset_commands(file, new.query)
+    resets = _reset_commands(file, old, new, folder)
     return (
         *_sources(old, new, folder, resets),
         *_state(old, new, resets),
@@ -77,12 +77,25 @@ def changes(
     )
 
 
-def _reset_commands(file: str, query: str) -> tuple[str, ...]:
-    command = f"moldau pipeline reset {file} --query {query}"
-    return (
-        f"`{command} --to committed` (continues at the same offsets, without the state)",
-        f"`{command} --to earliest` (processes all records again; what was written stays)",
-    )
+def other_sources(old: Identity, new: Identity) -> Iterator[str]:
+    """A sentence for each source that reads something else than its offsets in the checkpoint are of.
+
+    With more topics, too: who gives offsets has to give those of all partitions.
+    """
+    for name, part in new.sources.items():
+        before = old.sources.get(name)
+        if before is not None and (before.connector, before.options) != (part.connector, part.options):
+            yield f"source {name} read {_shown(before)} and now reads {_shown(part)}"
+
+
+def _reset_commands(file: str, old: Identity, new: Identity, folder: Path) -> tuple[str, ...]:
+    command = f"moldau pipeline reset {file} --query {new.query}"
+    same = (connector(part.connector, folder) for name, part in new.sources.items() if name in old.sources)
+    committed = f"`{command} --to committed` (continues at the same offsets, without the state)"
+    earliest = f"`{command} --to earliest` (processes all records again; what was written stays)"
+    if any(other_sources(old, new)) or not all(each.can_start_at for each in same):
+        return (earliest,)
+    return (committed, earliest)
 
 
 def _sources(old: Identity, new: Identity, folder: Path, resets: tuple[str, ...]) -> Iterator[Change]:

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from moldau.clocks import wall_clock_ms
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
+from moldau.pipelines.engine.checkpoints.changes import other_sources
 from moldau.pipelines.engine.checkpoints.checkpoint import FILE, Checkpoint, Record
 from moldau.pipelines.engine.checkpoints.folders import open_folder
+from moldau.pipelines.engine.checkpoints.identity import Identity
 from moldau.pipelines.engine.checkpoints.sharing import record_sinks
 from moldau.pipelines.engine.checkpoints.state_rows import state_rows
 from moldau.pipelines.engine.queries import QueryPlan, Settings
@@ -62,6 +64,10 @@ def plan_reset(plan: QueryPlan, settings: Settings, to: str) -> Reset:
     last = earlier.log.last_batch
     if to == COMMITTED and last is None:
         raise ConfigError(f"query {plan.name} has no checkpoint in {earlier.location}, so it has no offsets to keep")
+    if to == COMMITTED and earlier.record.identity is not None:
+        now = Identity.of(plan, (), earlier.record.salt)
+        for other in other_sources(earlier.record.identity, now):
+            raise ConfigError(f"{other}: committed offsets are not valid there: use --to earliest or --to latest")
     starts: dict[str, str] = {}
     for source in plan.sources:
         start = last.positions.get(source.name) if to == COMMITTED and last is not None else to
