@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from moldau.cli.pipelines import status
 from moldau.errors import CommandError, ConfigError
 from moldau.pipelines.engine.queries import Settings
 from moldau.pipelines.engine.session import common_config, common_master
@@ -75,6 +77,23 @@ def test_a_pipeline_runs_once_per_checkpoint() -> None:
     RunFile(PIPELINE, "elsewhere/counts").close()
     first.close()
     RunFile(PIPELINE, "checkpoints/counts").close()
+
+
+def test_status_shows_what_runs_first_and_the_files_of_pipelines_with_the_same_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = {RunFile(replace(PIPELINE, file=f"{name}/counts.yaml"), f"{name}/counts") for name in "abcde"}
+    for file in ended:
+        file.write(State.STOPPED, [])
+        file.close()
+    mine = RunFile(PIPELINE, "checkpoints/counts")
+    assert status.main(["counts"]) == 0
+    mine.close()
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"counts: STARTING ({folder}/counts.yaml, process {os.getpid()}, started ")
+    assert {line.partition(", ")[0] for line in others} == {
+        f"counts: STOPPED ({folder}/{at}/counts.yaml" for at in "abcde"
+    }
 
 
 def test_a_process_that_was_killed_is_not_running(folder: Path) -> None:

@@ -50,7 +50,10 @@ def chosen_runs(names: Sequence[str], *, with_ended: bool = False) -> list[Known
 def _print(found: KnownRun) -> None:
     facts = found.facts
     reason = f": {facts['reason']}" if facts.get("reason") else ""
-    print(f"{found.name}: {facts['state']}{reason} (process {facts['pid']}, started {age(facts['started_ms'])})")
+    origin = f"{facts['file']}, " if facts["file"] else ""
+    print(
+        f"{found.name}: {facts['state']}{reason} ({origin}process {facts['pid']}, started {age(facts['started_ms'])})"
+    )
     rows = [
         (query["name"], query["state"], age(query["since_ms"]), query["restarts"], *_numbers(query), _why(query))
         for query in facts["queries"]

@@ -180,14 +180,15 @@ def _of_killed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_runs(*, with_ended: bool = False) -> list[KnownRun]:
-    """The pipelines that run on this machine as this user, by name; or all of which a file is left."""
+    """The pipelines that run on this machine as this user, by name; then, if asked for, those of which a file is
+    left."""
     folder = state_folder()
     found = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, KeyError):  # it was removed meanwhile, or is not ours
             run = KnownRun(path, json.loads(path.read_text("utf-8")), is_alive=_is_locked(path))
             found += [run] if run.is_alive or with_ended else []
-    return found
+    return sorted(found, key=lambda run: not run.is_alive)
 
 
 def _run_path(pipeline: Pipeline, checkpoint: str) -> Path:
