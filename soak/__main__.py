@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for client in ("kafka", "aiokafka"):
         # That a broker is away now and then is the point; what a client gives up on is counted.
         logging.getLogger(client).setLevel(logging.CRITICAL)
+    # What a run has started is in sessions of its own: whoever ends the run must give it the time to end it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     others = _other_run(arguments, seed)
     return _broker_run(arguments, seed) if others is None else others()
 
@@ -157,7 +159,7 @@ def _spark(broker: BrokerProcess, records: int, seed: int, into: str) -> int:
 
 
 def _pipeline(broker: BrokerProcess, seconds: float) -> int:
-    from soak.pipeline import run_pipeline  # needs psutil and Spark
+    from soak.pipeline import JUDGED_S_MIN, run_pipeline  # needs psutil and Spark
 
     outcome = run_pipeline(broker, seconds=seconds, report=lambda line: print(line, flush=True))
     sizes = [
@@ -170,6 +172,8 @@ def _pipeline(broker: BrokerProcess, seconds: float) -> int:
         f"{outcome.clicks:,} clicks in {seconds:.0f} s, {outcome.counted:,} counted; memory: {'; '.join(sizes)}; live "
         f"heap in the middle and at the end: {heap}; {len(outcome.problems)} problems"
     )
+    if seconds < JUDGED_S_MIN:
+        print(f"too short to say whether memory is flat: that takes {JUDGED_S_MIN:.0f} s")
     return _verdict(broker, outcome.problems)
 
 
@@ -244,7 +248,6 @@ def _hosts(names: Sequence[str], seed: int, *, is_apache: bool) -> int:
     if why := obstacle():
         print(f"hosts that vanish: left out, {why}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the namespaces are removed then, too
     with running(apache=is_apache) as cluster:
         print(f"{cluster.name} on three hosts; seconds in which nothing was acknowledged:")
         _, problems = run_faults(

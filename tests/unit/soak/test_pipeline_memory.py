@@ -20,6 +20,9 @@ def test_growth_counts_only_after_the_first_half() -> None:
     outcome.samples["Python"] = [(minute, 100.0 + 5 * minute) for minute in range(10)]
     _judge(outcome)
     assert outcome.problems == ["memory of Python grows by 5.0 MB per minute"]
+    outcome.problems.clear()
+    _judge(outcome, is_long=False)
+    assert outcome.problems == []
 
 
 def test_a_few_megabytes_within_a_short_time_are_no_slope() -> None:
