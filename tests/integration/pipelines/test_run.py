@@ -53,6 +53,7 @@ steps:
 sinks:
   out: {connector: topic, topic: slow}
 """
+SLOW_NUMBERS = 30  # a micro-batch each; more than those that are begun before a signal
 SLOW_STEPS = """
 from pathlib import Path
 import time
@@ -151,7 +152,7 @@ def test_a_broker_that_goes_away_and_comes_back_beside_pipelines_that_fail(
 def test_signals_end_after_the_running_batch(broker: BrokerProcess, tmp_path: Path) -> None:
     """To the process group, as from a terminal, or to each process of Spark, as from systemd; at the start, too."""
     make_topic(broker.bootstrap, name="numbers")
-    produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(100)))
+    produce_json(broker.bootstrap, "numbers", ({"n": n} for n in range(SLOW_NUMBERS)))
     write(tmp_path, slow=SLOW, slow_steps=SLOW_STEPS)
     port = free_port()
     arguments = ("slow.yaml", "--bootstrap-server", broker.bootstrap, "--json", "--metrics-port", str(port))
@@ -186,12 +187,12 @@ def test_signals_end_after_the_running_batch(broker: BrokerProcess, tmp_path: Pa
     (tmp_path / "slow_steps.py").write_text(SLOW_STEPS.replace("sleep(1)", "sleep(0)"))
     with PipelineProcess(tmp_path, *arguments, "--available-now") as run:
         assert run.wait() == 0, run.output()
-    assert [record.json["n"] for record in read_topic(broker.bootstrap, "slow")] == list(range(100))
+    assert [record.json["n"] for record in read_topic(broker.bootstrap, "slow")] == list(range(SLOW_NUMBERS))
     assert "Traceback" not in run.output()
 
 
 @pytest.mark.timeout(600)
-def test_after_kills_at_random_points_the_output_is_that_of_an_uninterrupted_run(
+def test_after_the_command_was_killed_at_random_points_the_output_is_that_of_an_uninterrupted_run(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     rng = random.Random(7)

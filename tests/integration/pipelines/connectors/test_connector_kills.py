@@ -63,7 +63,7 @@ def test_each_line_of_a_rotated_log_is_once_in_topic_directory_and_file_over_kil
     with BrokerProcess(tmp_path / "broker", log_level="WARNING") as broker:
         make_topic(broker.bootstrap, 2, name="copied")
         arguments = ("tail.yaml", "files.yaml", "--bootstrap-server", broker.bootstrap)
-        for _ in range(3):
+        for _ in range(2):
             write_log(300)
             before = published()
             with PipelineProcess(tmp_path, *arguments) as run:
