@@ -129,6 +129,8 @@ class StreamSink:
     options: Mapping[str, str] = field(default_factory=dict)
     partition_by: Sequence[str] = ()
     rows: Callable[[DataFrame], DataFrame] = lambda rows: rows  # applied to the rows before they are written
+    # In a search for bad records, which writes nothing: applied to these rows, to fail where the sink would.
+    trial: Callable[[DataFrame], DataFrame] = lambda rows: rows
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ class BatchSink:
 
     write: Callable[[DataFrame, int], None]
     rows: Callable[[DataFrame], DataFrame] = lambda rows: rows  # applied to the stream before it is written
+    trial: Callable[[DataFrame], DataFrame] = lambda rows: rows  # as of StreamSink
 
 
 class Connector(ABC):

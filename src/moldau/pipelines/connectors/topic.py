@@ -231,12 +231,21 @@ class TopicConnector(Connector):
 
     def write(self, request: WriteRequest) -> StreamSink | BatchSink:
         options = sink_options(request)
+
+        def records(rows: DataFrame) -> DataFrame:
+            return _records(rows, request.options)
+
+        def trial(rows: DataFrame) -> DataFrame:
+            from moldau.pipelines.connectors.writers.record_sizes import refuse_large
+
+            return refuse_large(rows, options)
+
         if request.mode == "append" and not request.is_shared:
-            return StreamSink("moldau", options, rows=lambda rows: _records(rows, request.options))
+            return StreamSink("moldau", options, rows=records, trial=trial)
         import moldau.spark
 
         # Spark has no update mode for sinks in Python.
-        return BatchSink(moldau.spark.batch_sink(**options), rows=lambda rows: _records(rows, request.options))
+        return BatchSink(moldau.spark.batch_sink(**options), rows=records, trial=trial)
 
     def continues(self, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
         """More topics may join; one that goes would be lost records."""

@@ -109,6 +109,29 @@ def test_culprits_in_sql_are_found_whatever_else_is_wrong_with_the_batch(
     assert len(values(bootstrap, f"{topic}-out")) == 18
 
 
+def test_a_record_that_is_too_large_for_the_topic_of_a_sink_is_a_dead_letter(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    new_topic(name=f"{topic}-out")
+    produce(bootstrap, topic, [{**record(number), "partition": 0} for number in range(6)])
+    large = Step("large", sql="SELECT repeat(page, IF(n = 2, 2000000, 1)) AS page, n FROM clicks", inputs=("clicks",))
+    larger_requests = given(topic=f"{topic}-out", key="n", kafka__max__request__size=9_000_000)
+    for sink, why in [
+        (given(topic=f"{topic}-out", key="n"), "larger than kafka.max.request.size=1048576"),
+        (larger_requests, "larger than max.message.bytes of the topic=1048588"),
+    ]:
+        folder = tmp_path / str(len(sink))
+        pipeline = shop(bootstrap, folder, topic, large, sinks=[Sink("out", "large", "topic", options=sink)])
+        assert "larger than" in fail_once(spark, pipeline)
+        (culprit,) = narrow(spark, plan_queries(pipeline)[0], Settings.of(pipeline))
+        assert culprit.offset == 2
+        assert why in culprit.reason
+        run_once(spark, pipeline)
+    written = [json.loads(value or b"")["n"] for value in values(bootstrap, f"{topic}-out")]
+    assert sorted(written) == sorted(["0", "1", "3", "4", "5"] * 2)
+
+
 def test_windows_before_and_after_a_poison_record_are_the_same(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
 """A batch that fails again and again is narrowed down to the records at fault, which become dead letters.
 
 The same views are computed as batches over parts of the batch's records (`bisecting`), into a sink that keeps nothing.
-That finds records that a step cannot process: an error of a Python function, of a cast, of arithmetic. It is not done
+That finds records that a step cannot process: an error of a Python function, of a cast, of arithmetic; and those that
+are too large for the topic they would be written to. It is not done
 
 - without the setting `dead letters`: then the batch is retried, and says why it fails;
 - for errors that are not about data: a broker that is away, a full disk, memory;
@@ -175,7 +176,7 @@ class _Trials:
         for sink in self._plan.sinks:
             request = write_request(self._session, self._pipeline, sink, self._settings, checkpoint)
             opened = connector(sink.connector, self._pipeline.folder).write(request)
-            opened.rows(frame).write.format("noop").mode("overwrite").save()
+            opened.trial(opened.rows(frame)).write.format("noop").mode("overwrite").save()
 
     def _read(self, source: Source, parts: Parts) -> SourceRows:
         request = read_request(self._session, self._pipeline, source, self._settings, query=self._plan.name)
