@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from soak.broker_process import BrokerProcess
 from soak.example_inputs import INPUTS, LAST, ROWS, Row
-from soak.pipeline_process import kill_run, start_run
+from soak.pipeline_process import kill_run, said, start_run
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "pipelines"
 PARTITIONS = 2
@@ -140,8 +140,7 @@ def _run(folder: Path, bootstrap: str, kills: int, draw: random.Random, report: 
     finally:
         kill_run(process)
     if code != 0:
-        said = (folder / "run.log").read_text(errors="replace")[-5000:]
-        outcome.problems.append(f"the last run ended with code {code}: {said}")
+        outcome.problems.append(f"the last run ended with code {code}: {said(folder)}")
         return outcome
     for example in examples:
         outcome.rows += _compare(example, folder, bootstrap, outcome.problems)
@@ -155,8 +154,7 @@ def _run_and_kill(folder: Path, target: int, draw: random.Random) -> int:
     try:
         while _committed(folder) < target:
             if process.poll() is not None or time.monotonic() > deadline:
-                said = (folder / "run.log").read_text(errors="replace")[-5000:]
-                raise RuntimeError(f"{_committed(folder)} of {target} micro-batches, then no more: {said}")
+                raise RuntimeError(f"{_committed(folder)} of {target} micro-batches, then no more: {said(folder)}")
             time.sleep(0.02)
         time.sleep(draw.uniform(0, KILL_DELAY_S_MAX))
     finally:

@@ -13,12 +13,10 @@ import contextlib
 import json
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +24,13 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from soak.broker_process import BrokerProcess
+from soak.pipeline_process import family, running, said
 
 RATE = 1_000  # clicks per second
 PAGES = 100
 SAMPLE_S = 5.0
 REPORT_S = 60.0
 START_TIMEOUT_S = 180
-STOP_TIMEOUT_S = 60
 # Java loads classes and compiles code for minutes: what grows before that says nothing.
 JUDGED_S_MIN = 300.0
 # Per minute, of a size of some 500 MB: half a percent. What grows by that for a day has doubled twice.
@@ -92,7 +90,7 @@ def run_pipeline(broker: BrokerProcess, *, seconds: float, report: Callable[[str
         (folder / "soak.yaml").write_text(FILE.format(bootstrap=broker.bootstrap))
         outcome.clicks += _send(producer, 1)
         producer.flush()
-        with _running(folder) as process:
+        with running(folder, "soak.yaml", "--json") as process:
             _await_state(process, folder)
             started = time.monotonic()
             next_sample = next_report = started
@@ -108,16 +106,16 @@ def run_pipeline(broker: BrokerProcess, *, seconds: float, report: Callable[[str
                         next_report += REPORT_S
                         report(_line(outcome))
                 if process.poll() is not None:
-                    outcome.problems.append(f"the pipeline ended with code {process.returncode}: {_said(folder)}")
+                    outcome.problems.append(f"the pipeline ended with code {process.returncode}: {said(folder)}")
                     return outcome
                 time.sleep(0.02)
             producer.flush()
         outcome.counted = _counted(broker.bootstrap)
-    _judge(outcome, is_long=seconds >= JUDGED_S_MIN)
+    judge(outcome, is_long=seconds >= JUDGED_S_MIN)
     return outcome
 
 
-def _judge(outcome: Outcome, *, is_long: bool = True) -> None:
+def judge(outcome: Outcome, *, is_long: bool = True) -> None:
     for kind in outcome.samples if is_long else ():
         if outcome.slope(kind) > SLOPE_MB_MAX and outcome.growth(kind) > GROWTH_MB_MAX:
             outcome.problems.append(f"memory of {kind} grows by {outcome.slope(kind):.1f} MB per minute")
@@ -141,37 +139,17 @@ def _send(producer: Producer, count: int) -> int:
     return max(count, 0)
 
 
-@contextlib.contextmanager
-def _running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [str(Path(sys.executable).with_name("moldau")), "pipeline", "run", "soak.yaml", "--json"]
-    with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def _await_state(process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    while '"RUNNING"' not in _said(folder):
+    while '"RUNNING"' not in said(folder):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the pipeline does not run: {_said(folder)}")
+            raise RuntimeError(f"the pipeline does not run: {said(folder)}")
         time.sleep(0.2)
-
-
-def _said(folder: Path) -> str:
-    return (folder / "output.txt").read_text(errors="replace")[-2000:]
 
 
 def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
     sizes = {"the JVM": 0.0, "Python": 0.0}
-    for process in _tree(pid):
+    for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             memory = process.memory_full_info()
             kind = "the JVM" if process.name() == "java" else "Python"
@@ -182,18 +160,13 @@ def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
 
 def _live_heap(pid: int) -> list[float]:
     """In MB, after a full collection; nothing without a JDK."""
-    java = next((process.pid for process in _tree(pid) if process.name() == "java"), None)
+    java = next((process.pid for process in family(pid) if process.name() == "java"), None)
     if java is None or shutil.which("jcmd") is None:
         return []
     subprocess.run(["jcmd", str(java), "GC.run"], capture_output=True, check=False)
-    said = subprocess.run(["jcmd", str(java), "GC.heap_info"], capture_output=True, text=True, check=False).stdout
-    used = re.search(r"used (\d+)K", said)
+    answer = subprocess.run(["jcmd", str(java), "GC.heap_info"], capture_output=True, text=True, check=False).stdout
+    used = re.search(r"used (\d+)K", answer)
     return [int(used[1]) / 1000] if used else []
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
 
 
 def _line(outcome: Outcome) -> str:

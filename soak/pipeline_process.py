@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from soak.broker_process import command
+
+STOP_TIMEOUT_S = 60
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -32,13 +35,38 @@ def start_run(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
         )
 
 
+def said(folder: Path) -> str:
+    """The end of what it has printed."""
+    return (folder / "run.log").read_text(errors="replace")[-5000:]
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Until the end of the block; then it ends after its micro-batches, or is killed if that takes too long."""
+    process = start_run(folder, *arguments)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            kill_run(process)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The command, Spark's JVM and all processes of Python."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
 def kill_run(process: subprocess.Popen[bytes], *, alone: bool = False) -> None:
     """kill -9 of all of it, as when the machine goes; or of the command alone, whose JVM has to notice and end."""
-    family: list[psutil.Process] = []
+    children: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
-        family = [] if alone else psutil.Process(process.pid).children(recursive=True)
+        children = [] if alone else family(process.pid)[1:]
     process.kill()
     process.wait()
-    for child in family:
+    for child in children:
         with suppress(psutil.NoSuchProcess):
             child.kill()

@@ -58,6 +58,12 @@ def run(spark: SparkSession, pipeline: Pipeline) -> StreamingQuery:
     return query
 
 
+def forget_commit(commits: Path, batch: int) -> None:
+    """As if the query had been killed after it wrote the batch, and before Spark noted that."""
+    (commits / str(batch)).unlink()
+    (commits / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop's, if it writes checksums
+
+
 def read_batch(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     (source,) = pipeline.sources
     request = read_request(spark, pipeline, source, Settings.of(pipeline), is_streaming=False)

@@ -15,7 +15,7 @@ import confluent_kafka
 import psutil
 
 from soak.broker_process import command
-from soak.pipeline_process import environment, kill_run, start_run
+from soak.pipeline_process import environment, family, kill_run, start_run
 from tests.integration.spark.topics import produce
 from tests.integration.waiting import eventually
 
@@ -54,8 +54,7 @@ class PipelineProcess:
 
     def family(self) -> list[psutil.Process]:
         """The command, Spark's JVM and all processes of Python."""
-        command_process = psutil.Process(self.pid)
-        return [command_process, *command_process.children(recursive=True)]
+        return family(self.pid)
 
     def send_all(self, number: signal.Signals, *, group: bool = True) -> None:
         """To its process group, as a terminal or `timeout` does, or to each process, as systemd does."""

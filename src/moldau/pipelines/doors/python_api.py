@@ -137,8 +137,8 @@ class Pipeline:
     def step(self, query: str | Callable[..., DataFrame], name: str = "") -> Pipeline:
         """A view made by SQL, or by a function from DataFrames to a DataFrame.
 
-        The parameters of a function are names of views (or `spark`). The only one may have any name: it gets the view
-        before.
+        The parameters of a function are names of views (or `spark`). The only one may have any name: it gets the
+        previous view.
         """
         number = len(self.model.steps) + 1
         if isinstance(query, str):

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from moldau.pipelines.doors.yaml_file import load_pipeline, read_pipeline
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.places import Severity
-from tests.integration.pipelines.parts import run
+from tests.integration.pipelines.parts import forget_commit, run
 
 EXAMPLE = Path(__file__).parents[4] / "examples/pipelines/own_connector"
 PAGE = (EXAMPLE.parents[2] / "docs/pipelines-connectors.md").read_text()
@@ -42,8 +42,7 @@ def test_rows_go_from_table_to_table_once(spark: SparkSession, folder: Path) -> 
         database.executemany("INSERT INTO orders VALUES (?, ?)", [(1, 50.0), (2, 150.0), (3, 250.0)])
     run(spark, pipeline)
     commits = folder / "checkpoints/large_orders/large_orders/commits"
-    for name in ("0", ".0.crc"):
-        (commits / name).unlink()  # killed after the batch was written
+    forget_commit(commits, 0)  # killed after the batch was written
     with sqlite3.connect(folder / "shop.db") as database:
         database.execute("INSERT INTO orders VALUES (4, 350.0)")
     run(spark, pipeline)

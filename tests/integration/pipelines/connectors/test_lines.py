@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from moldau.pipelines.model.pipeline import Step
 from tests.integration.conftest import NewTopic
-from tests.integration.pipelines.parts import copy, problems, read_batch, run, start
+from tests.integration.pipelines.parts import copy, forget_commit, problems, read_batch, run, start
 from tests.integration.spark.topics import frame
 from tests.integration.waiting import eventually
 
@@ -87,14 +87,10 @@ def test_appended_lines_are_there_once_however_often_a_batch_is_repeated(spark: 
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (journals,) = (tmp_path / "out").glob(".copy.jsonl.*")
 
-    def forget_last_commit() -> None:
-        for name in (f"{last}", f".{last}.crc"):
-            (commits / name).unlink()
-
-    forget_last_commit()  # killed after all was appended
+    forget_commit(commits, last)  # killed after all was appended
     run(spark, pipeline)
     assert out.read_bytes() == whole
-    forget_last_commit()  # killed while the journal was written, after some of it was appended, before any was
+    forget_commit(commits, last)  # killed while the journal was written, after some of it was appended, before any was
     begin = whole.rindex(b"\n", 0, -50) + 1
     for size in (begin, begin + 7):
         (journals / f"{last}-done").unlink(missing_ok=True)
@@ -103,7 +99,7 @@ def test_appended_lines_are_there_once_however_often_a_batch_is_repeated(spark: 
         journal.write_bytes(whole[begin:])
         run(spark, pipeline)
         assert out.read_bytes() == whole
-        forget_last_commit()
+        forget_commit(commits, last)
     assert [json.loads(line)["value"] for line in whole.splitlines()] == [str(number) for number in range(1000)]
 
 
