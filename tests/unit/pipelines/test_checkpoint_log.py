@@ -12,7 +12,7 @@ import pytest
 from moldau.errors import ConfigError
 from moldau.pipelines import Pipeline, topic
 from moldau.pipelines.engine.checkpoints.changes import Change, Verdict, changes
-from moldau.pipelines.engine.checkpoints.checkpoint import Record
+from moldau.pipelines.engine.checkpoints.checkpoint import MoldauFile
 from moldau.pipelines.engine.checkpoints.checkpoint_log import CheckpointLog
 from moldau.pipelines.engine.checkpoints.folders import LocalFolder
 from moldau.pipelines.engine.checkpoints.identity import Identity, Operator, Part
@@ -48,14 +48,14 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="offsets/0 is not an offset log of Spark"):
         _ = CheckpointLog(LocalFolder(str(tmp_path))).last_batch
     with pytest.raises(ConfigError, match="is damaged"):
-        Record.parse("{", "moldau.json")
+        MoldauFile.parse("{", "moldau.json")
     with pytest.raises(ConfigError, match="newer moldau"):
-        Record.parse('{"version": 2}', "moldau.json")
+        MoldauFile.parse('{"version": 2}', "moldau.json")
 
 
 def test_what_is_written_down_is_read_again() -> None:
-    record = Record(_grouped(("a.page",), essential="Inner"), {"q": 3}, {"a": "earliest"}, "salt")
-    assert Record.parse(record.to_text(), "moldau.json").to_text() == record.to_text()
+    file = MoldauFile(_grouped(("a.page",), essential="Inner"), {"q": 3}, {"a": "earliest"}, "salt")
+    assert MoldauFile.parse(file.to_text(), "moldau.json").to_text() == file.to_text()
 
 
 @pytest.mark.parametrize(

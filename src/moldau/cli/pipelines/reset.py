@@ -83,17 +83,19 @@ def _lines(reset: Reset, dropped: int | None, arguments: argparse.Namespace) -> 
     for source, start in reset.start.items():
         yield f"  {source}: {_where(source, start)}"
     if dropped != 0:
-        count = (
-            "the state is"
-            if dropped is None
-            else f"{dropped:,} row{' of state is' if dropped == 1 else 's of state are'}"
-        )
-        then = "computed again" if arguments.to == "earliest" else "windows and groups open now will not be written"
-        yield f"  {count} dropped{' and ' if arguments.to == 'earliest' else ': '}{then}"
+        is_again = arguments.to == "earliest"
+        then = " and computed again" if is_again else ": windows and groups open now will not be written"
+        yield f"  {_rows(dropped)} dropped{then}"
     if reset.aside is not None:
         yield f"  the old checkpoint {'would be' if arguments.dry_run else 'is'} kept in {reset.aside}"
     if reset.is_unfinished:
         yield "  its last batch was not finished: rows of it that are written already may be written again"
+
+
+def _rows(count: int | None) -> str:
+    if count is None:
+        return "the state is"
+    return "1 row of state is" if count == 1 else f"{count:,} rows of state are"
 
 
 def _where(source: str, start: str) -> str:

@@ -211,7 +211,7 @@ def _locks(pipeline: Pipeline, checkpoint: str) -> contextlib.ExitStack:
                 beside.parent.mkdir(parents=True, exist_ok=True)
                 held.enter_context(_lock(beside, lambda: message))
             except OSError as error:
-                hint = "choose another folder with --checkpoint or `checkpoint` in the settings, or let this user write"
+                hint = "choose another (--checkpoint, or `checkpoint` in the settings), or let this user write to it"
                 raise CommandError(unwritable(f"the checkpoint folder {beside.parent}", error, hint)) from None
         else:
             # Object stores cannot lock, and a file with a heartbeat is no promise when a process is only slow.

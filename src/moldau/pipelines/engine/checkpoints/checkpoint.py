@@ -34,7 +34,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Record:
+class MoldauFile:
     """What `moldau.json` holds."""
 
     identity: Identity | None = None
@@ -43,7 +43,7 @@ class Record:
     salt: str = ""
 
     @classmethod
-    def parse(cls, text: str | None, where: str) -> Record:
+    def parse(cls, text: str | None, where: str) -> MoldauFile:
         if text is None:
             return cls()
         try:
@@ -83,26 +83,26 @@ class Checkpoint:
         self._wanted = {name: str(value) for name, value in settings.spark.items()}
         self._folder = open_folder(self.location, spark)
         self.log = CheckpointLog(self._folder)
-        self.record = Record.parse(self._folder.read(FILE), f"{self.location}/{FILE}")
+        self.file = MoldauFile.parse(self._folder.read(FILE), f"{self.location}/{FILE}")
 
     @property
     def starts(self) -> Mapping[str, str]:
         """Where sources start instead of where their options say: what `reset` asked for."""
-        return (self.record.start or {}) if self.log.last_batch is None else {}
+        return (self.file.start or {}) if self.log.last_batch is None else {}
 
     def identity(self, frame: DataFrame) -> Identity:
         """What the query is now, to compare with what it was."""
-        return Identity.of(self.plan, stateful_operators(frame), self.record.salt)
+        return Identity.of(self.plan, stateful_operators(frame), self.file.salt)
 
     def changes(self, new: Identity) -> tuple[Change, ...]:
         """Since the last start; none if the query has not run yet."""
         last = self.log.last_batch
-        if last is None or self.record.identity is None:
+        if last is None or self.file.identity is None:
             return ()
         wanted = self._wanted if new.operators else {}
         pipeline = self.plan.pipeline
         file = pipeline.file or "FILE"
-        return changes(self.record.identity, new, pipeline.folder, last.conf, wanted, file=file)
+        return changes(self.file.identity, new, pipeline.folder, last.conf, wanted, file=file)
 
     def admit(self, frame: DataFrame) -> frozenset[str]:
         """Before a start: refuse it or write down what the query is now. Returns the sinks that have not written yet.
@@ -117,20 +117,22 @@ class Checkpoint:
         for change in found:
             logger.warning("query %s.%s: %s", new.pipeline, new.query, change.text)
         new_sinks = self._new_sinks(new)
-        salt = self.record.salt or secrets.token_hex(16)
-        is_salted = salt == self.record.salt
-        record = Record(new if is_salted else Identity.of(self.plan, new.operators, salt), new_sinks, self.starts, salt)
-        if record != self.record:
-            self._folder.write(FILE, record.to_text())
+        salt = self.file.salt or secrets.token_hex(16)
+        is_salted = salt == self.file.salt
+        file = MoldauFile(
+            new if is_salted else Identity.of(self.plan, new.operators, salt), new_sinks, self.starts, salt
+        )
+        if file != self.file:
+            self._folder.write(FILE, file.to_text())
         return frozenset(new_sinks)
 
     def _new_sinks(self, new: Identity) -> dict[str, int]:
         """A sink of a query that has written before has no record of earlier batches until it has written one."""
-        last, old = self.log.last_batch, self.record.identity
+        last, old = self.log.last_batch, self.file.identity
         if last is None or old is None:
             return {}
         next_batch = last.batch_id + last.is_finished
-        known = {name: batch for name, batch in (self.record.new_sinks or {}).items() if batch >= next_batch}
+        known = {name: batch for name, batch in (self.file.new_sinks or {}).items() if batch >= next_batch}
         changed = {
             name: next_batch for name, part in new.sinks.items() if old.sinks.get(name) != part or old.mode != new.mode
         }
@@ -160,8 +162,8 @@ def left_behind(
     }
     found = {}
     for was, location in candidates.items():
-        record = Record.parse(open_folder(location, spark).read(FILE), f"{location}/{FILE}")
-        old, same = record.identity, Identity.of(plan, new.operators, record.salt)
+        file = MoldauFile.parse(open_folder(location, spark).read(FILE), f"{location}/{FILE}")
+        old, same = file.identity, Identity.of(plan, new.operators, file.salt)
         if old is None or (old.sources, old.operators) != (same.sources, same.operators):
             continue
         if old.query != new.query or old.sinks == same.sinks:

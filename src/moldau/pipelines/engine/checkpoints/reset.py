@@ -16,7 +16,7 @@ from moldau.clocks import wall_clock_ms
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.checkpoints.changes import other_sources
-from moldau.pipelines.engine.checkpoints.checkpoint import FILE, Checkpoint, Record
+from moldau.pipelines.engine.checkpoints.checkpoint import FILE, Checkpoint, MoldauFile
 from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.checkpoints.identity import Identity
 from moldau.pipelines.engine.checkpoints.sharing import record_sinks
@@ -45,7 +45,7 @@ class Reset:
         if self.plan.is_shared or self.plan.mode != "append":
             # Else another query of the same view might take these sinks, and they would start where that one is.
             record_sinks(self.location, self.plan.sinks)
-        open_folder(self.location).write(FILE, Record(start=self.start).to_text())
+        open_folder(self.location).write(FILE, MoldauFile(start=self.start).to_text())
 
     def state_rows(self) -> int | None:
         """How many rows of state are dropped. None if that cannot be told. Starts Spark if there are any."""
@@ -60,13 +60,13 @@ class Reset:
 
 def plan_reset(plan: QueryPlan, settings: Settings, to: str) -> Reset:
     """`to` is earliest, latest, committed, or offsets as JSON, as in `startingOffsets`."""
-    earlier = Checkpoint(plan, settings)
-    last = earlier.log.last_batch
+    checkpoint = Checkpoint(plan, settings)
+    last = checkpoint.log.last_batch
     if to == COMMITTED and last is None:
-        raise ConfigError(f"query {plan.name} has no checkpoint in {earlier.location}, so it has no offsets to keep")
-    if to == COMMITTED and earlier.record.identity is not None:
-        now = Identity.of(plan, (), earlier.record.salt)
-        for other in other_sources(earlier.record.identity, now):
+        raise ConfigError(f"query {plan.name} has no checkpoint in {checkpoint.location}, so it has no offsets to keep")
+    if to == COMMITTED and checkpoint.file.identity is not None:
+        now = Identity.of(plan, (), checkpoint.file.salt)
+        for other in other_sources(checkpoint.file.identity, now):
             raise ConfigError(f"{other}: committed offsets are not valid there: use --to earliest or --to latest")
     starts: dict[str, str] = {}
     for source in plan.sources:
@@ -81,9 +81,9 @@ def plan_reset(plan: QueryPlan, settings: Settings, to: str) -> Reset:
     if to not in (COMMITTED, EARLIEST, LATEST):
         starts = _given(to, starts)
     when = datetime.fromtimestamp(wall_clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    aside = f"{earlier.location}.{when}" if open_folder(earlier.location).names() else None
+    aside = f"{checkpoint.location}.{when}" if open_folder(checkpoint.location).names() else None
     is_unfinished = last is not None and not last.is_finished
-    return Reset(plan, earlier.location, aside, starts, is_unfinished, earlier.log.has_state)
+    return Reset(plan, checkpoint.location, aside, starts, is_unfinished, checkpoint.log.has_state)
 
 
 def _given(text: str, starts: Mapping[str, str]) -> dict[str, str]:

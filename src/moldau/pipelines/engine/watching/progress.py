@@ -188,8 +188,8 @@ class ProgressTracker:
         if (self._watermark_ms or 0) > wall_ms + _AHEAD_MS:
             return (
                 f"{head}: the watermark is {clock_time(self._watermark_ms or 0, wall_ms)}, ahead of the clock, because "
-                "an event had a later time. Rows of before come too late and are dropped. Keep such events out with an "
-                "expectation of the source (drop or dead-letter), then start without state: reset --to committed"
+                "an event had a later time. Rows with earlier times are too late and are dropped. Keep such events out "
+                "with an expectation of the source (drop or dead-letter), then drop the state: reset --to committed"
             )
         if self._event_time_ms is None:
             columns = " or ".join(sorted({each.column for each in self._watermarks}))
