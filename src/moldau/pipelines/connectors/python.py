@@ -93,8 +93,9 @@ class PythonConnector(Connector):
                 found = rows.limit(rows_max + 1).collect()
                 if len(found) > rows_max:
                     raise ConfigError(
-                        f"sink {request.name}: a batch has more than {rows_max} rows (max rows): limit the batches of "
-                        "the source, or use `rows: dataframe`"
+                        f"sink {request.name}: batch {batch_id} has more than {rows_max} rows (max rows): for this "
+                        "one, use `rows: dataframe` or a higher `max rows`; for those to come, limit the batches of "
+                        "the source"
                     )
                 given = [row.asDict(recursive=True) for row in found]
             function(given, batch_id) if takes_batch_id else function(given)

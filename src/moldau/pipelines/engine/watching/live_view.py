@@ -296,7 +296,7 @@ def _complaints(query: QuerySnapshot) -> list[str]:
         count = progress.dead_letters
         words.append(f"{count:,} dead letter{'s' * (count > 1)}, the last: {progress.last_dead_letter}")
     if progress.late_rows:
-        words.append(f"{_rows(progress.late_rows)} came too late")
+        words.append(f"at least {_rows(progress.late_rows)} came too late")
     if progress.waiting and query.state is State.RUNNING:
         words.append(progress.waiting)
     return words

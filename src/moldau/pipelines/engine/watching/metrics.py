@@ -70,7 +70,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("moldau_pipeline_state_bytes", "Memory used by these rows.", lambda query: query.progress.state_bytes),
     Metric(
         "moldau_pipeline_late_rows_total",
-        "Rows dropped by stateful steps because they came after the watermark.",
+        "Rows dropped by stateful steps because they came after the watermark. Spark counts them after it has combined"
+        " those of a task with the same key and window, so there may be more.",
         lambda query: query.progress.late_rows,
     ),
     Metric(

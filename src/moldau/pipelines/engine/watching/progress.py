@@ -48,7 +48,7 @@ class QueryProgress:
     lag_seconds: float | None = None  # the age of the oldest of them
     state_rows: int = 0
     state_bytes: int = 0
-    late_rows: int = 0  # dropped by stateful operators, because the watermark had passed
+    late_rows: int = 0  # dropped by stateful operators, because the watermark had passed; at least as many
     watermark_ms: int | None = None
     event_time_ms: int | None = None  # the latest that was seen
     failed_expectations: Mapping[str, int] = field(default_factory=dict)  # rows, by the expectation's name
