@@ -209,7 +209,7 @@ class ProgressTracker:
 def clock_time(time_ms: int, now_ms: int) -> str:
     """In local time; with the date if it is not today's."""
     if not _FIRST_MS <= time_ms <= _LAST_MS:
-        return "a time before the year 1" if time_ms < 0 else "a time after the year 9999"
+        return "a time before the year 1" if time_ms < 0 else "the end of the year 9999 or later"
     time, now = datetime.fromtimestamp(time_ms / 1000), datetime.fromtimestamp(now_ms / 1000)
     return f"{time:%H:%M:%S}" if time.date() == now.date() else f"{time:%Y-%m-%d %H:%M:%S}"
 
