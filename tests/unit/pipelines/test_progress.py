@@ -156,7 +156,7 @@ def test_times_of_another_day_have_a_date() -> None:
     [
         ("9999", "9999-06-01 "),
         ("+10000", "the end of the year 9999 or later"),
-        ("+294247", "a time after the year 9999"),
+        ("+294247", "the end of the year 9999 or later"),
     ],
 )
 def test_one_event_far_ahead_is_named_as_the_reason_why_nothing_is_written(year: str, shown: str) -> None:
