@@ -43,7 +43,27 @@ _MODULES = (
     "kio.serial",
     "encodings.idna",  # by which socket.connect() turns a host into bytes
     "numpy.ma",
+    "pandas",  # by Arrow, when the first array is made of Python's values
+    "kio.schema.index",
+    "kio.schema.errors",
 )
+# The messages of source and sink, as recent brokers speak them: each takes milliseconds to load. Of Fetch and
+# OffsetCommit earlier versions are loaded, too, for fields that the later ones do not have.
+_SCHEMAS = {
+    "add_offsets_to_txn": (3,),
+    "add_partitions_to_txn": (3,),
+    "api_versions": (4,),
+    "end_txn": (1,),
+    "fetch": range(12, 19),
+    "find_coordinator": (6,),
+    "init_producer_id": (4,),
+    "list_offsets": (11,),
+    "metadata": (13,),
+    "offset_commit": range(4, 11),
+    "offset_fetch": (7,),
+    "produce": (8,),
+    "txn_offset_commit": (3,),
+}
 # Arrow loads jemalloc with a thread of its own, even where another allocator is in use, as is usual.
 _NO_ARROW_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
@@ -51,7 +71,13 @@ _NO_ARROW_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 def preload() -> None:
     """Imports what workers import. What cannot be is left to the worker that needs it: it fails with the reason."""
     os.environ.setdefault(*_NO_ARROW_THREAD)
-    for module in _MODULES:
+    schemas = (
+        f"kio.schema.{api}.v{version}.{kind}"
+        for api, versions in _SCHEMAS.items()
+        for version in versions
+        for kind in ("request", "response")
+    )
+    for module in (*_MODULES, *schemas):
         with suppress(ImportError):
             importlib.import_module(module)
     ignore_hang_ups()

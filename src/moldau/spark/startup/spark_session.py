@@ -22,11 +22,11 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
 from moldau.spark import register
@@ -105,6 +105,7 @@ def _start(settings: dict[str, str], *, short_job: bool, fast_start: bool) -> Sp
         home = home_for_scripts(java, Path(_temporary_folder("java")))
     from pyspark.sql import SparkSession
 
+    _look_for_numpy_first()
     try:
         with _environment({"JAVA_HOME": str(home)} if home is not None else {}):
             session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
@@ -115,6 +116,23 @@ def _start(settings: dict[str, str], *, short_job: bool, fast_start: bool) -> Sp
         raise
     ignore_hang_ups_in(session.sparkContext._accumulatorServer)
     return session
+
+
+@cache
+def _look_for_numpy_first() -> None:
+    """PySpark imports pandas, by way of its helpers for tests, to find out whether the first value that is passed to
+    the JVM is one of numpy's. A value that has no class of numpy is none, which takes no third of a second to say."""
+    from pyspark.sql import types
+
+    def quick(asked: Callable[[Any, object], bool]) -> Callable[[Any, object], bool]:
+        def can_convert(self: Any, value: object) -> bool:
+            return any(base.__module__.startswith("numpy") for base in type(value).__mro__) and asked(self, value)
+
+        return can_convert
+
+    converters: tuple[Any, ...] = (types.NumpyScalarConverter, types.NumpyArrayConverter)
+    for converter in converters:
+        converter.can_convert = quick(converter.can_convert)
 
 
 @contextmanager
