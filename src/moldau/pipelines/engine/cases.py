@@ -101,7 +101,10 @@ def run_cases(spark: SparkSession, cases: Sequence[tuple[Pipeline, Case]]) -> It
     with _checkpoint_folder() as folder, ThreadPoolExecutor(THREADS, "pipeline-test") as pool:
         # The first one alone: Spark loads its classes once, and its result comes sooner.
         first = [run_case(spark, *case, folder) for case in cases[:1]]
-        rest = [pool.submit(run_case, spark, *case, folder) for case in cases[1:]]
+        # Functions of Python may start processes: they begin early, so that nobody waits for them alone at the end.
+        early_first = sorted(range(1, len(cases)), key=lambda place: not _has_functions(cases[place][0]))
+        futures = {place: pool.submit(run_case, spark, *cases[place], folder) for place in early_first}
+        rest = [futures[place] for place in range(1, len(cases))]
         yield from first
         try:
             for future in rest:
@@ -109,6 +112,10 @@ def run_cases(spark: SparkSession, cases: Sequence[tuple[Pipeline, Case]]) -> It
         finally:
             for future in rest:
                 future.cancel()
+
+
+def _has_functions(pipeline: Pipeline) -> bool:
+    return any(step.python is not None for step in pipeline.steps)
 
 
 def run_case(spark: SparkSession, pipeline: Pipeline, case: Case, folder: Path) -> CaseResult:
