@@ -199,9 +199,10 @@ def main() -> int:
     except BrokenPipeError:  # as with `make demo | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except BaseException:
-        # Ctrl-C during an import or the start of Spark does not always arrive as KeyboardInterrupt.
-        if not interrupted.is_set():
+    except BaseException as error:
+        # Ctrl-C during an import or the start of Spark does not always arrive as KeyboardInterrupt; once Spark has
+        # started, its own handler raises that.
+        if not interrupted.is_set() and not isinstance(error, KeyboardInterrupt):
             raise
         console.print(STOPPED_EARLY)
         return 0
