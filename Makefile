@@ -33,6 +33,8 @@ demo: $(READY) ## Website activity: pipelines count page views per window, exact
 
 test: check integration ## All tests: check, then real clients against a real broker
 
+# Property tests try fewer examples in `make check` than in `make test`.
+check: export MOLDAU_QUICK_EXAMPLES ?= $(if $(filter test,$(MAKECMDGOALS)),,1)
 check: $(READY) ## Lint, types, layers, unit tests (under 90 s)
 	@$(MAKE) --no-print-directory -j2 lint unit
 

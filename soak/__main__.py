@@ -166,11 +166,9 @@ def _pipeline(broker: BrokerProcess, seconds: float) -> int:
         f"{kind} {samples[-1][1]:.0f} MB, {outcome.slope(kind):+.2f} MB per minute"
         for kind, samples in outcome.samples.items()
     ]
-    live = outcome.live_heap_mb
-    heap = f"{live[len(live) // 2]:.0f} and {live[-1]:.0f} MB" if live else "unknown, jcmd is missing"
     print(
-        f"{outcome.clicks:,} clicks in {seconds:.0f} s, {outcome.counted:,} counted; memory: {'; '.join(sizes)}; live "
-        f"heap in the middle and at the end: {heap}; {len(outcome.problems)} problems"
+        f"{outcome.clicks:,} clicks in {seconds:.0f} s, {outcome.counted:,} counted; memory: {'; '.join(sizes)}; "
+        f"{len(outcome.problems)} problems"
     )
     if seconds < JUDGED_S_MIN:
         print(f"too short to say whether memory is flat: that takes {JUDGED_S_MIN:.0f} s")

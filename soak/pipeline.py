@@ -3,8 +3,8 @@
 `moldau pipeline run` counts clicks per 10 seconds of event time and page, with a watermark, so state comes and goes. A
 producer sends clicks at a steady rate. The memory of the JVM and of all Python processes (shared pages counted once) is
 sampled; the slope is that of a line through the samples of the second half, because Java and Python take their time to
-reach their size. Before each sample Java collects its garbage, or its heap would grow to its limit at its leisure: what
-grows then is in use.
+reach their size. Java's heap has a fixed size and all its pages from the start, or it would grow and shrink at its
+leisure: what grows then is outside of it. What is in use inside is a kind of its own, measured after a collection.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ sinks:
     key: page
 settings:
   kafka.bootstrap.servers: {bootstrap}
+  spark:
+    spark.driver.memory: 600m
+    spark.driver.extraJavaOptions: -Xms600m -XX:+AlwaysPreTouch
 """
 
 
@@ -65,7 +68,6 @@ class Outcome:
     clicks: int = 0
     counted: int = 0
     samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by kind: (minutes, MB)
-    live_heap_mb: list[float] = field(default_factory=list)  # at each sample
     problems: list[str] = field(default_factory=list)
 
     def second_half(self, kind: str) -> list[tuple[float, float]]:
@@ -100,7 +102,6 @@ def run_pipeline(broker: BrokerProcess, *, seconds: float, report: Callable[[str
                 producer.poll(0)
                 if now >= next_sample:
                     next_sample += SAMPLE_S
-                    outcome.live_heap_mb += _live_heap(process.pid)
                     _sample(outcome, process.pid, (now - started) / 60)
                     if now >= next_report:
                         next_report += REPORT_S
@@ -148,7 +149,7 @@ def _await_state(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
-    sizes = {"the JVM": 0.0, "Python": 0.0}
+    sizes = {"the JVM": 0.0, "Python": 0.0, **_live_heap(pid)}
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             memory = process.memory_full_info()
@@ -158,15 +159,15 @@ def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
         outcome.samples.setdefault(kind, []).append((minutes, size))
 
 
-def _live_heap(pid: int) -> list[float]:
+def _live_heap(pid: int) -> dict[str, float]:
     """In MB, after a full collection; nothing without a JDK."""
     java = next((process.pid for process in family(pid) if process.name() == "java"), None)
     if java is None or shutil.which("jcmd") is None:
-        return []
+        return {}
     subprocess.run(["jcmd", str(java), "GC.run"], capture_output=True, check=False)
     answer = subprocess.run(["jcmd", str(java), "GC.heap_info"], capture_output=True, text=True, check=False).stdout
     used = re.search(r"used (\d+)K", answer)
-    return [int(used[1]) / 1000] if used else []
+    return {"Java's live heap": int(used[1]) / 1000} if used else {}
 
 
 def _line(outcome: Outcome) -> str:

@@ -7,8 +7,12 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import examples
+
 # How long an example takes is the machine's affair: on a busy one a slow example is no failed one.
-settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "moldau", deadline=None, max_examples=examples(), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("moldau")
 
 

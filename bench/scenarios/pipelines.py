@@ -29,6 +29,7 @@ from bench.scenarios.scenario import Bench
 from bench.scenarios.spark import WARM_UP_PASSES, SparkScenario
 from bench.servers.server import ServerProcess
 from bench.topics import create_topic
+from moldau.pipelines.engine.idle import WAIT_MS
 
 PARTITIONS = 2
 MICRO_BATCHES = 8
@@ -173,9 +174,9 @@ class PipelineFirstResult(PipelineScenario):
 
 class PipelineIdle(PipelineScenario):
     """`moldau pipeline run` with pipelines that copy a topic and have nothing to do: CPU of all its processes, without
-    the broker's. A pipeline looks for new records once a second, and waits at the broker in between. What a look, a
-    micro-batch that finds nothing, costs is the difference between ten pipelines and one, by nine: the rest is what
-    the JVM and the supervisor take however many pipelines there are, and is in the row of one idle pipeline."""
+    the broker's. A pipeline looks for new records every two seconds, and waits at the broker in between. What a look, a
+    micro-batch that finds nothing, costs comes from the difference between ten pipelines and one: the rest is what the
+    JVM and the supervisor take however many pipelines there are, and is in the row of one idle pipeline."""
 
     name = "pipeline_idle"
     look = Metric("pipeline_idle_look", "a micro-batch that finds nothing", "CPU ms", "lower", at_most(10), rival=JVM)
@@ -192,7 +193,7 @@ class PipelineIdle(PipelineScenario):
             cores_of_one, cores_of_ten = (each["cpu_s"] / each["seconds"] for each in (one, ten))
             percent = f"one {cores_of_one * 100:.1f} %, ten {cores_of_ten * 100:.1f} %"
             bench.say(f"  round {number + 1} of {bench.repeat}: {percent} of a core")
-            look_ms = (cores_of_ten - cores_of_one) / (IDLE_PIPELINES - 1) * 1000
+            look_ms = (cores_of_ten - cores_of_one) / (IDLE_PIPELINES - 1) * WAIT_MS
             samples.append(Sample(self.look, look_ms, of=MOLDAU))
             samples.append(Sample(self.one, cores_of_one * 100, of=MOLDAU))
             samples.append(Sample(self.ten, cores_of_ten * 100, of=MOLDAU))

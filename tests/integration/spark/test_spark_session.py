@@ -186,6 +186,21 @@ def test_mistakes_that_spark_lets_through_or_tells_in_its_own_words_are_explaine
     assert "moldau does not support Update mode: use .foreachBatch(moldau.spark.batch_sink(" in complaints
 
 
+def test_a_java_that_cannot_start_is_an_error_that_says_what_to_look_at(tmp_path: Path) -> None:
+    code = """
+import moldau.spark
+from moldau.errors import ConfigError
+try:
+    moldau.spark.session(config={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:+UseG1GC"})
+except ConfigError as error:
+    print(error)
+"""
+    output, complaints = run_script(code, tmp_path)
+    assert "Multiple garbage collectors selected" in output + complaints
+    assert "Java ended while Spark was starting" in output
+    assert "spark.driver.extraJavaOptions" in output
+
+
 def command_of(process: psutil.Process) -> str:
     """Empty for one that has ended: Spark's daemon reaps its workers from time to time."""
     try:

@@ -13,6 +13,7 @@ from moldau.metadata.configs import ConfigChange, ConfigOp, plan_incremental_alt
 from moldau.metadata.image import PartitionImage
 from moldau.wire.constants import ElectionType
 from moldau.wire.topic_partition import TopicPartition
+from tests.examples import examples
 from tests.unit.cluster.controlled import SESSION_MS, TOPIC, Controlled
 
 BROKERS = range(1, 6)
@@ -133,7 +134,7 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWalk.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 def test_no_refusal_changes_anything() -> None:

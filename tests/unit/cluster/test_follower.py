@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.cluster.follower import OutOfRange, out_of_range, truncation_offset
+from tests.examples import examples
 
 
 def test_a_follower_that_wrote_more_in_an_epoch_cuts_where_the_leader_ended_it() -> None:
@@ -59,7 +60,7 @@ def _end_of(log: Log, epoch: int) -> tuple[int, int]:
     return known[-1], len(known)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12), st.integers(0, 12))
 def test_after_some_rounds_the_follower_has_a_prefix_of_the_leaders_log(
     ours: list[int], theirs: list[int], common: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from moldau.cluster.replica import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Follower, IsrChange, LeaderState
 from moldau.errors import ErrorCode
 from moldau.metadata.image import PartitionImage
+from tests.examples import examples
 
 LEADER = 1
 LAG_MS = 1000
@@ -254,7 +255,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(EVENTS, st.integers(1, 3))
 def test_whoever_may_lead_next_has_every_committed_record(events: list[tuple[str, int, int]], min_isr: int) -> None:
     """With any mix of appends, fetches, silence, deaths and answers that come or get lost after the change was made."""

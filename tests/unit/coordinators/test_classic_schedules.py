@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from moldau.coordinators.classic.base import State
 from moldau.coordinators.classic.events import JoinReply, SyncReply
 from moldau.errors import ErrorCode
+from tests.examples import examples
 from tests.unit.coordinators.classic_lab import Lab, durable, protocols
 
 LIKES = (("range",), ("range", "sticky"), ("sticky", "range"))
@@ -238,5 +239,5 @@ class Schedule(RuleBasedStateMachine):
             assert self.lab.state is State.EMPTY, "silent members are all out"
 
 
-Schedule.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Schedule.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 TestSchedules = Schedule.TestCase

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.coordinators.consumer.assignors import ASSIGNORS, Partitions, Subscriber, assign_range, assign_uniform
+from tests.examples import examples
 
 IDS = [uuid.UUID(int=number) for number in range(1, 7)]
 
@@ -90,7 +91,7 @@ def test_uniform_is_settled_once_assigned(group: tuple[dict[uuid.UUID, int], lis
     assert assign_uniform(topics, [member._replace(current=once[member.member_id]) for member in members]) == once
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(counts, st.integers(1, 8), st.integers(-3, 3))
 def test_uniform_moves_no_more_than_balance_asks_for(topics: dict[uuid.UUID, int], size: int, change: int) -> None:
     everything = frozenset(IDS)

@@ -18,6 +18,7 @@ from moldau.coordinators.offsets.commits import Offset, RequestedPartition
 from moldau.coordinators.offsets.records import OffsetCommitKey
 from moldau.errors import ErrorCode
 from moldau.wire.topic_partition import TopicPartition
+from tests.examples import examples
 from tests.unit.coordinators.offset_log import OffsetLog
 
 GROUPS = st.sampled_from(["a", "b"])
@@ -183,4 +184,4 @@ class OffsetSchedules(RuleBasedStateMachine):
 
 
 TestOffsetSchedules = OffsetSchedules.TestCase
-TestOffsetSchedules.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestOffsetSchedules.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)

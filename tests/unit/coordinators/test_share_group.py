@@ -20,6 +20,7 @@ from moldau.coordinators.share.group import ShareGroup, share_group
 from moldau.coordinators.share.heartbeat import Heartbeat, HeartbeatReply, add_states, heartbeat, remove_states
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.state_records import encode_key, encode_value
+from tests.examples import examples
 from tests.unit.coordinators.consumer_lab import LabTopics
 
 GROUP = "queue"
@@ -296,7 +297,7 @@ class Schedules(RuleBasedStateMachine):
 
 
 TestSchedules = Schedules.TestCase
-TestSchedules.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSchedules.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 @given(

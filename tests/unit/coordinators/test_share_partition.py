@@ -24,6 +24,7 @@ from moldau.coordinators.share.partition import (
 )
 from moldau.coordinators.share.state_shard import merge_batches
 from moldau.errors import ErrorCode, KafkaError
+from tests.examples import examples
 
 LIMITS = ShareLimits(delivery_count=5, record_locks=200, lock_duration_ms=30_000)
 MANY = Wanted(max_records=500, batch_size=500)
@@ -388,4 +389,4 @@ class QueueSchedules(RuleBasedStateMachine):
 
 
 TestQueueSchedules = QueueSchedules.TestCase
-TestQueueSchedules.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestQueueSchedules.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -31,6 +31,7 @@ from moldau.coordinators.transactions.transaction import (
     Transaction,
 )
 from moldau.errors import ErrorCode, KafkaError
+from tests.examples import examples
 
 ID = "t"
 TIMEOUT_MS = 1000
@@ -352,7 +353,7 @@ def play(version: int, first_epoch: int, steps: Iterable[tuple[tuple[Any, ...], 
     return world
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(first_epoch=st.sampled_from([-1, 0, EPOCH_MAX - 3, EPOCH_MAX - 2]), chosen=SCHEDULES)
 def test_transactions_end_once_everywhere_and_never_hang_in_version_2(
     first_epoch: int, chosen: tuple[int, int]
@@ -362,7 +363,7 @@ def test_transactions_end_once_everywhere_and_never_hang_in_version_2(
     world.check_outcomes()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(first_epoch=st.sampled_from([-1, 0, EPOCH_MAX - 2]), chosen=SCHEDULES)
 def test_transactions_end_once_everywhere_and_never_hang_in_version_1(
     first_epoch: int, chosen: tuple[int, int]
@@ -374,7 +375,7 @@ def test_transactions_end_once_everywhere_and_never_hang_in_version_1(
     world.check_outcomes()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(chosen=SCHEDULES)
 def test_late_batches_never_leave_a_transaction_open_in_version_1(chosen: tuple[int, int]) -> None:
     world = play(1, 0, schedule(*chosen))

@@ -26,9 +26,10 @@ from moldau.wire.batch import (
     encode_end_txn_marker,
     iter_headers,
 )
+from tests.examples import examples
 
 # A machine that is busy with something else is no failure.
-properties = settings(deadline=None, max_examples=60)
+properties = settings(deadline=None, max_examples=examples(60))
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = uuid.UUID("6f1a0b9e-5b53-4a3c-9f57-52ac8b5f3d10")

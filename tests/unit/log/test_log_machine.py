@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moldau.errors import DuplicateSequenceError
+from tests.examples import examples
 from tests.unit.log.log_helpers import NOW_MS, Clock, append, batch, crash, new_log, producer_view, read_all, restart
 
 
@@ -115,4 +116,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(deadline=None, max_examples=25, stateful_step_count=30)
+TestLogMachine.settings = settings(deadline=None, max_examples=examples(25), stateful_step_count=30)

@@ -21,6 +21,7 @@ from moldau.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from tests.examples import examples
 
 A, B = uuid.UUID(int=10), uuid.UUID(int=11)
 
@@ -238,5 +239,5 @@ class ImageAgainstModel(RuleBasedStateMachine):
         assert image.next_producer_id == self.producer_id
 
 
-ImageAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+ImageAgainstModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestImageAgainstModel = ImageAgainstModel.TestCase

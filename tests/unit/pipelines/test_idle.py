@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.pipelines.engine.idle import POLLING_DELAY, idle_settings, idle_waits
+from moldau.pipelines.engine.idle import POLLING_DELAY, WAIT_MS, idle_settings, idle_waits
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline, Source, Step
 
@@ -24,15 +24,15 @@ def waits(*sources: Source, inputs: tuple[str, ...] = (), has_trigger: bool = Fa
 
 def test_the_first_topic_waits_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPIC", "b")
-    assert waits(topic("a")) == {"a": {"idle_wait_ms": 1_000, "idle_wait_topics": ()}}
+    assert waits(topic("a")) == {"a": {"idle_wait_ms": WAIT_MS, "idle_wait_topics": ()}}
     second = replace(topic("b"), options={"topic": Given("${env:TOPIC}")})
-    assert waits(topic("a"), second) == {"a": {"idle_wait_ms": 1_000, "idle_wait_topics": ("b",)}}
+    assert waits(topic("a"), second) == {"a": {"idle_wait_ms": WAIT_MS, "idle_wait_topics": ("b",)}}
     assert waits(topic("a", maxOffsetsPerTrigger="5")), "a source alone knows how far it has read"
     assert idle_settings(waits(topic("a"))) == {}
 
 
 def test_tables_are_no_streams_to_wait_for() -> None:
-    assert waits(topic("table", static="true"), topic("a")) == {"a": {"idle_wait_ms": 1_000, "idle_wait_topics": ()}}
+    assert waits(topic("table", static="true"), topic("a")) == {"a": {"idle_wait_ms": WAIT_MS, "idle_wait_topics": ()}}
 
 
 def test_a_query_with_other_sources_or_a_trigger_does_not_wait() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from moldau.errors import ErrorCode, KafkaError
 from moldau.wire.compression import Codec, compress, decompress
+from tests.examples import examples
 
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]
 by_name: dict[str, Any] = {"ids": lambda codec: codec.name}
@@ -33,7 +34,7 @@ def refusal(codec: Codec, data: bytes, max_size: int) -> ErrorCode:
 
 @pytest.mark.parametrize("codec", Codec, **by_name)
 @given(data=st.binary(max_size=2_000), copies=st.sampled_from((1, 3, 200)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_data_survives(codec: Codec, data: bytes, copies: int) -> None:
     data *= copies
     packed = compress(codec, data)
@@ -87,7 +88,7 @@ def test_truncated_data_is_refused(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSING, **by_name)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_mutated_data_unpacks_or_is_refused(codec: Codec, data: st.DataObject) -> None:
     packed = bytearray(compress(codec, TEXT[:300]))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -36,9 +36,10 @@ from moldau.wire.messages import (
     response_schema,
 )
 from moldau.wire.primitives import NodeEndpoint
+from tests.examples import examples
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
-QUICK = settings(max_examples=20, deadline=None)
+QUICK = settings(max_examples=examples(20), deadline=None)
 
 int8 = st.integers(-(2**7), 2**7 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -27,6 +27,7 @@ from moldau.wire.messages import (
     request_schema,
     response_schema,
 )
+from tests.examples import examples
 
 METADATA_VERSIONS = range(APIS[ApiKey.METADATA].min_version, APIS[ApiKey.METADATA].max_version + 1)
 
@@ -199,7 +200,7 @@ def test_bytes_after_the_body_are_a_protocol_error(key: int, version: int, body:
 
 
 @given(data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_mutated_body_parses_or_is_a_protocol_error(data: st.DataObject) -> None:
     key, version, body = data.draw(st.sampled_from(BODIES))
     mutated = bytearray(body)
@@ -210,7 +211,7 @@ def test_a_mutated_body_parses_or_is_a_protocol_error(data: st.DataObject) -> No
 
 
 @given(junk=st.binary(max_size=64), key=st.sampled_from(sorted(APIS)), newest=st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_junk_in_any_api_parses_or_is_a_protocol_error(junk: bytes, key: int, newest: bool) -> None:
     api = APIS[key]
     version = api.max_version if newest else api.min_version

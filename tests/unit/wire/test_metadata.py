@@ -22,6 +22,7 @@ from moldau.wire.metadata import (
     pack_metadata_response,
     pack_metadata_topic,
 )
+from tests.examples import examples
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 node_ids = st.integers(0, 2**31 - 1)
@@ -88,7 +89,7 @@ def _only_described(part: MetadataPartition, prefix: str) -> dict[str, tuple[int
 
 
 @pytest.mark.parametrize("version", range(VERSION_MIN, VERSION_MAX + 1))
-@settings(max_examples=20, deadline=None)  # of each version
+@settings(max_examples=examples(20), deadline=None)  # of each version
 @given(data=st.data())
 def test_metadata_of_every_version_equals_the_protocol_package(version: int, data: st.DataObject) -> None:
     described = data.draw(st.lists(topics, max_size=3))
@@ -124,7 +125,7 @@ def test_metadata_of_every_version_equals_the_protocol_package(version: int, dat
     assert b"".join(framed(7, packed)) == encode_response(7, expected)
 
 
-@settings(max_examples=20, deadline=None)  # of each version
+@settings(max_examples=examples(20), deadline=None)  # of each version
 @given(
     described=st.lists(topics, max_size=3),
     cursor=st.none() | st.tuples(text, node_ids),

@@ -36,9 +36,10 @@ from moldau.wire.produce import (
     encode_produce_response,
     parse_produce_request,
 )
+from tests.examples import examples
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
-QUICK = settings(max_examples=30, deadline=None)
+QUICK = settings(max_examples=examples(30), deadline=None)
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -33,8 +33,9 @@ from moldau.wire.batch import (
 )
 from moldau.wire.batch_layout import HEADER_SIZE
 from moldau.wire.compression import Codec
+from tests.examples import examples
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=examples(60), deadline=None)
 
 timestamps = st.integers(0, 2**45)
 record_fields = st.tuples(
@@ -165,7 +166,7 @@ class TestAgainstOtherClients:
 
     @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
     @given(fields=batches, copies=st.sampled_from((1, 500)))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     def test_what_aiokafka_compresses_is_read(self, codec: Codec, fields: list[RecordFields], copies: int) -> None:
         fields = fields * copies
         assert decoded(self.aiokafka_batch(fields, codec)) == as_records(fields)
@@ -182,7 +183,7 @@ class TestAgainstOtherClients:
 
     @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
     @given(fields=batches, copies=st.sampled_from((1, 500)))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     def test_aiokafka_reads_ours(self, codec: Codec, fields: list[RecordFields], copies: int) -> None:
         fields = fields * copies
         theirs: Any = aiokafka_records.DefaultRecordBatch(encode_batch(fields, codec=codec))
@@ -329,7 +330,7 @@ class TestHostileRecords:
             assert raised.value.code is ErrorCode.INVALID_RECORD
 
     @given(data=st.data(), codec=st.sampled_from(Codec))
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     def test_mutated_records_parse_or_are_answered_with_a_code(self, data: st.DataObject, codec: Codec) -> None:
         batch = bytearray(encode_batch(THREE, codec=codec))
         header = read_header(batch)

@@ -2,8 +2,8 @@
 
 Spark asks every source for news, one after the other, and again 10 ms later. That is a sixth of a core for one idle
 query. If all sources of a query are topics, one of them waits at the brokers for records of all of them (see
-`moldau.spark.source.idle_wait`): new records are noticed at once, and an idle query asks once a second. Other sources
-cannot wait, so queries that have some ask ten times a second.
+`moldau.spark.source.idle_wait`): new records are noticed at once, and an idle query asks every two seconds. Other
+sources cannot wait, so queries that have some ask ten times a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from moldau.pipelines.model.pipeline import Pipeline
 from moldau.pipelines.model.references import resolve
 
 POLLING_DELAY = "spark.sql.streaming.pollingDelay"
-_WAIT_MS = 1_000
+WAIT_MS = 2_000  # a query that is asked to end notices it after this long at the latest
 _POLLING_DELAY_MS = 100
 # A source with one of these may have more to read although nothing new has come, which the one that waits cannot know.
 _PACED = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
@@ -34,7 +34,7 @@ def idle_waits(pipeline: Pipeline, view: str, *, has_trigger: bool) -> dict[str,
     if len(sources) > 1 and not _are_watched_together(options):
         return {}
     topics = tuple(str(other["topic"].value) for other in options[1:])
-    return {sources[0].name: {"idle_wait_ms": _WAIT_MS, "idle_wait_topics": topics}}
+    return {sources[0].name: {"idle_wait_ms": WAIT_MS, "idle_wait_topics": topics}}
 
 
 def idle_settings(waits: Mapping[str, object]) -> dict[str, str]:

@@ -103,16 +103,22 @@ def _start(settings: dict[str, str], *, short_job: bool, fast_start: bool) -> Sp
         options = [*archive, *_java_options(settings, short_job), f"-Dlog4j2.configurationFile={_LOG4J}"]
         settings = {"spark.driver.defaultJavaOptions": shlex.join(options), **settings}
         home = home_for_scripts(java, Path(_temporary_folder("java")))
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     _look_for_numpy_first()
     try:
         with _environment({"JAVA_HOME": str(home)} if home is not None else {}):
             session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
-    except BaseException:
+    except BaseException as error:
         # A JVM whose start is interrupted (Ctrl-C) cannot tell PySpark its port, and would run for ever.
         if home is not None and not _has_jvm():
             end_java(home)
+        if isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED":
+            raise ConfigError(
+                "Java ended while Spark was starting; what it printed is above. Check the options that it was given "
+                "(spark.driver.extraJavaOptions, spark.driver.memory, JAVA_TOOL_OPTIONS)"
+            ) from error
         raise
     ignore_hang_ups_in(session.sparkContext._accumulatorServer)
     return session

@@ -33,10 +33,11 @@ from moldau.wire.batch import (
     records_data,
 )
 from moldau.wire.compression import Codec, compress
+from tests.examples import examples
 
 ALL = tuple(RAW_FIELDS)
 END = 1 << 62
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 contents = st.one_of(st.none(), st.binary(max_size=300))
 names = st.text(max_size=8)
@@ -333,7 +334,7 @@ def test_a_batch_that_compaction_emptied_has_no_rows() -> None:
 
 
 @given(data=st.data(), parts=record_batches.filter(len))
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 def test_mutated_batches_decode_or_are_refused_and_nothing_outside_is_read(
     fence: Fence, data: st.DataObject, parts: list[Any]
 ) -> None:
@@ -344,7 +345,7 @@ def test_mutated_batches_decode_or_are_refused_and_nothing_outside_is_read(
 
 
 @given(data=st.data(), parts=record_batches.filter(len))
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 def test_mutated_records_under_a_right_crc_decode_or_are_refused(
     fence: Fence, data: st.DataObject, parts: list[Any]
 ) -> None:

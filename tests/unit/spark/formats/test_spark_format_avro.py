@@ -23,6 +23,7 @@ from moldau.spark.formats.avro_schema import avro_schema, load_schema, spark_typ
 from moldau.spark.formats.columns import ColumnOptions, arrow_type
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.options import Options
+from tests.examples import examples
 from tests.unit.spark.formats.typed_values import typed_rows
 
 VIEW = {
@@ -56,7 +57,7 @@ def read(reader: AvroReader, *values: bytes | None) -> tuple[list[Any], dict[int
 
 
 @given(typed_rows())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_is_written_is_read_again(typed: tuple[Any, list[Any]]) -> None:
     kind, rows = typed
     schema = avro_schema(kind, "value")
@@ -67,7 +68,7 @@ def test_what_is_written_is_read_again(typed: tuple[Any, list[Any]]) -> None:
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_any_bytes_are_a_value_or_a_reason(values: list[bytes]) -> None:
     (good,) = written(VIEW, {"page": "/", "user": 7})
     rows, reasons = read(AvroReader(VIEW), *values, good)
@@ -76,7 +77,7 @@ def test_any_bytes_are_a_value_or_a_reason(values: list[bytes]) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_a_record_with_changed_bytes_never_crashes(data: st.DataObject) -> None:
     schema = record(
         ("a", "long"),
@@ -269,7 +270,7 @@ FLAT_ROWS = st.fixed_dictionaries(
 
 
 @given(st.lists(FLAT_ROWS, min_size=1, max_size=20), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_records_are_the_same_in_columns_and_one_by_one(rows: list[Any], data: st.DataObject) -> None:
     values: list[Any] = [bytearray(value) for value in written(FLAT, *rows)]
     for _ in range(data.draw(st.integers(0, 4))):
@@ -296,7 +297,7 @@ def test_a_text_that_is_no_utf8_is_bad_alone() -> None:
 
 
 @given(st.lists(st.none() | FLAT_ROWS, min_size=1, max_size=20))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_records_written_from_columns_are_the_bytes_of_any_avro_library(rows: list[Any]) -> None:
     typed = pa.array([None, *rows], arrow_type(spark_type(FLAT)))[1:]
     expected = [None if row is None else written(FLAT, row)[0] for row in rows]

@@ -19,6 +19,7 @@ from moldau.spark.formats.ddl import parse_type
 from moldau.spark.formats.json import JsonReader, reader
 from moldau.spark.formats.json_text import JsonWriter
 from moldau.spark.options import Options
+from tests.examples import examples
 from tests.unit.spark.formats.typed_values import typed_rows
 
 # Enough rows beside the one in question that they are read as a block, and their neighbours show any shift.
@@ -44,7 +45,7 @@ def read_among_others(schema: str, value: bytes) -> Any:
 
 
 @given(typed_rows())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_is_written_is_read_again(typed: tuple[Any, list[Any]]) -> None:
     kind, rows = typed
     array = pa.array(rows, arrow_type(kind))
@@ -55,7 +56,7 @@ def test_what_is_written_is_read_again(typed: tuple[Any, list[Any]]) -> None:
 
 
 @given(st.lists(st.binary(max_size=30) | st.none(), max_size=60), st.integers(0, 60))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_any_bytes_are_a_value_or_a_reason(values: list[bytes | None], good: int) -> None:
     values = [*[b'{"a":1}'] * good, *values]
     rows, reasons = read("a bigint, b string", *values)
@@ -66,7 +67,7 @@ def test_any_bytes_are_a_value_or_a_reason(values: list[bytes | None], good: int
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_a_record_with_changed_bytes_never_harms_its_neighbours(data: st.DataObject) -> None:
     text = bytearray(b'{"a":12,"b":{"c":["x","y"],"d":"2020-01-01T00:00:00Z"},"e":1.5}')
     for _ in range(data.draw(st.integers(1, 3))):

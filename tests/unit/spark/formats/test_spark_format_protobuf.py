@@ -20,6 +20,7 @@ from moldau.spark.formats.columns import ColumnOptions, arrow_type
 from moldau.spark.formats.ddl import parse_type
 from moldau.spark.formats.protobuf import ProtobufReader, ProtobufWriter, message_class
 from moldau.spark.options import Options
+from tests.examples import examples
 from tests.unit.spark.formats.messages import SCALARS, descriptor_set
 
 DESCRIPTORS = descriptor_set()
@@ -68,7 +69,7 @@ def read(*values: bytes | None) -> tuple[list[Any], dict[int, str]]:
 
 
 @given(st.lists(st.none() | ORDERS, max_size=5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_is_written_is_read_again(rows: list[Any]) -> None:
     array = pa.array(rows, arrow_type(ProtobufReader(DESCRIPTORS, "shop.Order").spark_type))
     values = pickle.loads(pickle.dumps(ProtobufWriter(DESCRIPTORS, "shop.Order"))).encode(array)
@@ -80,7 +81,7 @@ def test_what_is_written_is_read_again(rows: list[Any]) -> None:
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_any_bytes_are_a_value_or_a_reason(values: list[bytes]) -> None:
     rows, reasons = read(*values, Order(a_int64=7).SerializeToString())
     assert rows[-1]["a_int64"] == 7

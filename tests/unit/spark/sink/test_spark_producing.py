@@ -24,6 +24,7 @@ from moldau.spark.sink.write_options import WriteOptions
 from moldau.wire.batch import decode_records, read_header
 from moldau.wire.produce import parse_produce_request
 from moldau.wire.uuids import ZERO_UUID
+from tests.examples import examples
 
 TOPIC = "out"
 REMEMBERED = 5
@@ -126,7 +127,7 @@ def send(producer: Producer, numbers: range, partitions: int) -> None:
     producer.send(TOPIC, encode(rows, places, partitions, batch_bytes=150, record_bytes_max=1000))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1 << 30), partitions=st.integers(1, 4), trouble=st.sampled_from([0.0, 0.02, 0.1]))
 def test_every_batch_is_in_its_log_once_and_in_order(seed: int, partitions: int, trouble: float) -> None:
     network = Network(partitions, seed, trouble)
