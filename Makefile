@@ -86,7 +86,7 @@ docs: $(READY) ## Generate the reference pages in docs/ and the JSON Schema of p
 
 lock: $(READY) ## Pin all dependencies with hashes
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra dev --extra spark --extra zookeeper --upgrade pyproject.toml requirements/build.in -o requirements/dev.txt
+		--extra dev --extra connect --extra spark --extra zookeeper --upgrade pyproject.toml requirements/build.in -o requirements/dev.txt
 
 clean: ## Remove the environment and all caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench build dist

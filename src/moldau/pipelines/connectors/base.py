@@ -18,6 +18,7 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -140,6 +141,16 @@ class BatchSink:
     write: Callable[[DataFrame, int], None]
     rows: Callable[[DataFrame], DataFrame] = lambda rows: rows  # applied to the stream before it is written
     trial: Callable[[DataFrame], DataFrame] = lambda rows: rows  # as of StreamSink
+
+    def after(self, steps: Sequence[Callable[[DataFrame], DataFrame]]) -> BatchSink:
+        """This sink behind steps that are applied to each micro-batch."""
+
+        def prepared(rows: DataFrame) -> DataFrame:
+            return self.rows(reduce(lambda frame, step: step(frame), steps, rows))
+
+        return BatchSink(
+            lambda rows, batch_id: self.write(prepared(rows), batch_id), trial=lambda rows: self.trial(prepared(rows))
+        )
 
 
 class Connector(ABC):

@@ -43,6 +43,7 @@ _BYTES = {"rawKey": "key", "rawValue": "value"}  # beside the typed columns
 _SUBSCRIPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 _KAFKA = Option("kafka.*", "Client properties with Kafka's names after `kafka.`; they win over the settings.")
 _FORMATS = ("json", "string", "avro", "protobuf")
+BYTES = "bytes"  # of a sink: records as they are
 _PASSED_TO_SOURCE = OptionTable.of(
     Option("subscribe", "Several topics, with commas between.", example="clicks,orders"),
     Option("subscribePattern", "Topics by regular expression.", example="clicks-.*"),
@@ -86,6 +87,7 @@ _PATIENCE = {"kafka.default.api.timeout.ms": "20000"}
 # Only a preview infers it: what is inferred from other records at the next start may not fit the steps.
 NEEDS_SCHEMA = "format json needs a schema"
 _TOPIC_CREATION = "topic.creation.default."  # as in Kafka Connect
+_OF_TYPED_RECORDS = ("key", "partition", "timestamp", "tombstone", "schema")
 
 
 class TopicConnector(Connector):
@@ -115,9 +117,17 @@ class TopicConnector(Connector):
         + _PASSED_TO_SOURCE
     )
     sink_options = OptionTable.of(
-        Option("topic", "The topic to write to.", required=True, example="page-counts"),
+        Option(
+            "topic", "The topic to write to. With `format: bytes` a column `topic` can say it.", example="page-counts"
+        ),
         Option("key", "Column or SQL expression for the key.", SQL, example="page"),
-        Option("format", "Format of the value: all columns, as one record.", choice(*_FORMATS), default="json"),
+        Option(
+            "format",
+            "Format of the value: all columns, as one record. `bytes`: the columns are those of Spark's Kafka sink "
+            "(key, value, headers, topic, partition) and `timestamp`, and are written as they are.",
+            choice(*_FORMATS, BYTES),
+            default="json",
+        ),
         Option("schema", "Avro: the schema to write."),
         Option(
             "partition",
@@ -152,6 +162,7 @@ class TopicConnector(Connector):
 
     def check(self, options: Mapping[str, Given], *, is_source: bool) -> Iterable[Problem]:
         if not is_source:
+            yield from _check_sink(options)
             return
         given = [name for name in _SUBSCRIPTIONS if name in options]
         if len(given) != 1:
@@ -275,6 +286,8 @@ class TopicConnector(Connector):
         from moldau.spark.connections import ask_patiently
         from moldau.spark.options import Options
 
+        if "topic" not in request.options:
+            return
         client, topic = Options(kafka_options(request)).client_config("moldau-pipelines"), request.options["topic"]
         found = ask_patiently(client, lambda cluster: cluster.metadata([topic]).topics.get(topic))
         if found is None or found.error:
@@ -296,8 +309,17 @@ class TopicConnector(Connector):
             for name, value in request.options.items()
             if name.startswith(_TOPIC_CREATION)
         }
-        if wanted:
+        if wanted and "topic" in request.options:
             create_topic_if_missing(kafka_options(request), request.options["topic"], wanted)
+
+
+def _check_sink(options: Mapping[str, Given]) -> Iterable[Problem]:
+    is_bytes = options.get("format", Given("json")).value == BYTES
+    if "topic" not in options and not is_bytes:
+        yield Problem("it needs the option 'topic': add for example `topic: page-counts`")
+    for name in _OF_TYPED_RECORDS if is_bytes else ():
+        if name in options:
+            yield Problem(f"{name} has no effect with `format: bytes`: make it a column", options[name].place)
 
 
 def kafka_options(request: Request) -> dict[str, str]:
@@ -397,7 +419,7 @@ def _topics(options: Mapping[str, str]) -> set[str]:
 def sink_options(request: WriteRequest) -> dict[str, str]:
     names = _PASSED_TO_SINK
     given = {name: option_text(request.options[name]) for name in names if name in request.options}
-    if request.options["format"] != "string":
+    if request.options["format"] not in ("string", BYTES):
         given["value.format"] = request.options["format"]
     if "schema" in request.options:
         given["value.schema"] = request.options["schema"]
@@ -412,6 +434,8 @@ def _records(rows: DataFrame, options: Mapping[str, Value]) -> DataFrame:
     """Rows as records: the value holds all columns; key, partition and timestamp are expressions over them."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    if options["format"] == BYTES:
+        return rows
     value = F.col("value") if options["format"] == "string" else F.struct("*")
     if "tombstone" in options:
         value = F.when(~F.coalesce(F.expr(options["tombstone"]), F.lit(False)), value)

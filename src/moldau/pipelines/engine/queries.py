@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.pipelines.connectors.base import SOURCE_NAMES, BatchSink, ReadRequest, StreamSink, WriteRequest
+from moldau.pipelines.connectors.base import SOURCE_NAMES, BatchSink, Connector, ReadRequest, StreamSink, WriteRequest
 from moldau.pipelines.connectors.registry import connector
 from moldau.pipelines.engine.bad_records.dead_letters import dead_letter_pipelines
 from moldau.pipelines.engine.bad_records.left_out import excluded
@@ -149,12 +149,20 @@ def read_source(request: ReadRequest, source: Source, pipeline: Pipeline) -> Sou
 
 
 def write_request(
-    spark: SparkSession, pipeline: Pipeline, sink: Sink, settings: Settings, checkpoint: str, **more: Any
+    spark: SparkSession,
+    pipeline: Pipeline,
+    sink: Sink,
+    settings: Settings,
+    checkpoint: str,
+    *,
+    is_shared: bool = False,
+    is_new: bool = False,
 ) -> WriteRequest:
     table = connector(sink.connector, pipeline.folder).sink_options
     options = _values(pipeline, sink, table, SINK_OPTIONS)
     request = _request(spark, pipeline, sink, settings, options)
-    return WriteRequest(**request, mode=sink.mode, checkpoint=checkpoint, **more)
+    needs_batches = is_shared or bool(sink.batch_steps)
+    return WriteRequest(**request, mode=sink.mode, checkpoint=checkpoint, is_shared=needs_batches, is_new=is_new)
 
 
 def query_session(
@@ -235,7 +243,7 @@ def _start_query(
         check_sink_columns(frame, sink, one, request.options)
     for one, request in zip(connectors, writes, strict=True):
         one.prepare(request)
-    opened = [one.write(request) for one, request in zip(connectors, writes, strict=True)]
+    opened = [open_sink(one, sink, request) for one, sink, request in zip(connectors, plan.sinks, writes, strict=True)]
     if plan.is_shared:
         record_sinks(checkpoint, plan.sinks, session)
     writer = _writer(frame, opened).outputMode(plan.mode).queryName(f"{pipeline.name}.{plan.name}")
@@ -247,6 +255,16 @@ def _start_query(
         writer = writer.trigger(processingTime=f"{trigger} milliseconds")
     admitted()
     return writer.start()
+
+
+def open_sink(connector: Connector, sink: Sink, request: WriteRequest) -> StreamSink | BatchSink:
+    """The sink with its batch steps before it."""
+    opened = connector.write(request)
+    if not sink.batch_steps:
+        return opened
+    if not isinstance(opened, BatchSink):
+        raise ConfigError(f"sink {sink.name}: connector {connector.name} writes streams, and cannot have batch steps")
+    return opened.after(sink.batch_steps)
 
 
 def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataStreamWriter:

@@ -70,6 +70,8 @@ def check_sink_columns(frame: DataFrame, sink: Sink, connector: Connector, optio
     """Expressions and columns among the options of a sink, before Spark sees them all at once. Raises ConfigError."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    if sink.batch_steps:  # the columns are known with each batch
+        return
     for name in connector.sink_expressions:
         if name in options:
             owner, place = _option_of(sink, name)

@@ -61,6 +61,9 @@ class Sink:
     options: Mapping[str, Given] = field(default_factory=dict)
     place: Place | None = None
     places: Mapping[str, Place] = field(default_factory=dict)  # of `from`, `connector`, `mode`
+    # Functions from the DataFrame of a micro-batch to another, applied before it is written: for what depends on the
+    # rows themselves, such as their schema. Doors set them; a file has no word for it.
+    batch_steps: tuple[Callable[[Any], Any], ...] = ()
 
 
 class Action(Enum):

@@ -32,6 +32,7 @@ from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.queries import (
     QueryPlan,
     Settings,
+    open_sink,
     query_session,
     read_request,
     read_source,
@@ -175,7 +176,7 @@ class _Trials:
         checkpoint = self._settings.checkpoint(self._pipeline, self._plan.name)
         for sink in self._plan.sinks:
             request = write_request(self._session, self._pipeline, sink, self._settings, checkpoint)
-            opened = connector(sink.connector, self._pipeline.folder).write(request)
+            opened = open_sink(connector(sink.connector, self._pipeline.folder), sink, request)
             opened.trial(opened.rows(frame)).write.format("noop").mode("overwrite").save()
 
     def _read(self, source: Source, parts: Parts) -> SourceRows:

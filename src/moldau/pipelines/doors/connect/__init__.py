@@ -1,0 +1,1 @@
+"""Kafka Connect's configurations as pipelines: connectors, converters, transforms, predicates by their class names."""
