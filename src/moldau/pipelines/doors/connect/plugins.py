@@ -11,7 +11,9 @@ Between a connector and its converters a record is a row with these columns, wha
 
 `partition` and `timestamp` are null where the producer decides. Records of a sink also have `offset BIGINT`. A null
 `value` is a tombstone. Nullable fields are Connect's optional ones; the name of a Connect schema is in the metadata of
-its column (`SCHEMA_NAME`).
+its column (`SCHEMA_NAME`), its version, if it has one, too (`SCHEMA_VERSION`). A struct whose fields were only found in
+the records, such as JSON without a schema, is marked `SCHEMALESS`: Connect has a map there, in which any field may be
+missing.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SCHEMA_NAME = "connect.name"
+SCHEMA_VERSION = "connect.version"
+SCHEMALESS = "connect.schemaless"
 RECORD_COLUMNS = ("topic", "partition", "key", "value", "timestamp", "headers")
 
 Frames = Callable[["DataFrame"], "DataFrame"]
