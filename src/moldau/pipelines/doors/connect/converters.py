@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moldau.errors import ConfigError
 from moldau.pipelines.doors.connect.json_columns import from_json_value, to_json_value
-from moldau.pipelines.doors.connect.plugins import Plugin, PluginKind
+from moldau.pipelines.doors.connect.plugins import SCHEMALESS, Plugin, PluginKind
 from moldau.pipelines.doors.connect.schemas import Schema, is_schema, json_type, merged, metadata_of, schema_of
 from moldau.pipelines.doors.connect.tolerance import with_error
 from moldau.pipelines.model.kinds import BOOLEAN, Kind, choice, whole
@@ -105,11 +105,16 @@ class JsonConverter:
         if field.dataType.typeName() == "void":
             return frame.withColumn(column, F.lit(None).cast("binary"))
         value = to_json_value(frame[column], field.dataType, is_numeric=self._is_numeric)
-        text = F.to_json(F.struct(value.alias("v")), {"ignoreNullFields": "false"})
+        is_schemaless = bool(field.metadata.get(SCHEMALESS))
+        text = F.to_json(F.struct(value.alias("v")), {"ignoreNullFields": str(is_schemaless).lower()})
         if not self._has_schemas:
             written = F.substring(text, len(_OPEN) + 1, F.length(text) - len(_OPEN) - 1)
         else:
-            schema = schema_of(field.dataType, is_optional=field.nullable, metadata=field.metadata)
+            schema = (
+                None
+                if is_schemaless
+                else schema_of(field.dataType, is_optional=field.nullable, metadata=field.metadata)
+            )
             head = _ENVELOPE + json.dumps(schema, separators=(",", ":"), ensure_ascii=False) + _PAYLOAD
             written = F.concat(F.lit(head), F.substring(text, len(_OPEN) + 1, F.length(text)))
         return frame.withColumn(column, F.when(frame[column].isNotNull(), written.cast("binary")))
@@ -133,7 +138,8 @@ class JsonConverter:
         )
         marked = with_error(parsed, column, F.col(f"{_PARSED}.{_BROKEN}").isNotNull(), "not JSON that fits its schema")
         value = from_json_value(F.col(f"{_PARSED}.v"), schema, is_numeric=self._is_numeric)
-        return marked.withColumn(column, value.alias(column, metadata=metadata_of(schema))).drop(_PARSED)
+        metadata = metadata_of(schema) if {*schemas} - {""} else {SCHEMALESS: True}
+        return marked.withColumn(column, value.alias(column, metadata=metadata)).drop(_PARSED)
 
 
 def _canonical(text: Column) -> Column:

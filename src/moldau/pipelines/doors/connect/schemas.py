@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moldau.errors import ConfigError
-from moldau.pipelines.doors.connect.plugins import SCHEMA_NAME
+from moldau.pipelines.doors.connect.plugins import SCHEMA_NAME, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
 
 Schema = dict[str, Any]
 
-SCHEMA_VERSION = "connect.version"
 SCHEMA_DOC = "connect.doc"
 SCHEMA_PARAMETERS = "connect.parameters"
 _LOGICAL = "org.apache.kafka.connect.data."
