@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _NAMED_SOURCES = {SOURCE_NAMES: "true", "spark.sql.streaming.offsetLog.formatVersion": "2"}  # offsets by these names
 _NUMBERED_SOURCES = {SOURCE_NAMES: "false", "spark.sql.streaming.offsetLog.formatVersion": "1"}
+_NOT_A_BATCH_SINK = "a connector that can share a query has to return a BatchSink if the request says so"
 OUTPUT = "moldau:output"  # among a query's observed metrics: the rows that it wrote
 
 
@@ -200,28 +201,34 @@ def build_view(
 
 
 def start_query(
-    spark: SparkSession, plan: QueryPlan, settings: Settings, admitted: Callable[[], None] = lambda: None
+    spark: SparkSession,
+    plan: QueryPlan,
+    settings: Settings,
+    admitted: Callable[[], None] = lambda: None,
+    before_batch: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
     """Start it in a session of its own: its views are nobody else's. `admitted` is called when nothing has been refused
-    and the query is about to start."""
+    and the query is about to start, `before_batch` with the number of each micro-batch before that is written."""
     from pyspark.errors import AnalysisException
 
     try:
-        return _start_query(spark, plan, settings, admitted, _NAMED_SOURCES)
+        return _start_query(spark, plan, settings, _NAMED_SOURCES, admitted=admitted, before_batch=before_batch)
     except AnalysisException as error:
         if "DUPLICATE_SOURCE_NAMES" not in str(error):
             raise
     # A query that reads a source twice, as a self-join does, cannot have names. Its sources are then known by their
     # order, so a checkpoint does not survive when others come and go.
-    return _start_query(spark, plan, settings, admitted, _NUMBERED_SOURCES)
+    return _start_query(spark, plan, settings, _NUMBERED_SOURCES, admitted=admitted, before_batch=before_batch)
 
 
 def _start_query(
     spark: SparkSession,
     plan: QueryPlan,
     settings: Settings,
-    admitted: Callable[[], None],
     offsets: Mapping[str, str],
+    *,
+    admitted: Callable[[], None],
+    before_batch: Callable[[int], None] | None,
 ) -> StreamingQuery:
     pipeline, checkpoint = plan.pipeline, settings.checkpoint(plan.pipeline, plan.name)
     waits = idle_waits(pipeline, plan.view, has_trigger="trigger" in settings.values)
@@ -232,9 +239,10 @@ def _start_query(
     more = {one.name: {**waits.get(one.name, {}), "excluded": left_out.get(one.name)} for one in plan.sources}
     frame = build_view(session, plan, settings, earlier.starts, more)
     new_sinks = earlier.admit(frame)
+    needs_batches = plan.is_shared or before_batch is not None
     writes = [
         write_request(
-            session, pipeline, sink, settings, checkpoint, is_shared=plan.is_shared, is_new=sink.name in new_sinks
+            session, pipeline, sink, settings, checkpoint, is_shared=needs_batches, is_new=sink.name in new_sinks
         )
         for sink in plan.sinks
     ]
@@ -246,7 +254,7 @@ def _start_query(
     opened = [open_sink(one, sink, request) for one, sink, request in zip(connectors, plan.sinks, writes, strict=True)]
     if plan.is_shared:
         record_sinks(checkpoint, plan.sinks, session)
-    writer = _writer(frame, opened).outputMode(plan.mode).queryName(f"{pipeline.name}.{plan.name}")
+    writer = _writer(frame, opened, before_batch).outputMode(plan.mode).queryName(f"{pipeline.name}.{plan.name}")
     writer = writer.option("checkpointLocation", checkpoint)
     trigger = settings.values.get("trigger")
     if settings.is_available_now:
@@ -267,17 +275,32 @@ def open_sink(connector: Connector, sink: Sink, request: WriteRequest) -> Stream
     return opened.after(sink.batch_steps)
 
 
-def _writer(frame: DataFrame, sinks: Sequence[StreamSink | BatchSink]) -> DataStreamWriter:
-    from moldau.spark.sink.foreach_batch import plain_stop
-
+def _writer(
+    frame: DataFrame, sinks: Sequence[StreamSink | BatchSink], before_batch: Callable[[int], None] | None
+) -> DataStreamWriter:
     if len(sinks) > 1:
-        return _counted(frame).writeStream.foreachBatch(plain_stop()(_write_to_all(sinks)))
+        return _batch_writer(frame, _write_to_all(sinks), before_batch)
     (sink,) = sinks
     rows = sink.rows(frame)
     if isinstance(sink, BatchSink):
-        return _counted(rows).writeStream.foreachBatch(plain_stop()(sink.write))
+        return _batch_writer(rows, sink.write, before_batch)
+    if before_batch is not None:
+        raise ConfigError(_NOT_A_BATCH_SINK)
     writer = rows.writeStream.format(sink.format).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def _batch_writer(
+    rows: DataFrame, write: Callable[[DataFrame, int], None], before_batch: Callable[[int], None] | None
+) -> DataStreamWriter:
+    from moldau.spark.sink.foreach_batch import plain_stop
+
+    def announced(batch: DataFrame, batch_id: int) -> None:
+        if before_batch is not None:
+            before_batch(batch_id)
+        write(batch, batch_id)
+
+    return _counted(rows).writeStream.foreachBatch(plain_stop()(announced))
 
 
 def _counted(rows: DataFrame) -> DataFrame:
@@ -290,7 +313,7 @@ def _counted(rows: DataFrame) -> DataFrame:
 def _write_to_all(sinks: Sequence[StreamSink | BatchSink]) -> Callable[[DataFrame, int], None]:
     batch_sinks = [sink for sink in sinks if isinstance(sink, BatchSink)]
     if len(batch_sinks) < len(sinks):
-        raise ConfigError("a connector that can share a query has to return a BatchSink if the request says so")
+        raise ConfigError(_NOT_A_BATCH_SINK)
 
     def write(rows: DataFrame, batch_id: int) -> None:
         rows.persist()  # else each sink would read the sources and update the state again

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.clocks import Clock, monotonic_ms, wall_clock_ms
@@ -100,6 +101,12 @@ class Listener:
     def admitted(self, spark: SparkSession, query: RunningQuery) -> None:
         """Likewise, but after all checks: its checkpoint fits, and it starts now."""
 
+    def before_batch(self, query: RunningQuery, batch_id: int) -> None:
+        """Before a micro-batch is written, also before it is written again. An error fails the query.
+
+        A query costs more with it (`foreachBatch`), so it is called only where a listener overrides it.
+        """
+
     def changed(self, query: RunningQuery) -> None:
         """It has entered another state."""
 
@@ -123,7 +130,7 @@ class Supervisor:
         pipelines: Iterable[Pipeline],
         listeners: Sequence[Listener] = (),
         *,
-        start: Callable[[SparkSession, QueryPlan, Settings, Callable[[], None]], StreamingQuery] = start_query,
+        start: Callable[..., StreamingQuery] = start_query,
         clock: Clock = monotonic_ms,
     ) -> None:
         """Raises ConfigError if the settings of a pipeline cannot be resolved."""
@@ -244,7 +251,10 @@ class Supervisor:
                 raise MoldauError("it was stopped before its start")
             for listener in self._listeners:
                 listener.before_start(self._spark, query)
-            return self._start_query(self._spark, query.plan, query.settings, lambda: self._admitted(query))
+            start = self._start_query
+            if watchers := [one for one in self._listeners if type(one).before_batch is not Listener.before_batch]:
+                start = partial(start, before_batch=lambda batch_id: _announce(watchers, query, batch_id))
+            return start(self._spark, query.plan, query.settings, lambda: self._admitted(query))
 
     def _admitted(self, query: RunningQuery) -> None:
         for listener in self._listeners:
@@ -410,6 +420,11 @@ class _Watched:
         delay_ms = FIRST_DELAY_MS << min(self.delays, 30)
         self.delays += 1
         return min(delay_ms, int(self.query.settings.values["restart delay max"]))
+
+
+def _announce(listeners: Iterable[Listener], query: RunningQuery, batch_id: int) -> None:
+    for listener in listeners:
+        listener.before_batch(query, batch_id)
 
 
 def _is_search_due(failures: int) -> bool:
