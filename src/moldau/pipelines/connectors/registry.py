@@ -13,12 +13,18 @@ from moldau.errors import ConfigError
 from moldau.pipelines.connectors.base import Connector
 
 BUILT_IN: Mapping[str, str] = {
+    "cdc": "moldau.pipelines.connectors.change_capture.connector:ChangeCaptureConnector",
     "console": "moldau.pipelines.connectors.console:ConsoleConnector",
     "directory": "moldau.pipelines.connectors.directory:DirectoryConnector",
+    "elasticsearch": "moldau.pipelines.connectors.elasticsearch:ElasticsearchConnector",
     "generator": "moldau.pipelines.connectors.generator:GeneratorConnector",
+    "http": "moldau.pipelines.connectors.http:HttpConnector",
     "lines": "moldau.pipelines.connectors.lines:LinesConnector",
+    "postgres": "moldau.pipelines.connectors.database.connector:PostgresConnector",
     "python": "moldau.pipelines.connectors.python:PythonConnector",
+    "s3": "moldau.pipelines.connectors.object_store.connector:ObjectStoreConnector",
     "spark": "moldau.pipelines.connectors.spark_format:SparkConnector",
+    "sqlite": "moldau.pipelines.connectors.database.connector:SqliteConnector",
     "topic": "moldau.pipelines.connectors.topic:TopicConnector",
 }
 
