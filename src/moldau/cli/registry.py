@@ -90,6 +90,21 @@ COMMANDS = (
         script=None,
     ),
     Command("pipeline", "pipelines.main:main", "write, check, test and run pipelines on Spark", script=None),
+    Command("worker", "worker:main", "keep connectors and pipelines running, with Kafka Connect's REST", script=None),
+    Command(
+        "connect-distributed",
+        "worker:distributed_main",
+        "start a worker with Kafka Connect's arguments",
+        "ConnectDistributed",
+        script="connect-distributed",
+    ),
+    Command(
+        "connect-standalone",
+        "connect.standalone:main",
+        "run Kafka Connect's connectors in this process",
+        "ConnectStandalone",
+        script="connect-standalone",
+    ),
     Command("spark-archive", "spark_archive:main", "make Spark sessions start faster", script=None),
     Command(
         "zookeeper-server-start",
@@ -134,8 +149,6 @@ _ZK_OFFSETS = "offsets are in __consumer_offsets, not in ZooKeeper: use kafka-co
 _AT_OFFSET = "use kafka-console-consumer --topic T --partition N --offset O"
 
 MISSING = {
-    "connect-distributed": Missing(_CONNECT, ("ConnectDistributed",)),
-    "connect-standalone": Missing(_CONNECT, ("ConnectStandalone",)),
     "connect-mirror-maker": Missing(_MIRROR_MAKER, ("MirrorMaker", "MirrorMaker2")),
     "connect-plugin-path": Missing(_CONNECT, ("ConnectPluginPath",)),
     "kafka-acls": Missing("the broker has no authorizer: listen on 127.0.0.1 or a network you trust", ("AclCommand",)),
