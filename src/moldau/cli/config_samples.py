@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau config-samples")
     parser = CommandParser(
         prog,
         "Write sample files to a directory: server.properties, zookeeper.properties, "
-        "producer.properties,\nconsumer.properties and log.properties.",
+        "producer.properties,\nconsumer.properties, log.properties, and those of Kafka Connect (connect-*.properties).",
         "{prog} config",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="created if it does not exist")

@@ -127,7 +127,7 @@ def test_an_unknown_java_class_is_wrong_usage(capsys: pytest.CaptureFixture[str]
         ("kafka.tools.ConsumerOffsetChecker", "kafka-consumer-groups --describe"),
         ("kafka.admin.PreferredReplicaLeaderElectionCommand", "kafka-leader-election"),
         ("kafka.tools.MirrorMaker", "MirrorMaker 2 of Apache Kafka"),
-        ("org.apache.kafka.connect.cli.ConnectStandalone", "docs/spark.md"),
+        ("org.apache.kafka.connect.cli.ConnectPluginPath", "docs/spark.md"),
     ],
 )
 def test_a_class_that_is_not_here_is_answered_with_what_to_use(
@@ -139,7 +139,7 @@ def test_a_class_that_is_not_here_is_answered_with_what_to_use(
     assert use in error
 
 
-@pytest.mark.parametrize("given", ["kafka-acls.sh", "kafka-acls", "acls", "connect-standalone.sh"])
+@pytest.mark.parametrize("given", ["kafka-acls.sh", "kafka-acls", "acls", "connect-plugin-path.sh"])
 def test_a_command_that_is_not_here_is_answered_with_what_to_use(
     given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,12 @@ def test_the_samples_are_written_and_none_is_replaced_unasked(
     folder = tmp_path / "config"
     assert config_samples.main([str(folder)]) == 0
     names = [
+        "connect-console-sink.properties",
+        "connect-console-source.properties",
+        "connect-distributed.properties",
+        "connect-file-sink.properties",
+        "connect-file-source.properties",
+        "connect-standalone.properties",
         "consumer.properties",
         "log.properties",
         "producer.properties",

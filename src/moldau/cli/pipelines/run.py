@@ -17,6 +17,7 @@ from types import FrameType
 from moldau.cli.common import EXIT_FAILED, CommandParser, run, warn
 from moldau.cli.pipelines.overrides import add_overrides, overridden
 from moldau.pipelines.doors.yaml_file import load_pipelines
+from moldau.pipelines.model.pipeline import Pipeline
 from moldau.pipelines.model.references import hidden
 
 _INTERRUPTED = 130
@@ -43,6 +44,24 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline run") -
 
 def _run(arguments: argparse.Namespace) -> int:
     pipelines = [overridden(pipeline, arguments) for pipeline in load_pipelines(arguments.paths)]
+    return run_until_stopped(
+        pipelines,
+        master=arguments.master,
+        is_verbose=arguments.verbose,
+        is_json=arguments.json,
+        metrics_port=arguments.metrics_port,
+    )
+
+
+def run_until_stopped(
+    pipelines: Sequence[Pipeline],
+    *,
+    master: str | None = None,
+    is_verbose: bool = False,
+    is_json: bool = False,
+    metrics_port: int | None = None,
+) -> int:
+    """Run them in one Spark session, show how they do, and return the exit code."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from moldau.pipelines.engine.run import Run
@@ -51,24 +70,24 @@ def _run(arguments: argparse.Namespace) -> int:
     from moldau.pipelines.engine.watching.live_view import open_view
     from moldau.pipelines.engine.watching.metrics import serve_metrics
 
-    if sys.stdout.isatty() and not arguments.json:
+    if sys.stdout.isatty() and not is_json:
         print("starting Spark …", flush=True)
     _log_plainly()
     signals = _StopSignals()
     try:
-        started = Run(pipelines, master=arguments.master)
+        started = Run(pipelines, master=master)
     except Exception:
         if not signals.is_asked:
             raise
         warn("stopped while Spark was starting")  # the signal may have ended one of Spark's scripts, too
         return 0
-    if not arguments.verbose:
+    if not is_verbose:
         silence(started.spark)
     with ExitStack() as opened:
-        if arguments.metrics_port is not None:
-            opened.callback(serve_metrics(lambda: started.observer.latest, arguments.metrics_port))
-            started.files.more["metrics_port"] = arguments.metrics_port
-        started.observer.add_show(opened.enter_context(open_view(sys.stdout, as_json=arguments.json)).show)
+        if metrics_port is not None:
+            opened.callback(serve_metrics(lambda: started.observer.latest, metrics_port))
+            started.files.more["metrics_port"] = metrics_port
+        started.observer.add_show(opened.enter_context(open_view(sys.stdout, as_json=is_json)).show)
         signals.set_stop(started.stop)
         started.start()
         while not started.wait(_WAIT_S):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
 
 from moldau.errors import ConfigError
@@ -71,7 +71,7 @@ class ByteArrayConverter:
 class NumberConverter:
     """Whole numbers and booleans as Kafka's serializers write them: big-endian, of a fixed width."""
 
-    def __init__(self, type_name: str, width: int) -> None:
+    def __init__(self, type_name: str, width: int, _: Mapping[str, Value]) -> None:
         self._type = type_name
         self._width = width
 
@@ -193,12 +193,13 @@ def inferred_schema(text: str) -> Schema | None:
 
     Numbers with a fraction are doubles, as Connect reads them. What differs from record to record is text.
     """
-    from pyspark.sql import types as t
+    from moldau.spark.formats.ddl import parse_type
 
     if text == "VOID":
         return None
     ddl = re.sub(r"\bOBJECT<", "STRUCT<", text)
-    return schema_of(_settled(t.DataType.fromDDL(ddl)), is_optional=True)
+    ddl = re.sub(r"\b(?:VARIANT|VOID)\b(?!`?:)", "STRING", ddl)  # types, not names of fields
+    return schema_of(_settled(parse_type(ddl)), is_optional=True)
 
 
 def _settled(kind: t.DataType) -> t.DataType:
@@ -248,7 +249,7 @@ PLUGINS: tuple[Plugin, ...] = (
     _converter(f"{_STORAGE}StringConverter", lambda _: StringConverter(), _ENCODING),
     _converter(f"{_CONVERTERS}ByteArrayConverter", lambda _: ByteArrayConverter()),
     *(
-        _converter(f"{_CONVERTERS}{name}Converter", lambda _, number=number: NumberConverter(*number))
+        _converter(f"{_CONVERTERS}{name}Converter", partial(NumberConverter, *number))
         for name, number in _NUMBERS.items()
     ),
     _converter("io.confluent.connect.avro.AvroConverter", _later),
