@@ -59,8 +59,8 @@ def _log_plainly() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_PlainFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for noisy in ("py4j", "httpx", "uvicorn", "pyspark"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for noisy, level in {"py4j": 30, "httpx": 30, "uvicorn": 30, "librdkafka": 40}.items():
+        logging.getLogger(noisy).setLevel(level)
 
 
 class _PlainFormatter(logging.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ class WorkerConfig:
         given = {"bootstrap.servers": "localhost:9092"} | {
             name: value for name, value in self.resolved().items() if name.startswith(_CLIENT_PREFIXES)
         }
-        return to_librdkafka(given)[0] | {"client.id": f"moldau-worker-{self.group_id}"}
+        ours = {"client.id": f"moldau-worker-{self.group_id}", "logger": logging.getLogger("librdkafka")}
+        return to_librdkafka(given)[0] | ours
 
     def resolved(self) -> dict[str, str]:
         """With what references stand for. Never stored or shown."""
