@@ -7,4 +7,6 @@ one with a predicate leaves other records as they are.
 from moldau.pipelines.doors.connect.transforms.chaining import chain, problems
 from moldau.pipelines.doors.connect.transforms.tables import PREDICATES, TRANSFORMS
 
-__all__ = ["PREDICATES", "TRANSFORMS", "chain", "problems"]
+PLUGINS = (*TRANSFORMS, *PREDICATES)
+
+__all__ = ["PLUGINS", "PREDICATES", "TRANSFORMS", "chain", "problems"]

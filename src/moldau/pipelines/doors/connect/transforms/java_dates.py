@@ -214,7 +214,7 @@ def _whole_year(digits: Column, year: Column, this_year: int) -> Column:
     return F.when(F.length(digits) == 2, first + F.pmod(year - first, F.lit(100))).otherwise(year)
 
 
-def _hour(groups: Mapping[str, object], number: Callable[[str, int], Column]) -> Column:
+def _hour(groups: Mapping[str, tuple[Token, Column]], number: Callable[[str, int], Column]) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     if "H" in groups or not {"k", "K", "h"} & {*groups}:
@@ -224,8 +224,7 @@ def _hour(groups: Mapping[str, object], number: Callable[[str, int], Column]) ->
     hour = F.pmod(number("h" if "h" in groups else "K", 0), F.lit(12))
     if "a" not in groups:
         return hour
-    _, half = groups["a"]  # type: ignore[misc]
-    return hour + F.when(F.upper(half) == "PM", 12).otherwise(0)
+    return hour + F.when(F.upper(groups["a"][1]) == "PM", 12).otherwise(0)
 
 
 def _offset_ms(zone: Column) -> Column:

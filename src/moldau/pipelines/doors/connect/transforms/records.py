@@ -246,7 +246,7 @@ def applied(frame: DataFrame, change: Change, condition: Column | None) -> DataF
     def column(name: str) -> Column:
         new = change.columns.get(name)
         if new is None:
-            return F.col(name)
+            return F.col(f"`{name}`")
         metadata = frame.schema[name].metadata if new.metadata is None else new.metadata
         value = new.column if condition is None else _either(frame, name, condition, new.column)
         return named(value, name, metadata)
