@@ -47,7 +47,11 @@ def test_every_command_tells_its_version(name: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in OURS if name not in ("dump-log", "run-class", "get-offsets", "broker-api-versions", ZK_STOP)],
+    [
+        name
+        for name in OURS
+        if name not in ("dump-log", "run-class", "get-offsets", "broker-api-versions", "worker", ZK_STOP)
+    ],
 )
 def test_a_command_without_arguments_is_wrong_usage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call([name]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
+from moldau.cli.pipelines.workers import add_worker, show_list
 from moldau.clocks import wall_clock_ms
 from moldau.pipelines.engine.state_files import known_runs
 
@@ -14,10 +15,13 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline list") -> int:
     parser = CommandParser(prog, "List the pipelines that you run on this machine.", "{prog}\n{prog} --all")
     parser.add_flag("--all", "also those that have ended")
+    add_worker(parser)
     parser.add_json()
     arguments = parser.parse_args(argv)
 
     def work() -> int:
+        if arguments.worker:
+            return show_list(arguments.worker, as_json=arguments.json)
         runs = known_runs(with_ended=arguments.all)
         if arguments.json:
             print_json([each.facts for each in runs])

@@ -17,9 +17,11 @@ VERBS = {
     "test": "run the given/expect tests of files, without a broker",
     "dry-run": "say what a run would do and change, without starting anything",
     "run": "run pipelines until they are stopped",
+    "submit": "hand pipelines to a worker, which keeps them running",
     "list": "list the pipelines that run on this machine",
     "status": "show the queries of a running pipeline",
     "stop": "stop a running pipeline after its current micro-batch",
+    "logs": "print what happened to a pipeline of a worker",
     "dead-letters": "list, show and send again the records that could not be processed",
     "reset": "make a stopped pipeline start from other offsets or without its state",
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from moldau.cli.common import CommandParser, print_json, print_table, run
 from moldau.cli.pipelines.list import age
+from moldau.cli.pipelines.workers import add_worker, show_status
 from moldau.clocks import wall_clock_ms
 from moldau.config.keys import nearest
 from moldau.errors import CommandError
@@ -21,10 +22,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline status"
         "{prog} page-counts\n{prog} page-counts.yaml --json",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="pipelines or their files (default: all that run)")
+    add_worker(parser)
     parser.add_json()
     arguments = parser.parse_args(argv)
 
     def work() -> int:
+        if arguments.worker:
+            return show_status(arguments.worker, arguments.names, as_json=arguments.json)
         runs = chosen_runs(arguments.names, with_ended=True) if arguments.names else known_runs()
         if arguments.json:
             print_json([each.facts for each in runs])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from moldau.cli.common import CommandParser, print_json, run
 from moldau.cli.pipelines.status import chosen_runs
+from moldau.cli.pipelines.workers import add_worker, stop
 from moldau.errors import CommandError
 from moldau.pipelines.engine.state_files import KnownRun, known_runs
 
@@ -26,12 +27,17 @@ def main(argv: Sequence[str] | None = None, prog: str = "moldau pipeline stop") 
     parser.add_argument(
         "--timeout", type=float, default=60, metavar="SECONDS", help="longest wait for the end (default: 60)"
     )
+    add_worker(parser)
     parser.add_json()
     arguments = parser.parse_args(argv)
     if bool(arguments.names) == arguments.all:
         parser.error("give names of pipelines, or --all")
+    if arguments.worker and (arguments.all or arguments.now):
+        parser.error("--worker stops pipelines by name, after their micro-batches")
 
     def work() -> int:
+        if arguments.worker:
+            return stop(arguments.worker, arguments.names, as_json=arguments.json)
         runs = known_runs() if arguments.all else chosen_runs(arguments.names)
         for each in runs:
             each.ask_to_stop(now=arguments.now)

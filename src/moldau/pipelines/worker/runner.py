@@ -21,9 +21,10 @@ from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source
 from moldau.pipelines.model.references import hidden
 from moldau.pipelines.worker.checkpoint_copies import CheckpointCopies, restore
+from moldau.pipelines.worker.herder import Topics
 from moldau.pipelines.worker.life import Action, Stage, Teller, next_action
 from moldau.pipelines.worker.records import Definition, Record, Target, status_record, task_records, topic_record
-from moldau.pipelines.worker.state_topics import FencedError, StateTopics
+from moldau.pipelines.worker.state_topics import FencedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ class Runner:
     """Alive while this worker is active. `fenced` is called once if another worker has become that."""
 
     def __init__(
-        self, topics: StateTopics, engine: Engine, worker_id: str, fenced: Callable[[], None] = lambda: None
+        self, topics: Topics, engine: Engine, worker_id: str, fenced: Callable[[], None] = lambda: None
     ) -> None:
         self._topics = topics
         self._engine = engine
@@ -160,7 +161,7 @@ class Runner:
         while not self._is_over.is_set():
             self._wake.clear()
             try:
-                self._look()
+                self.look()
             except FencedError:
                 self._fenced()
                 return
@@ -168,7 +169,8 @@ class Runner:
                 logger.exception("cannot look after the connectors; trying again")
             self._wake.wait(_LOOK_S)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Compare and act once. Called by the runner's thread, and by tests in place of it."""
         with self._topics.lock:
             definitions = dict(self._topics.state.definitions)
             targets = {name: self._topics.state.target(name) for name in definitions}

@@ -201,8 +201,12 @@ def _create_missing(config: WorkerConfig) -> str:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient(config.client())
-    with _errors():
-        metadata = admin.list_topics(timeout=_CALL_S)
+    try:
+        with _errors():
+            metadata = admin.list_topics(timeout=_CALL_S)
+    except KafkaError as error:
+        servers = config.properties.get("bootstrap.servers", "localhost:9092")
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"cannot reach the brokers at {servers}") from error
     wanted = [config.topic(which) for which in Topic]
     existing = metadata.topics.get(config.topic(Topic.CONFIG).name)
     if existing is not None and len(existing.partitions) > 1:
