@@ -1,0 +1,1 @@
+"""Change capture from PostgreSQL, over ordinary connections: a logical replication slot is read by SQL functions."""
