@@ -24,6 +24,7 @@ TRANSFORMS = "transforms"
 PREDICATES = "predicates"
 TOLERANCE = "errors.tolerance"
 LOG_ERRORS = "errors.log.enable"
+RETRY_DELAY = "errors.retry.delay.max.ms"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 CONVERTERS = ("key.converter", "value.converter", "header.converter")
 SIMPLE_HEADERS = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
@@ -187,7 +188,7 @@ COMMON_KEYS = (
         0,
     ),
     _key(
-        "errors.retry.delay.max.ms",
+        RETRY_DELAY,
         "Longest pause between two attempts, in milliseconds.",
         Shown("MEDIUM", _ERRORS, 2, "MEDIUM", "Maximum Delay Between Retries for Errors"),
         LONG,
