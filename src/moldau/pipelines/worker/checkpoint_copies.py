@@ -5,13 +5,14 @@ one fenced transaction. A new active worker restores the folder from it, so that
 same query id, number and range: for exactly-once sinks that is no different from a restart on the same machine. A
 worker that was replaced cannot record another batch, so all it can still write is this one.
 
-A copy is taken before the batch, so it says what Spark had planned, never that it was done. When queries end, there is
-another one, with what was done: the next worker repeats nothing then.
+A copy is taken before the batch, so it says what Spark had planned, never that it was done. When a query rests or ends,
+there is another one, which says that: the next worker repeats nothing then.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,8 @@ class CheckpointCopies(Listener):
         """`is_shared`: all workers see the folder itself, so only the number of the batch is written, as a fence."""
         self._write = write
         self._is_shared = is_shared
+        self._begun: dict[str, int] = {}  # by query: a batch that is not yet known to be done
+        self._lock = threading.Lock()
 
     def admitted(self, spark: SparkSession, query: RunningQuery) -> None:
         if self._is_shared:
@@ -53,18 +56,29 @@ class CheckpointCopies(Listener):
             )
 
     def before_batch(self, query: RunningQuery, batch_id: int) -> None:
-        files = {} if self._is_shared else _copied(Path(query.checkpoint), batch_id)
-        self._put(query, batch_id, files)
+        with self._lock:
+            self._begun[query.name] = batch_id
+            self._put(query, batch_id)
+
+    def polled(self, queries: Sequence[RunningQuery]) -> None:
+        for query in queries:
+            self._put_if_done(query)
 
     def ended(self, queries: Sequence[RunningQuery]) -> None:
         for query in queries:
-            last = _last_batch(Path(query.checkpoint)) if not self._is_shared else None
-            if last is not None:
-                with suppress(FencedError):  # the new active worker knows the batch, and repeats it
-                    self._put(query, last, _copied(Path(query.checkpoint), last))
+            self._put_if_done(query)
 
-    def _put(self, query: RunningQuery, batch_id: int, files: Mapping[str, str]) -> None:
-        self._write([checkpoint_record(query.pipeline, query.name, {"batch": batch_id, "files": dict(files)})])
+    def _put_if_done(self, query: RunningQuery) -> None:
+        """Under the lock: a batch that begins meanwhile must not be followed by a copy of the one before."""
+        with self._lock, suppress(FencedError):  # then the new active worker knows the batch, and repeats it
+            batch_id = self._begun.get(query.name)
+            if batch_id is not None and (Path(query.checkpoint) / f"commits/{batch_id}").exists():
+                del self._begun[query.name]
+                self._put(query, batch_id)
+
+    def _put(self, query: RunningQuery, batch_id: int) -> None:
+        files = {} if self._is_shared else _copied(Path(query.checkpoint), batch_id)
+        self._write([checkpoint_record(query.pipeline, query.name, {"batch": batch_id, "files": files})])
 
 
 def restore(folder: Path, copies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -110,9 +124,3 @@ def _other_files(folder: Path) -> Iterator[Path]:
             yield entry
         else:
             yield from (path for path in sorted(entry.rglob("*")) if path.is_file() and not path.name.startswith("."))
-
-
-def _last_batch(folder: Path) -> int | None:
-    offsets = folder / "offsets"
-    numbers = [int(path.name) for path in offsets.iterdir() if path.name.isdecimal()] if offsets.is_dir() else []
-    return max(numbers, default=None)

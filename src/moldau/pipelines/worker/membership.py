@@ -29,6 +29,7 @@ class Membership:
         self._config = config
         self._elected = elected
         self._lost = lost
+        self.is_owner = False  # of the partition: this worker should be active
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="moldau-worker-member", daemon=True)
 
@@ -46,6 +47,7 @@ class Membership:
                 self._be_member()
             except Exception:
                 logger.exception("lost the connection to the worker group; trying again")
+                self.is_owner = False
                 self._lost()
                 self._is_leaving.wait(1)
 
@@ -67,10 +69,12 @@ class Membership:
             member.incremental_assign(partitions)
             if partitions:
                 member.pause(partitions)  # it is the state topics' reader that reads
+                self.is_owner = True
                 self._elected()
 
         def gone(member: Any, partitions: list[Any]) -> None:
             if partitions:
+                self.is_owner = False
                 self._lost()
 
         topic = self._config.topic(Topic.CONFIG).name

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.clocks import monotonic_ms, wall_clock_ms
 from moldau.errors import MoldauError
+from moldau.pipelines.engine.checkpoints.folders import open_folder
 from moldau.pipelines.engine.reasons import reason_of
 from moldau.pipelines.engine.run import Run
 from moldau.pipelines.engine.supervisor import Listener, RunningQuery, State
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _RETRY_MS_MAX = 60_000  # a definition that cannot be built now may be later: a secret is missing, a server is down
+_END_S = 60.0  # longest wait for a micro-batch when the worker ends
 _LOG_LINES = 500  # of each connector, for `logs`
 
 Build = Callable[[Definition, str], Pipeline]
@@ -120,15 +122,19 @@ class Runner:
         """End all queries, at once or after their micro-batches."""
         self._is_over.set()
         self._wake.set()
-        if threading.current_thread() is not self._thread and self._thread.is_alive():
+        self._stop_all(now=now)
+        if self._thread.is_alive():
             self._thread.join()
-        for running in self._running.values():
+        self._stop_all(now=now)  # what it has started meanwhile
+        for name, running in self._running.items():
+            if running.run is not None and not running.run.wait(_END_S):
+                logger.warning("the queries of %s do not end", name)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _stop_all(self, *, now: bool) -> None:
+        for running in tuple(self._running.values()):
             if running.run is not None:
                 running.run.stop(now=now)
-        for running in self._running.values():
-            if running.run is not None and not running.run.wait(60):
-                logger.warning("the queries of %s do not end", running.definition.name)
-        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def restart(self, name: str, *, only_failed: bool = False) -> None:
         """End it after its micro-batches, and start it again."""
@@ -146,8 +152,13 @@ class Runner:
         return running is None or running.run is None
 
     def forget_checkpoint(self, name: str) -> None:
+        """A shared folder is kept under another name."""
         if self._engine.checkpoint_folder is None:
             shutil.rmtree(self._scratch / name, ignore_errors=True)
+            return
+        folder = open_folder(f"{self.folder()}/{name}", self._engine.spark())
+        if folder.names():
+            folder.move_to(f"{folder.location}.{wall_clock_ms()}")
 
     def log(self, name: str) -> Sequence[str]:
         return tuple(self._logs[name].lines) if name in self._logs else ()
@@ -215,10 +226,15 @@ class Runner:
 
     def _new_run(self, definition: Definition, log: _Log) -> Run:
         shared, name = self._engine.checkpoint_folder, definition.name
+        with self._topics.lock:
+            copies = dict(self._topics.state.checkpoints.get(name, {}))
         if shared is None and not (self._scratch / name).exists():
-            with self._topics.lock:
-                copies = dict(self._topics.state.checkpoints.get(name, {}))
             restore(self._scratch / name, copies)
+        for query in (query for query, copy in copies.items() if shared is not None and copy.get("files")):
+            # Only offsets that were altered have files then: they begin a new checkpoint.
+            folder = open_folder(f"{shared}/{name}/{query}", self._engine.spark())
+            for file, text in copies[query]["files"].items() if not folder.names() else ():
+                folder.write(file, text)
         pipeline = self._engine.build(definition, self.folder())
         copies_made = CheckpointCopies(self._record, is_shared=shared is not None)
         run = self._engine.start([pipeline], spark=self._engine.spark(), listeners=[log, copies_made])

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from moldau.clocks import monotonic_ms
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 _CALL_S = 30.0  # longest wait for brokers
 _POLL_S = 0.5
 _TRANSACTION_TIMEOUT_MS = 30_000
-# Read-only beside the three topics: what compaction needs, and what it must not have.
 _TOPIC_CONFIG = {"cleanup.policy": "compact"}
 
 
@@ -230,21 +229,17 @@ def _create_missing(config: WorkerConfig) -> str:
     return str(metadata.cluster_id or "")
 
 
-class _errors:  # noqa: N801 (used as a statement)
+@contextmanager
+def _errors() -> Iterator[None]:
     """librdkafka's errors as ours."""
+    from confluent_kafka import KafkaError as Error
+    from confluent_kafka import KafkaException
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        from confluent_kafka import KafkaError as Error
-        from confluent_kafka import KafkaException
-
-        if not isinstance(error, KafkaException):
-            return
+    try:
+        yield
+    except KafkaException as error:
         found = error.args[0]
-        if found.code() in (Error._FENCED, Error.PRODUCER_FENCED, Error.INVALID_PRODUCER_EPOCH):
-            raise FencedError("another worker of the group is the active one now") from error
-        code = found.code()
-        known = ErrorCode(code) if code in set(ErrorCode) else ErrorCode.NETWORK_EXCEPTION
+        if found.fatal() or found.code() in (Error._FENCED, Error.PRODUCER_FENCED, Error.INVALID_PRODUCER_EPOCH):
+            raise FencedError(f"another worker of the group may be the active one now ({found.str()})") from error
+        known = ErrorCode(found.code()) if found.code() in set(ErrorCode) else ErrorCode.NETWORK_EXCEPTION
         raise KafkaError(known, found.str()) from error

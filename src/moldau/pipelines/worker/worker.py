@@ -1,6 +1,6 @@
 """A worker process: one Spark session, the state topics, a place in the group, and the REST interface.
 
-    standby ──elected──▶ active ──lost, fenced──▶ standby
+    standby ──elected──▶ active ──lost or fenced──▶ standby
 
 A standby has its Spark session ready and follows the topics, so it takes over as soon as it is elected: it shuts the
 last active worker out, restores checkpoints, and starts what should run. Changes of role are made by one thread, the
@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import logging
 import queue
+import signal
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moldau.errors import MoldauError
+from moldau.errors import CommandError, MoldauError
 from moldau.pipelines.doors.connect.door import to_pipeline
 from moldau.pipelines.doors.yaml_file import load_pipeline
 from moldau.pipelines.model.options import Given
@@ -40,12 +42,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RETRY_S = 3  # the group needs a moment to tell a worker that it was replaced
+_JVM_POLL_S = 1.0
 _CLIENT_PREFIXES = ("bootstrap.servers", "security.", "ssl.", "sasl.")
 
 
 class _Event(Enum):
     ELECTED = auto()
     LOST = auto()
+    FENCED = auto()
     STOP = auto()
 
 
@@ -60,36 +65,45 @@ class Worker:
         self._topics = StateTopics(config, self._wake)
         door = Door(type_of, self._validate, check_file)
         self._herder = Herder(self._topics, door)
+        self._member = Membership(
+            config, partial(self._events.put, _Event.ELECTED), partial(self._events.put, _Event.LOST)
+        )
         self._server = RestServer(config, self._herder)
         self.url = self._herder.url = self._server.url
 
     def run(self) -> None:
-        """Until `stop` is called."""
-        cluster_id = self._topics.open()
-        self._herder.cluster_id = cluster_id
+        """Until `stop` is called. Raises CommandError if Spark's JVM has ended: this process cannot have another."""
+        self._herder.cluster_id = self._topics.open()
         self._server.start()
-        member = Membership(self._config, partial(self._events.put, _Event.ELECTED), self._ask_to_yield)
-        member.join()
+        self._member.join()
         try:
             self._start_spark()
-            while (event := self._events.get()) is not _Event.STOP:
+            while (event := self._next_event()) is not _Event.STOP:
                 self._change(event)
         finally:
             self._become_standby(now=False)
-            member.leave()
+            self._member.leave()
             self._server.stop()
             self._topics.close()
             if self._spark is not None:
-                self._spark.stop()
+                with suppress(Exception):  # the JVM may be gone
+                    self._spark.stop()
 
     def stop(self) -> None:
         self._events.put(_Event.STOP)
 
-    def _ask_to_yield(self) -> None:
-        self._events.put(_Event.LOST)
+    def _next_event(self) -> _Event:
+        from moldau.pipelines.engine.internals import jvm_process
+
+        while True:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=_JVM_POLL_S)
+            jvm = jvm_process(self._spark) if self._spark is not None else None
+            if jvm is not None and jvm.poll() is not None:
+                raise CommandError("Spark's JVM has ended, so this worker ends, too: start it again")
 
     def _wake(self) -> None:
-        self._herder.is_ready = bool(self._herder.active_url)
+        self._herder.is_ready = self._spark is not None and bool(self._herder.active_url)
         if self._runner is not None:
             self._runner.wake()
 
@@ -97,10 +111,11 @@ class Worker:
         import moldau.spark
         from moldau.pipelines.engine.session import silence
 
-        self._spark = moldau.spark.session(
-            app_name=f"moldau worker {self._config.group_id}", master=self._master or "local[*]"
-        )
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        self._spark = moldau.spark.session(app_name=f"moldau worker {self._config.group_id}", master=self._master)
+        signal.signal(signal.SIGINT, on_interrupt)  # in place of PySpark's handler, which cancels all jobs
         silence(self._spark)
+        self._wake()
 
     def _session(self) -> SparkSession:
         if self._spark is None:
@@ -108,17 +123,21 @@ class Worker:
         return self._spark
 
     def _change(self, event: _Event) -> None:
-        if event is _Event.LOST:
-            self._become_standby(now=True)
-            return
         try:
-            self._become_active()
-        except FencedError:
-            self._become_standby(now=True)
+            if event is _Event.ELECTED and self._member.is_owner:
+                self._become_active()
+                return
+        except FencedError as error:
+            logger.warning("%s", error)
+            event = _Event.FENCED
         except MoldauError as error:
-            logger.error("cannot become the active worker (%s); trying again", error)
-            self._become_standby(now=True)
-            threading.Timer(1, self._events.put, [_Event.ELECTED]).start()
+            logger.error("cannot become the active worker, trying again: %s", error)
+            event = _Event.FENCED
+        self._become_standby(now=True)
+        if event is _Event.FENCED:  # if the group still says that it is this worker's turn, then it is
+            timer = threading.Timer(_RETRY_S, self._events.put, [_Event.ELECTED])
+            timer.daemon = True
+            timer.start()
 
     def _become_active(self) -> None:
         if self._runner is not None:
@@ -126,9 +145,11 @@ class Worker:
         self._topics.take_over()
         self._topics.write([active_record(self.url)])
         engine = Engine(self._session, self._build, self._config.checkpoint_folder)
-        self._runner = Runner(self._topics, engine, self.url.partition("://")[2], self._ask_to_yield)
+        self._runner = Runner(
+            self._topics, engine, self.url.partition("://")[2], partial(self._events.put, _Event.FENCED)
+        )
         self._runner.start()
-        self._herder.runner, self._herder.is_ready = self._runner, True
+        self._herder.runner = self._runner
         logger.info("this worker is the active one of group %s", self._config.group_id)
 
     def _become_standby(self, *, now: bool) -> None:
