@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from moldau.pipelines.engine.supervisor import RunningQuery, State
+from moldau.pipelines.model.references import hidden
 from moldau.pipelines.worker.records import Status, Target
 
 
@@ -81,4 +82,4 @@ class Teller:
         }
 
     def _status(self, state: str, trace: str | None = None) -> Status:
-        return Status(state, self._worker_id, trace, self._generation)
+        return Status(state, self._worker_id, hidden(trace) if trace else None, self._generation)
