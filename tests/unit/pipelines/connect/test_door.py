@@ -76,6 +76,19 @@ def test_settings_are_the_clients_of_the_worker_with_secrets_unresolved() -> Non
     }
 
 
+def test_a_source_connector_creates_topics_if_it_says_how() -> None:
+    creation = {"topic.creation.default.partitions": "3", "topic.creation.default.replication.factor": "-1"}
+    assert [len(made(config).sinks[0].batch_steps) for config in (SOURCE, SOURCE | creation)] == [0, 1]
+
+
+def test_the_longest_pause_between_restarts_can_be_set() -> None:
+    assert made(SOURCE, **{"errors.retry.delay.max.ms": "500"}).settings["restart delay max"] == Given("500 ms")
+
+
+def test_a_connector_may_have_any_name() -> None:
+    assert to_pipeline("a/b 100%", SOURCE, WORKER, "/state").name == "a%2Fb 100%25"
+
+
 def test_dead_letters_need_tolerance() -> None:
     letters = {"errors.deadletterqueue.topic.name": "dead"}
     assert "dead letters" not in made(SINK | letters).settings

@@ -132,7 +132,7 @@ class JsonConverter:
         wrapped = F.when(is_envelope, F.concat(F.lit(_OPEN), payload)).otherwise(
             F.concat(F.lit(_OPEN), text, F.lit("}"))
         )
-        shape = t.StructType().add("v", json_type(schema)).add(_BROKEN, t.StringType())
+        shape = t.StructType().add("v", json_type(schema, is_numeric=self._is_numeric)).add(_BROKEN, t.StringType())
         parsed = frame.withColumn(
             _PARSED, F.from_json(wrapped, shape, {"columnNameOfCorruptRecord": _BROKEN, "mode": "PERMISSIVE"})
         )

@@ -86,9 +86,7 @@ def from_json_value(value: Column, schema: Schema, *, is_numeric: bool) -> Colum
         return value
     name = logical_name(schema)
     if name == DECIMAL:
-        scale = decimal_scale(schema)
-        number = f"decimal({DECIMAL_DIGITS_MAX},{scale})"
-        return value.try_cast(number) if is_numeric else _scaled(F.unbase64(value), scale)
+        return value if is_numeric else _scaled(F.unbase64(value), decimal_scale(schema))
     if name is not None:
         return F.date_from_unix_date(value) if name == DATE else F.timestamp_millis(value)
     if schema["type"] == "bytes":

@@ -154,19 +154,27 @@ def metadata_of(schema: Schema) -> dict[str, Any]:
     return {key: schema[word] for word, key in _METADATA.items() if schema.get(word) is not None}
 
 
-def json_type(schema: Schema) -> t.DataType:
-    """The Spark type of the JSON that Connect writes for a schema: numbers for dates, text for bytes."""
+def json_type(schema: Schema, *, is_numeric: bool = False) -> t.DataType:
+    """The Spark type of the JSON that Connect writes for a schema: numbers for dates, text for bytes.
+
+    `is_numeric`: decimals are numbers.
+    """
     from pyspark.sql import types as t
 
     kind = schema["type"]
     if kind == "struct":
         return t.StructType(
-            [t.StructField(one["field"], json_type(one), metadata=metadata_of(one)) for one in schema["fields"]]
+            [
+                t.StructField(one["field"], json_type(one, is_numeric=is_numeric), metadata=metadata_of(one))
+                for one in schema["fields"]
+            ]
         )
     if kind == "array":
-        return t.ArrayType(json_type(schema["items"]))
+        return t.ArrayType(json_type(schema["items"], is_numeric=is_numeric))
     if kind == "map":
-        return t.MapType(t.StringType(), json_type(schema["values"]))
+        return t.MapType(t.StringType(), json_type(schema["values"], is_numeric=is_numeric))
+    if is_numeric and logical_name(schema) == DECIMAL:
+        return t.DecimalType(DECIMAL_DIGITS_MAX, decimal_scale(schema))
     types = {
         "boolean": t.BooleanType(),
         "int8": t.ByteType(),
