@@ -22,6 +22,7 @@ from moldau.pipelines.doors.connect.config import (
     DEAD_LETTER_TOPIC,
     NAME,
     PREDICATES,
+    RETRY_DELAY,
     TOLERANCE,
     TOPICS,
     TOPICS_REGEX,
@@ -41,7 +42,9 @@ from moldau.pipelines.doors.connect.plugins import (
     SinkParts,
     SourceParts,
 )
+from moldau.pipelines.doors.connect.splitting import in_parts
 from moldau.pipelines.doors.connect.tolerance import Tolerance
+from moldau.pipelines.doors.connect.topic_creation import TopicCreation
 from moldau.pipelines.model.common_options import DEAD_LETTERS
 from moldau.pipelines.model.options import Given, OptionTable, Value
 from moldau.pipelines.model.pipeline import Pipeline, Sink, Source, Step
@@ -105,20 +108,30 @@ class _Translation:
         steps: list[Step] = []
         sinks: list[Sink] = []
         transforms = tuple(self._transforms())
+        creation = TopicCreation.of(self._given)
+        creating = (creation.creating(self._kafka(), self._folder),) if creation else ()
         for source in parts.sources:
             records = parts.records if callable(parts.records) else parts.records[source.name]
             view = source.name
-            for name, function in (
+            chain = (
                 (RECORDS, _completed(records)),
                 *((f"transform_{alias}", each) for alias, each in transforms),
                 ("converter", self._encode()),
-            ):
+            )
+            batch_steps: tuple[Frames, ...] = ()
+            if parts.split is not None:
+                columns = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+                batch_steps = (in_parts(parts.split, [function for _, function in chain], columns),)
+                chain = ()
+            for name, function in chain:
                 steps.append(Step(f"{source.name}_{name}", python=function, inputs=(view,)))
                 view = steps[-1].name
             options = {"format": Given("bytes"), **self._clients("producer")}
-            sinks.append(Sink(f"{source.name}_topic", view, "topic", options=options))
+            sinks.append(
+                Sink(f"{source.name}_topic", view, "topic", options=options, batch_steps=(*batch_steps, *creating))
+            )
         return Pipeline(
-            self._name,
+            _file_name(self._name),
             sources=parts.sources,
             steps=tuple(steps),
             sinks=tuple(sinks),
@@ -138,8 +151,8 @@ class _Translation:
             batch_steps=(self._decode(), *functions, parts.rows),
         )
         return Pipeline(
-            self._name,
-            sources=(Source(RECORDS, "topic", self._subscription()),),
+            _file_name(self._name),
+            sources=(Source(RECORDS, "topic", {**self._subscription(), **parts.source}),),
             sinks=(sink,),
             settings=self._settings(),
             folder=self._folder,
@@ -161,6 +174,8 @@ class _Translation:
 
     def _settings(self) -> dict[str, Given]:
         settings = {"checkpoint": Given(self._checkpoint), **self._kafka()}
+        if RETRY_DELAY in self._given:
+            settings["restart delay max"] = Given(f"{self._values[RETRY_DELAY]} ms")
         letters = self._values.get(DEAD_LETTER_TOPIC)
         if letters and self._values[TOLERANCE] == "all":
             settings[DEAD_LETTERS] = Given(letters)
@@ -243,6 +258,11 @@ class _Translation:
         for problem in table.check(known, owner, None):
             raise ConfigError(problem.message)
         return table.values(resolve(known, self._folder))
+
+
+def _file_name(connector: str) -> str:
+    """The name of its pipeline, which is also that of folders; Connect's names may be anything."""
+    return connector.replace("%", "%25").replace("/", "%2F")
 
 
 def _literal(topic: str) -> str:

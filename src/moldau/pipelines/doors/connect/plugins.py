@@ -69,6 +69,9 @@ class SourceParts:
 
     sources: tuple[Source, ...]
     records: Frames | Mapping[str, Frames]  # one for all sources, or one each by name
+    # For a source whose records have several types: the records of a micro-batch, one type at a time. Transforms and
+    # converters then see each part, which is why they are applied to micro-batches and not to the stream.
+    split: Callable[[DataFrame], Iterable[DataFrame]] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class SinkParts:
     connector: str
     options: Mapping[str, Given]
     rows: Frames  # applied to the records of each micro-batch, after converters and transforms
+    source: Mapping[str, Given] = field(
+        default_factory=dict
+    )  # options of the topic source: how long to collect records
 
 
 @dataclass(frozen=True)
