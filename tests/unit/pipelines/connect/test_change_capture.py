@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.errors import RecordFormatError
+from moldau.errors import ConfigError, RecordFormatError
 from moldau.pipelines.connectors.change_capture.changes import Change, ChangeStream
 from moldau.pipelines.connectors.change_capture.connector import ChangeCaptureConnector, slot_name
+from moldau.pipelines.connectors.change_capture.database import conninfo_of
 from moldau.pipelines.connectors.change_capture.forms import JsonForm
 from moldau.pipelines.connectors.change_capture.positions import Position, Snapshot, lsn_of, lsn_text
 from moldau.pipelines.model.options import Given
@@ -193,3 +194,10 @@ def test_a_schema_is_for_one_table() -> None:
     (problem,) = ChangeCaptureConnector().check(options, is_source=True)
     assert "one table" in problem.message
     assert not list(ChangeCaptureConnector().check({**options, "tables": Given("public.a")}, is_source=True))
+
+
+def test_a_url_that_is_none_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigError, match="expected a URL of PostgreSQL") as refusal:
+        conninfo_of("mysql://db/secret", None, None)
+    assert "secret" not in str(refusal.value)
+    assert conninfo_of("postgresql://db/shop", None, "p w").count("'p w'") == 1

@@ -59,7 +59,6 @@ class ChangeCaptureConnector(Connector):
             "url",
             "The database. It needs `wal_level = logical`.",
             required=True,
-            secret=True,
             example="postgresql://db:5432/shop",
         ),
         Option("user", "A user that may use replication slots (ALTER ROLE … REPLICATION) and read the tables."),
@@ -130,13 +129,11 @@ class ChangeCaptureConnector(Connector):
         return JSON_COLUMNS if "form" not in options and _single_table(options["tables"]) is None else None
 
     def read(self, request: ReadRequest) -> DataFrame:
-        from psycopg.conninfo import make_conninfo
-
+        from moldau.pipelines.connectors.change_capture.database import conninfo_of
         from moldau.pipelines.connectors.change_capture.source import CaptureSource, CaptureSpec, pickled
 
         options = request.options
-        given = {name: options[name] for name in ("user", "password") if name in options}
-        conninfo = make_conninfo(options["url"], **given)
+        conninfo = conninfo_of(options["url"], options.get("user"), options.get("password"))
         spec = CaptureSpec(
             tables=[_full_name(table) for table in options["tables"]],
             slot=options.get("slot") or slot_name("moldau", request.pipeline, request.name, request.query),

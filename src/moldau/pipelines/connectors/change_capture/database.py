@@ -230,11 +230,22 @@ class Database:
         return {f"{schema}.{table}" for schema, table in rows}
 
 
-def connect(conninfo: str) -> psycopg.Connection[Any]:
+def conninfo_of(url: str, user: str | None, password: str | None) -> str:
+    """What libpq takes. It may have a password in it."""
     try:
         import psycopg
+        from psycopg.conninfo import make_conninfo
     except ImportError as error:
         raise ConfigError("change capture needs the package psycopg: pip install 'psycopg[binary]'") from error
+    try:
+        return make_conninfo(url, user=user, password=password)
+    except psycopg.ProgrammingError:
+        # Without libpq's reason, which repeats the URL.
+        raise ConfigError("url: expected a URL of PostgreSQL, such as postgresql://db:5432/shop") from None
+
+
+def connect(conninfo: str) -> psycopg.Connection[Any]:
+    import psycopg
 
     with plain_refusals():
         return psycopg.connect(
