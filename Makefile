@@ -48,8 +48,8 @@ unit: $(READY)
 
 integration: $(READY)
 	@$(BIN)/python -m simulation --seeds 200
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/integration --ignore tests/integration/spark --ignore tests/integration/pipelines
-	@$(BIN)/python -m pytest -q -n 2 --dist loadscope tests/integration/spark tests/integration/pipelines
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/integration --ignore tests/integration/spark --ignore tests/integration/pipelines --ignore tests/integration/connect
+	@$(BIN)/python -m pytest -q -n 2 --dist loadscope tests/integration/spark tests/integration/pipelines tests/integration/connect
 
 bench: $(READY) ## Benchmarks against Apache Kafka (one and three brokers) and Spark's connector (about an hour; needs Java and Maven)
 	@$(BIN)/python -m bench
