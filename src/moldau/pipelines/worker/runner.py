@@ -24,7 +24,17 @@ from moldau.pipelines.model.references import hidden
 from moldau.pipelines.worker.checkpoint_copies import CheckpointCopies, restore
 from moldau.pipelines.worker.herder import Topics
 from moldau.pipelines.worker.life import Action, Stage, Teller, next_action
-from moldau.pipelines.worker.records import Definition, Record, Target, status_record, task_records, topic_record
+from moldau.pipelines.worker.records import (
+    Definition,
+    Kind,
+    Record,
+    Target,
+    Topic,
+    removal_records,
+    status_record,
+    task_records,
+    topic_record,
+)
 from moldau.pipelines.worker.state_topics import FencedError
 
 if TYPE_CHECKING:
@@ -266,6 +276,9 @@ class Runner:
         records: list[Record] = []
         with self._topics.lock:
             state = self._topics.state
+            for name in state.statuses.keys() - state.definitions.keys():  # deleted while it was looked at
+                gone = Definition(name, Kind.CONNECTOR, {})
+                records += [each for each in removal_records(gone, state) if each.topic is Topic.STATUS]
             for name, wanted in targets.items():
                 running = self._running.get(name)
                 stage, error = (Stage.ABSENT, None) if running is None else (running.stage, running.error)

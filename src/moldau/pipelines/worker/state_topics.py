@@ -98,6 +98,8 @@ class StateTopics:
         producer = self._producer
         if producer is None:
             raise FencedError("this worker is not the active one")
+        if not records:
+            return
         written: dict[tuple[str, int], int] = {}
 
         def delivered(error: Any, message: Any) -> None:

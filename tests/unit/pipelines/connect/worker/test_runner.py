@@ -15,7 +15,7 @@ from moldau.pipelines.engine.supervisor import State
 from moldau.pipelines.model.options import Given
 from moldau.pipelines.model.pipeline import Pipeline, Sink
 from moldau.pipelines.worker import records
-from moldau.pipelines.worker.records import Definition, Kind, Record, Target
+from moldau.pipelines.worker.records import Definition, Kind, Record, Status, Target
 from moldau.pipelines.worker.runner import Engine, Runner
 from moldau.pipelines.worker.state_topics import FencedError
 from tests.unit.pipelines.connect.worker.memory import MemoryTopics
@@ -173,6 +173,13 @@ def test_what_cannot_become_a_pipeline_fails_with_the_reason_and_a_new_configura
     bench.refusal = None
     bench.define(file="y")
     assert bench.state == "RUNNING"
+
+
+def test_a_status_that_was_written_too_late_is_removed(bench: Bench) -> None:
+    bench.topics.write([records.status_record("gone", Status("RUNNING", "w"), task) for task in (None, 0)])
+    bench.runner.look()
+    assert "gone" not in bench.topics.state.statuses
+    assert not bench.topics.state.task_statuses["gone"]
 
 
 def test_a_look_without_changes_writes_nothing(bench: Bench) -> None:
