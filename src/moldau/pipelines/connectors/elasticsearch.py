@@ -28,8 +28,7 @@ _URLS = Kind("URLs", _urls, {"type": ["string", "array"], "items": {"type": "str
 class ElasticsearchConnector(Connector):
     name = "elasticsearch"
     summary = "Documents of Elasticsearch or OpenSearch."
-    identity = ("url", "index")
-    modes = ("append", "update")
+    identity = ("index", "index column")
     sink_expressions = ("index column", "key", "version", "delete", "document")
     sink_options = (
         OptionTable.of(

@@ -71,8 +71,7 @@ REQUEST_OPTIONS = OptionTable.of(
 class HttpConnector(Connector):
     name = "http"
     summary = "Rows as HTTP requests; or requests of others (webhooks) as rows, answered when they are committed."
-    identity = ("listen", "path")
-    modes = ("append", "update")
+    identity = ("journal",)
     source_options = OptionTable.of(
         Option("listen", "Address and port to listen on.", _ADDRESS, required=True, example="127.0.0.1:8088"),
         Option("path", "Requests to this path and below are rows.", default="/", example="/events"),
