@@ -42,6 +42,7 @@ def folder(tmp_path: Path, bootstrap: str) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(300)
 def test_every_line_is_in_the_topic_as_connect_writes_it_and_once_in_the_sink_after_a_kill(
     folder: Path, bootstrap: str
 ) -> None:
