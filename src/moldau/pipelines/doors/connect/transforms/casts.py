@@ -87,7 +87,7 @@ def _from_text(text: Column, target: str) -> Column:
     if target in _BITS:
         value = F.when(text.rlike(r"\A[+-]?\d+\z"), value)
     message = F.concat(F.lit("Value ("), text, F.lit(") was out of range for requested data type"))
-    return F.when(text.isNotNull() & value.isNull(), raised(message).cast(TYPES[target])).otherwise(value)
+    return F.coalesce(value, F.when(text.isNotNull(), raised(message)).cast(TYPES[target]))
 
 
 def _text(part: Part, kind: str) -> Column:
@@ -105,10 +105,9 @@ def _text(part: Part, kind: str) -> Column:
         return formatted(value.cast("bigint"), "HH:mm:ss.SSS'Z'")
     if kind == "timestamp":
         millis = F.unix_millis(value)
-        return (
-            F.when((millis >= 0) & (millis < DAY_MS), formatted(millis, "HH:mm:ss.SSS'Z'"))
-            .when(F.pmod(millis, F.lit(DAY_MS)) == 0, formatted(millis, "yyyy-MM-dd"))
-            .otherwise(formatted(millis, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"))
+        time = F.when(F.pmod(millis, F.lit(DAY_MS)) != 0, formatted(millis, "'T'HH:mm:ss.SSS'Z'"))
+        return F.when((millis >= 0) & (millis < DAY_MS), formatted(millis, "HH:mm:ss.SSS'Z'")).otherwise(
+            F.concat(formatted(millis, "yyyy-MM-dd"), F.coalesce(time, F.lit("")))
         )
     return value.cast("string")
 

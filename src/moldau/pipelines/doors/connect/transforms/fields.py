@@ -193,7 +193,9 @@ def insert_field(values: Values, on: str) -> Transform:
         from pyspark.sql import functions as F  # noqa: N812
 
         column, name = value(key, part, records), specs[key].rstrip("?!")
-        if specs[key].endswith("!"):
+        if not specs[key].endswith("!"):
+            column = F.when(part.column.isNotNull(), column)  # optional, also where the record always has it
+        else:
             message = f'Invalid value: null used for required field: "{name}"'
             checked = F.when(column.isNull(), raised(message)).otherwise(column)
             kind = "bigint" if key == "timestamp" and part.is_schemaless else _INSERTED.get(key, "string")

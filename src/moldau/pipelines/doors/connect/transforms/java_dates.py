@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from moldau.pipelines.doors.connect.transforms.records import bound
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
@@ -143,9 +145,12 @@ def formatted(millis: Column, pattern: str) -> Column:
     """The text of a time in milliseconds since 1970."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    days = F.floor(millis.cast("decimal(20,0)") / DAY_MS).cast("int")
-    at = _Instant(F.date_from_unix_date(days), F.pmod(millis, F.lit(DAY_MS)))
-    return F.concat(*(_formatted(token, at) for token in tokens(pattern)))
+    def text(value: Column) -> Column:
+        days = F.floor(value.cast("decimal(20,0)") / DAY_MS).cast("int")
+        at = _Instant(F.date_from_unix_date(days), F.pmod(value, F.lit(DAY_MS)))
+        return F.when(value.isNotNull(), F.concat(*(_formatted(token, at) for token in tokens(pattern))))
+
+    return bound(millis, text)
 
 
 # Reading
@@ -176,35 +181,55 @@ def _expected(pattern: tuple[Token, ...]) -> str:
     return "^" + "".join(part(index, token) for index, token in enumerate(pattern))
 
 
-def parsed(text: Column, pattern: str, this_year: int | None = None) -> Column:
+def parsed(text: Column, pattern: str) -> Column:
     """Milliseconds since 1970 of a text, null if it does not match the pattern."""
     from pyspark.sql import functions as F  # noqa: N812
 
     read = tokens(pattern)
-    expected = _expected(read)
     letters = [token for token in read if token.letter]
-    groups = {
-        token.letter.replace("L", "M"): (token, F.regexp_extract(text, expected, index + 1))
-        for index, token in enumerate(letters)
-    }
+    expected = f"(?s){_expected(read)}.*"
+    found = "\u0001".join(f"${index + 1}" for index in range(len(letters)))
+    groups = F.split(F.regexp_replace(text, expected, F.lit(found)), "\u0001", -1)
 
-    def number(letter: str, otherwise: int) -> Column:
-        return groups[letter][1].try_cast("bigint") if letter in groups else F.lit(otherwise).cast("bigint")
+    def millis(groups: Column) -> Column:
+        by_letter = {token.letter.replace("L", "M"): (token, groups[index]) for index, token in enumerate(letters)}
+        return _millis(by_letter, datetime.now(UTC).year)
 
-    month = number("M", 1)
-    if "M" in groups and not groups["M"][0].is_digits:
-        names = F.create_map(*(F.lit(each) for pair in _MONTHS.items() for each in pair))
-        month = F.element_at(names, F.upper(F.substring(groups["M"][1], 1, 3))).cast("bigint")
-    year = number("y", 1970) if "y" in groups else number("Y", 1970)
+    return F.when(text.rlike(expected), bound(groups, millis))
+
+
+_Groups = Mapping[str, tuple[Token, "Column"]]
+
+
+def _number(groups: _Groups, letter: str, otherwise: int = 0) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return groups[letter][1].try_cast("bigint") if letter in groups else F.lit(otherwise).cast("bigint")
+
+
+def _millis(groups: _Groups, this_year: int) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    year = _number(groups, "y" if "y" in groups else "Y", 1970)
     if "y" in groups and groups["y"][0].width <= 2:
-        year = _whole_year(groups["y"][1], year, this_year or datetime.now(UTC).year)
-    day = number("d", 1) if "d" in groups or "D" not in groups else F.lit(1)
-    date = F.try_to_date(F.format_string("%04d-%02d-%02d", year, month, day), "yyyy-MM-dd")
-    days = F.unix_date(date) + (number("D", 1) - 1 if "D" in groups and "d" not in groups else 0)
-    time = _hour(groups, number) * 3_600_000 + number("m", 0) * 60_000 + number("s", 0) * 1_000 + number("S", 0)
-    zone = next((groups[letter][1] for letter in "XZz" if letter in groups), F.lit("UTC"))
-    millis = days.cast("bigint") * DAY_MS + time - _offset_ms(zone)
-    return F.when(text.rlike(expected), millis)
+        year = _whole_year(groups["y"][1], year, this_year)
+    date = F.try_to_date(F.format_string("%04d-%02d-%02d", year, _month(groups), _number(groups, "d", 1)), "yyyy-MM-dd")
+    days = F.unix_date(date).cast("bigint")
+    if "D" in groups and not {"M", "d"} & {*groups}:
+        days = days + _number(groups, "D", 1) - 1
+    minutes = _hour(groups) * 60 + _number(groups, "m")
+    zone = next((groups[letter][1] for letter in "XZz" if letter in groups), None)
+    of_day = minutes * 60_000 + _number(groups, "s") * 1_000 + _number(groups, "S")
+    return days * DAY_MS + of_day - (F.lit(0) if zone is None else _offset_ms(zone))
+
+
+def _month(groups: _Groups) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if "M" not in groups or groups["M"][0].is_digits:
+        return _number(groups, "M", 1)
+    names = F.create_map(*(F.lit(each) for pair in _MONTHS.items() for each in pair))
+    return names[F.upper(F.substring(groups["M"][1], 1, 3))].cast("bigint")
 
 
 def _whole_year(digits: Column, year: Column, this_year: int) -> Column:
@@ -214,15 +239,14 @@ def _whole_year(digits: Column, year: Column, this_year: int) -> Column:
     return F.when(F.length(digits) == 2, first + F.pmod(year - first, F.lit(100))).otherwise(year)
 
 
-def _hour(groups: Mapping[str, tuple[Token, Column]], number: Callable[[str, int], Column]) -> Column:
+def _hour(groups: _Groups) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    if "H" in groups or not {"k", "K", "h"} & {*groups}:
-        return number("H", 0)
-    if "k" in groups:
-        return F.pmod(number("k", 0), F.lit(24))
-    hour = F.pmod(number("h" if "h" in groups else "K", 0), F.lit(12))
-    if "a" not in groups:
+    letter = next((each for each in "HkhK" if each in groups), "H")
+    if letter == "H":
+        return _number(groups, "H")
+    hour = F.pmod(_number(groups, letter), F.lit(24 if letter == "k" else 12))
+    if letter == "k" or "a" not in groups:
         return hour
     return hour + F.when(F.upper(groups["a"][1]) == "PM", 12).otherwise(0)
 

@@ -160,6 +160,13 @@ def in_map(part: Part, key: str) -> Part:
     return Part(key, StructField(key, part.value_type), part)
 
 
+def bound(value: Column, use: Callable[[Column], Column]) -> Column:
+    """`use` of a value that is computed once, however often it is used."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.transform(F.array(value), use)[0]
+
+
 def raised(message: str | Column) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 

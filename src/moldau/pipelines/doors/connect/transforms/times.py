@@ -40,13 +40,20 @@ def timestamp_converter(values: Values, on: str) -> Transform:
         column = converted(part) if part.schema.nullable else never_null(converted(part), TARGETS[target])
         return named(column, part.name, metadata)
 
+    def entry(part: Part) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        column = converted(in_map(part, name))
+        if target == "Date" and part.value_type.typeName() == "timestamp":  # midnight in UTC, not in the session's zone
+            return F.timestamp_millis(F.unix_date(column).cast("bigint") * DAY_MS)
+        return column.cast(part.value_type)
+
     def change(part: Part, _: Records) -> New | None:
         if not name:
             return New(converted(part), metadata)
         if part.is_struct:
             return New(part.of_struct(map(field, part.fields.values())))
-        entry = {name: converted(in_map(part, name)).cast(part.value_type)} if part.is_map else {}
-        return with_entries(part, "converting timestamp formats", lambda: entry)
+        return with_entries(part, "converting timestamp formats", lambda: {name: entry(part)})
 
     return of_part(on, change)
 
@@ -78,7 +85,7 @@ def _read(text: Column, pattern: str) -> Column:
         F.lit("Could not parse timestamp: value ("), text, F.lit(f") does not match pattern ({pattern})")
     )
     millis = parsed(text, pattern) if pattern.strip() else F.lit(None).cast("bigint")
-    return F.when(text.isNotNull() & millis.isNull(), raised(message).cast("bigint")).otherwise(millis)
+    return F.coalesce(millis, F.when(text.isNotNull(), raised(message)).cast("bigint"))
 
 
 def _of_millis(millis: Column, values: Values) -> Column:
@@ -95,10 +102,9 @@ def _of_millis(millis: Column, values: Values) -> Column:
         )
     if target == "Timestamp":
         return F.timestamp_millis(millis)
-    of_day = F.pmod(millis, F.lit(DAY_MS))
     if target == "Time":
-        return of_day
-    return F.date_from_unix_date(F.call_function("div", millis - of_day, F.lit(DAY_MS)).cast("int"))
+        return F.pmod(millis, F.lit(DAY_MS))
+    return F.date_from_unix_date(F.floor(millis.cast("decimal(20,0)") / DAY_MS).cast("int"))
 
 
 def timestamp_router(values: Values, _: str) -> Transform:
