@@ -47,8 +47,8 @@ class Session(ABC):
         """The rows of a query in this schema, without holding all of them in memory."""
 
     @abstractmethod
-    def ingest(self, table: str, reader: pa.RecordBatchReader) -> None:
-        """Append to a table whose columns have the same names."""
+    def ingest(self, table: str, reader: pa.RecordBatchReader) -> int:
+        """Append to a table whose columns have the same names; returns the number of rows."""
 
     @abstractmethod
     def columns(self, relation: str) -> list[Column]:
@@ -121,10 +121,10 @@ class PostgresSession(Session):
             columns = [_stored(column).cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
             yield pa.record_batch(columns, schema=schema)
 
-    def ingest(self, table: str, reader: pa.RecordBatchReader) -> None:
+    def ingest(self, table: str, reader: pa.RecordBatchReader) -> int:
         *schema, name = table_parts(table)
         where = {"db_schema_name": schema[-1]} if schema else {}
-        self._cursor.adbc_ingest(name, reader, mode="append", **where)
+        return int(self._cursor.adbc_ingest(name, reader, mode="append", **where))
 
     def columns(self, relation: str) -> list[Column]:
         self._execute(f"SELECT * FROM {relation} LIMIT 0", ())
@@ -184,13 +184,16 @@ class SqliteSession(Session):
             columns = zip(*rows, strict=True)
             yield pa.record_batch([arrow_column(*each) for each in zip(columns, schema, strict=True)], schema=schema)
 
-    def ingest(self, table: str, reader: pa.RecordBatchReader) -> None:
+    def ingest(self, table: str, reader: pa.RecordBatchReader) -> int:
         names = ", ".join(map(quoted, reader.schema.names))
         marks = ", ".join("?" * len(reader.schema))
         self._connection.execute("BEGIN IMMEDIATE")
+        count = 0
         for batch in reader:
             columns = map(sqlite_values, batch.columns)
             self._connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*columns, strict=True))
+            count += len(batch)
+        return count
 
     def columns(self, relation: str) -> list[Column]:
         self._connection.execute("DROP VIEW IF EXISTS temp.moldau_columns")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -91,12 +92,29 @@ class TableSink:
             staged_types = {field.name: _staged_type(field) for field in fields}
             session.rows(sql.create_stage(stage, staged_types))
             session.commit()
-        tasks = self._copy(rows, fields, sql.quoted_stage(stage))
+        try:
+            self._move(sql, stage, columns, self._copy(rows, fields, sql.quoted_stage(stage)), (sink, batch_id))
+        except Exception:
+            with suppress(MoldauError), opened(self.database) as session:
+                session.rows(sql.drop_stage(stage))
+                session.commit()
+            raise
+
+    def _move(
+        self, sql: SinkSql, stage: str, columns: Sequence[Target], staged: Mapping[int, int], batch: tuple[str, int]
+    ) -> None:
+        """From the staging table to the table, in one transaction. `staged` has the rows of each task."""
+        tasks = json.dumps([*staged])
         with opened(self.database) as session:
             # First, since it also keeps out another process that writes the same batch.
-            if session.rows(sql.record_batch(), (sink, batch_id)):
+            if session.rows(sql.record_batch(), batch):
+                if session.rows(sql.count(stage), (tasks,)) != [(sum(staged.values()),)]:
+                    raise MoldauError(  # PostgreSQL empties such a table when it recovers from a crash
+                        f"table {sql.table}: rows of a batch were lost before they were moved to it, probably because "
+                        "the database was restarted: the batch is written again"
+                    )
                 for statement in sql.move(stage, columns):
-                    session.rows(statement, (json.dumps(tasks),))
+                    session.rows(statement, (tasks,))
             session.rows(sql.drop_stage(stage))
             session.commit()
 
@@ -130,8 +148,8 @@ class TableSink:
                 session.rows(sql.add_column(name, types[name]))
         return [column for column in session.targets(sql.table) or () if column.name in types]
 
-    def _copy(self, rows: DataFrame, fields: Sequence[StructField], stage: str) -> list[int]:
-        """Copy the rows to the staging table; returns the tasks that did, without those that Spark gave up."""
+    def _copy(self, rows: DataFrame, fields: Sequence[StructField], stage: str) -> dict[int, int]:
+        """Copy the rows to the staging table. Returns how many each task had, without tasks that Spark gave up."""
         from pyspark.sql import functions as F  # noqa: N812
 
         deletes = F.coalesce(F.expr(self.delete), F.lit(False)) if self.delete else F.lit(False)
@@ -139,7 +157,7 @@ class TableSink:
         if not DIALECTS[self.database.dialect].writes_in_parallel:
             staged = staged.coalesce(1)
         copy = partial(_copy_task, database=self.database, stage=stage)
-        return sorted(task for (task,) in staged.mapInArrow(copy, f"{TASK} BIGINT").collect())
+        return {row[0]: row[1] for row in staged.mapInArrow(copy, f"{TASK} BIGINT, count BIGINT").collect()}
 
 
 def _copy_task(batches: Iterable[pa.RecordBatch], database: Database, stage: str) -> Iterator[pa.RecordBatch]:
@@ -155,9 +173,9 @@ def _copy_task(batches: Iterable[pa.RecordBatch], database: Database, stage: str
     schema = pa.schema([*first.schema, (PART, pa.int32()), (ROW, pa.int64()), (TASK, pa.int64())])
     numbered = _numbered(chain([first], filled), schema, context.partitionId(), task)
     with plain_errors(), opened(database) as session:
-        session.ingest(stage, pa.RecordBatchReader.from_batches(schema, numbered))
+        count = session.ingest(stage, pa.RecordBatchReader.from_batches(schema, numbered))
         session.commit()
-    yield pa.record_batch([pa.array([task], pa.int64())], names=[TASK])
+    yield pa.record_batch([pa.array([task], pa.int64()), pa.array([count], pa.int64())], names=[TASK, "count"])
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], schema: pa.Schema, part: int, task: int) -> Iterator[pa.RecordBatch]:

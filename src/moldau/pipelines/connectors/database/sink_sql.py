@@ -75,6 +75,10 @@ class SinkSql:
     def drop_stage(self, name: str) -> str:
         return f"DROP TABLE IF EXISTS {self.quoted_stage(name)}"
 
+    def count(self, stage: str) -> str:
+        """How many rows these tasks have staged; as of `move`, the parameter is the list of them."""
+        return f"SELECT COUNT(*) FROM {self.quoted_stage(stage)} WHERE {self.dialect.is_one_of(TASK, 1)}"
+
     def move(self, stage: str, columns: Sequence[Target]) -> list[str]:
         """The statements that bring the rows to the table. Their parameter is the list of tasks whose rows count."""
         rows = self._rows(stage)
