@@ -137,6 +137,7 @@ def test_the_question_for_what_comes_next_says_that_the_last_batch_is_committed(
         end = start
         while end == start:
             end = reader.latestOffset(start, ReadAllAvailable())
+        assert reader.initialOffset() == start  # Spark asks twice
         (row,) = rows(reader, start, end)
         assert (row["value"], row["path"]) == ("é", "/a")
         headers = dict(row["headers"])  # type: ignore[call-overload]
@@ -146,6 +147,7 @@ def test_the_question_for_what_comes_next_says_that_the_last_batch_is_committed(
         reader.stop()  # killed before the batch was done: it is read again, and its sender was told to send it again
         assert post.result(30).status_code == 503
         again = WebhookStreamReader(spec(tmp_path, port))
+        assert again.initialOffset() == start
         assert rows(again, start, end) == [row]
         next_end = again.latestOffset(end, ReadAllAvailable())  # it listens from now on
         assert next_end == end

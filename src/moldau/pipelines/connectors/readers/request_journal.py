@@ -59,6 +59,11 @@ class Journal:
         self._file.truncate(self.end - self._begin)
         _sync_folder(self._folder)
 
+    @property
+    def first(self) -> int:
+        """The position of the oldest request that is kept."""
+        return _begins(self._folder)[0]
+
     def append(self, frames: Sequence[bytes]) -> None:
         if self.end - self._begin >= self._file_bytes:
             self.begin_at(self.end)

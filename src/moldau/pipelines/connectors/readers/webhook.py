@@ -107,9 +107,9 @@ class WebhookStreamReader(DataSourceStreamReader):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """What an earlier checkpoint left in the journal is none of this one's."""
+        """Always the same until the first batch is committed: Spark asks again when it runs it, or repeats it."""
         _, journal = self._open()
-        return {"position": journal.end}
+        return {"position": journal.first}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()  # the backlog has a limit
