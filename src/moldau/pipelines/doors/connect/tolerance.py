@@ -46,10 +46,15 @@ class Tolerance:
 
     def decoding(self, converters: Mapping[str, Any]) -> Frames:
         """The batch step that decodes these columns, each with its converter."""
+        kept: list[DataFrame] = []
 
         def decode(frame: DataFrame) -> DataFrame:
             from pyspark.sql import functions as F  # noqa: N812
 
+            # Schemas and bad records are looked for before the batch is written: it is read, and counted, once.
+            for before in kept:
+                before.unpersist()
+            kept[:] = [frame.persist()]
             frame = frame.withColumns({f"{_RAW}{name}": F.col(name) for name in converters})
             for name, converter in converters.items():
                 frame = converter.decode(frame, name)
