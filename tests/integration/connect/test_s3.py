@@ -288,7 +288,7 @@ def test_every_record_is_in_one_object_over_kills_at_random_points(server: Objec
                 sent += count
 
         for _ in range(2):
-            send(1_000)
+            send(400)
             before = len(server.names("killed"))
             with PipelineProcess(tmp_path, "killed.yaml", "--bootstrap-server", broker.bootstrap) as run_:
                 run_.until(partial(has_more, before), "objects are written")
