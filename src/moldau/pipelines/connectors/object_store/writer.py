@@ -14,7 +14,6 @@ format or the folders are changed just when a batch was interrupted, its objects
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from moldau.clocks import wall_clock_ms
 from moldau.errors import ConfigError
 from moldau.pipelines.connectors.object_store.encoders import Encoder, Encoding
 from moldau.pipelines.connectors.object_store.formats import FORMATS, extension
@@ -114,7 +114,7 @@ def _payload(rows: DataFrame, value: str, encoding: Encoding) -> list[Column]:
 def _batch_s(spark: SparkSession, checkpoint: str, batch_id: int) -> int:
     """When Spark planned the batch, which the checkpoint tells: a repeated batch has the same time."""
     if not checkpoint:
-        return int(time.time())
+        return wall_clock_ms() // 1000
     log = HadoopFiles(spark, checkpoint).read(f"{checkpoint}/offsets/{batch_id}")
     return int(json.loads(log.split("\n")[1])["batchTimestampMs"]) // 1000
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
+from moldau.clocks import wall_clock_ms
 from moldau.errors import ConfigError, MoldauError
 from moldau.pipelines.connectors.readers.request_journal import Journal, Request
 
@@ -161,7 +162,7 @@ class WebhookServer:
         body = await self._body(headers, receive)
         kept = {name: value for name, value in headers.items() if name not in _HIDDEN_HEADERS}
         is_committed: asyncio.Future[bool] = self._loop.create_future()
-        request = Request(scope["path"], kept, time.time_ns() // 1000, body)
+        request = Request(scope["path"], kept, wall_clock_ms() * 1000, body)
         self._gathered.append((request.encoded(), is_committed))
         self._has_gathered.set()
         try:

@@ -22,6 +22,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from moldau.clocks import wall_clock_ms
 from moldau.errors import MoldauError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Requests:
         """Before the next attempt. Raises MoldauError if there is none left."""
         if attempt >= self.target.retries_max:
             raise MoldauError(f"cannot write to {self.shown_url}: {answer.text} (after {attempt + 1} attempts)")
-        seconds = wait_s(answer.status, attempt, self.target.backoff_s, answer.retry_after, time.time())
+        seconds = wait_s(answer.status, attempt, self.target.backoff_s, answer.retry_after, wall_clock_ms() / 1000)
         is_asked = answer.retry_after is not None and answer.status in _SAYS_WHEN
         # Tasks that failed together do not come back together.
         self._sleep(seconds if is_asked else seconds * random.uniform(0.5, 1.0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -17,6 +16,7 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from moldau.clocks import wall_clock_ms
 from moldau.pipelines.connectors.change_capture.changes import Change, Shape
 from moldau.pipelines.connectors.change_capture.pgoutput import Column, Unchanged, Values
 from moldau.pipelines.connectors.change_capture.values import numeric_limits, quoted, type_of
@@ -308,7 +308,7 @@ class EnvelopeForm:
 
     def _envelope(self, change: Change, table: _Table) -> str:
         committed = (change.committed - _EPOCH) // _MICROSECOND
-        now = time.time_ns()
+        now = wall_clock_ms() * 1_000_000
         source = (
             f'{table.source}"ts_ms":{committed // 1000},"snapshot":"{"true" if change.op == "r" else "false"}",'
             f'"sequence":"[\\"{change.commit_lsn}\\",\\"{change.lsn}\\"]","ts_us":{committed},'

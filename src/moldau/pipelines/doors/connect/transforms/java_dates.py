@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from moldau.clocks import wall_clock_ms
 from moldau.pipelines.doors.connect.transforms.records import bound
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def parsed(text: Column, pattern: str) -> Column:
 
     def millis(groups: Column) -> Column:
         by_letter = {token.letter.replace("L", "M"): (token, groups[index]) for index, token in enumerate(letters)}
-        return _millis(by_letter, datetime.now(UTC).year)
+        return _millis(by_letter, datetime.fromtimestamp(wall_clock_ms() / 1000, UTC).year)
 
     return F.when(text.rlike(expected), bound(groups, millis))
 
