@@ -5,6 +5,7 @@ producer sends clicks at a steady rate. The memory of the JVM and of all Python 
 sampled; the slope is that of a line through the samples of the second half, because Java and Python take their time to
 reach their size. Java's heap has a fixed size and all its pages from the start, or it would grow and shrink at its
 leisure: what grows then is outside of it. What is in use inside is a kind of its own, measured after a collection.
+Compiled code is left out: Java compiles what gets hot for half an hour, into a cache that has a limit.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PAGES = 100
 SAMPLE_S = 5.0
 REPORT_S = 60.0
 START_TIMEOUT_S = 180
+CODE = "compiled code"
 # Java loads classes and compiles code for minutes: what grows before that says nothing.
 JUDGED_S_MIN = 300.0
 # Per minute, of a size of some 500 MB: half a percent. What grows by that for a day has doubled twice.
@@ -149,25 +151,30 @@ def _await_state(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
-    sizes = {"the JVM": 0.0, "Python": 0.0, **_live_heap(pid)}
+    sizes = {"the JVM": 0.0, "Python": 0.0, **_heap_and_code(pid)}
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             memory = process.memory_full_info()
             kind = "the JVM" if process.name() == "java" else "Python"
             sizes[kind] += getattr(memory, "pss", memory.rss) / 1_000_000
+    sizes["the JVM"] -= sizes.pop(CODE, 0.0)
     for kind, size in sizes.items():
         outcome.samples.setdefault(kind, []).append((minutes, size))
 
 
-def _live_heap(pid: int) -> dict[str, float]:
-    """In MB, after a full collection; nothing without a JDK."""
+def _heap_and_code(pid: int) -> dict[str, float]:
+    """In MB: the heap in use, after a full collection, and compiled code; nothing without a JDK."""
     java = next((process.pid for process in family(pid) if process.name() == "java"), None)
     if java is None or shutil.which("jcmd") is None:
         return {}
-    subprocess.run(["jcmd", str(java), "GC.run"], capture_output=True, check=False)
-    answer = subprocess.run(["jcmd", str(java), "GC.heap_info"], capture_output=True, text=True, check=False).stdout
-    used = re.search(r"used (\d+)K", answer)
-    return {"Java's live heap": int(used[1]) / 1000} if used else {}
+    _jcmd(java, "GC.run")
+    heap = re.findall(r"total \d+K, used (\d+)K", _jcmd(java, "GC.heap_info"))
+    code = re.findall(r"size=\d+Kb used=(\d+)Kb", _jcmd(java, "Compiler.codecache"))
+    return {"Java's live heap": sum(map(int, heap)) / 1000, CODE: sum(map(int, code)) / 1000}
+
+
+def _jcmd(pid: int, command: str) -> str:
+    return subprocess.run(["jcmd", str(pid), command], capture_output=True, text=True, check=False).stdout
 
 
 def _line(outcome: Outcome) -> str:

@@ -218,6 +218,22 @@ def test_a_batch_can_be_read_again_and_in_parts(postgres: str, table: str) -> No
         assert [number for part in parts for number in part] == list(range(3, 720_001, 3))
 
 
+def test_the_first_batch_of_a_pipeline_that_starts_now_is_the_same_when_it_is_repeated(
+    postgres: str, table: str
+) -> None:
+    execute(postgres, f"CREATE TABLE {table} (id bigint, at timestamptz DEFAULT clock_timestamp())")
+    execute(postgres, f"INSERT INTO {table} VALUES (1)")
+    reader = reader_of(postgres, table, "timestamp", 0)
+    reader._spec = replace(reader._spec, initial="now")
+    start = reader.initialOffset()
+    execute(postgres, f"INSERT INTO {table} VALUES (2)")
+    found, end = take(reader, start)
+    assert found == [2]
+    later = reader.initialOffset()  # Spark asks again
+    assert later != start
+    assert [n for part in reader.partitions(later, end) for b in reader.read(part) for n in b.column("id")] != []
+
+
 def sink(url: str, table: str, **options: Any) -> TableSink:
     return TableSink(database(url), "out", table, **options)
 

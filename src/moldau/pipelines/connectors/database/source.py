@@ -155,7 +155,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows >= self._spec.rows_max:
             self._asked = float("-inf")  # there is more
         size = len(self._spec.sql.cursor)
-        return {"last": cursors[:size], "first": cursors[size:], "rows": rows}
+        return {"last": cursors[:size], "first": cursors[size:], "rows": rows, "after": start.get("last")}
 
     @property
     def _waits_for_ids(self) -> bool:
@@ -176,7 +176,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if not self._spec.sql.cursor:
             return [Part()]
-        return parts(start.get("last"), end)
+        # Not from `start`: Spark asks for the initial offset again when it repeats the first batch, and `now` has moved.
+        return parts(end["after"], end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
