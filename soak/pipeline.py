@@ -1,8 +1,8 @@
 """A pipeline at a steady rate, watched from outside: whether its memory stays flat.
 
 `moldau pipeline run` counts clicks per 10 seconds of event time and page, with a watermark, so state comes and goes. A
-producer sends clicks at a steady rate. The memory of the JVM and of all Python processes (shared pages counted once) is
-sampled; the slope is that of a line through the samples of the second half, because Java and Python take their time to
+producer sends clicks at a steady rate. The memory of the JVM and of all Python processes (shared pages counted once; those
+of files not at all, since their share depends on who else maps them) is sampled; the slope is that of a line through the samples of the second half, because Java and Python take their time to
 reach their size. Java's heap has a fixed size and all its pages from the start, or it would grow and shrink at its
 leisure: what grows then is outside of it. What is in use inside is a kind of its own, measured after a collection.
 Compiled code is left out: Java compiles what gets hot for half an hour, into a cache that has a limit.
@@ -154,12 +154,21 @@ def _sample(outcome: Outcome, pid: int, minutes: float) -> None:
     sizes = {"the JVM": 0.0, "Python": 0.0, **_heap_and_code(pid)}
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            memory = process.memory_full_info()
             kind = "the JVM" if process.name() == "java" else "Python"
-            sizes[kind] += getattr(memory, "pss", memory.rss) / 1_000_000
+            sizes[kind] += _own_mb(process)
     sizes["the JVM"] -= sizes.pop(CODE, 0.0)
     for kind, size in sizes.items():
         outcome.samples.setdefault(kind, []).append((minutes, size))
+
+
+def _own_mb(process: psutil.Process) -> float:
+    """What the process has besides files; forks that share it count it once altogether. Linux alone tells."""
+    try:
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    except OSError:
+        return float(process.memory_info().rss) / 1_000_000
+    found = re.search(r"^Pss_Anon:\s+(\d+) kB", rollup, re.MULTILINE)
+    return int(found[1]) * 1024 / 1_000_000 if found else float(process.memory_info().rss) / 1_000_000
 
 
 def _heap_and_code(pid: int) -> dict[str, float]:
