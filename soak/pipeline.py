@@ -1,11 +1,12 @@
 """A pipeline at a steady rate, watched from outside: whether its memory stays flat.
 
 `moldau pipeline run` counts clicks per 10 seconds of event time and page, with a watermark, so state comes and goes. A
-producer sends clicks at a steady rate. The memory of the JVM and of all Python processes (shared pages counted once; those
-of files not at all, since their share depends on who else maps them) is sampled; the slope is that of a line through the samples of the second half, because Java and Python take their time to
-reach their size. Java's heap has a fixed size and all its pages from the start, or it would grow and shrink at its
-leisure: what grows then is outside of it. What is in use inside is a kind of its own, measured after a collection.
-Compiled code is left out: Java compiles what gets hot for half an hour, into a cache that has a limit.
+producer sends clicks at a steady rate. The memory of the JVM and of all Python processes is sampled, shared pages
+counted once, and pages of files not at all: how they are shared depends on what else runs. The slope is that of a line
+through the samples of the second half, because Java and Python take their time to reach their size. Java's heap has a
+fixed size and all its pages from the start, or it would grow and shrink at its leisure: what grows then is outside of
+it. What is in use inside is a kind of its own, measured after a collection. Compiled code is left out: Java compiles
+what gets hot for half an hour, into a cache that has a limit.
 """
 
 from __future__ import annotations
