@@ -174,9 +174,9 @@ class PipelineFirstResult(PipelineScenario):
 
 class PipelineIdle(PipelineScenario):
     """`moldau pipeline run` with pipelines that copy a topic and have nothing to do: CPU of all its processes, without
-    the broker's. A pipeline looks for new records every two seconds, and waits at the broker in between. What a look, a
-    micro-batch that finds nothing, costs comes from the difference between ten pipelines and one: the rest is what the
-    JVM and the supervisor take however many pipelines there are, and is in the row of one idle pipeline."""
+    the broker's. A pipeline looks for new records once a second, and waits at the broker in between. What a look, a
+    micro-batch that finds nothing, costs at most is the difference between ten pipelines and one, by nine; what the
+    supervisor does for each pipeline once a second is in it, too."""
 
     name = "pipeline_idle"
     look = Metric("pipeline_idle_look", "a micro-batch that finds nothing", "CPU ms", "lower", at_most(10), rival=JVM)

@@ -176,7 +176,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if not self._spec.sql.cursor:
             return [Part()]
-        # Not from `start`: Spark asks for the initial offset again when it repeats the first batch, and `now` has moved.
+        # Not from `start`: Spark asks for the initial offset again when it repeats the first batch; `now` has moved.
         return parts(end["after"], end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
