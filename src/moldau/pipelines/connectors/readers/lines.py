@@ -17,13 +17,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, StringType, StructType
 
 from moldau.errors import ConfigError, DataLossError
+from moldau.pipelines.connectors.readers.json_values import json_values
 from moldau.pipelines.connectors.readers.line_blocks import LineBlock, as_text, line_blocks
 from moldau.pipelines.connectors.readers.tailed_files import Entries, Entry, TailedFiles, open_entry
 from moldau.spark.formats import json as json_format
 from moldau.spark.formats.columns import ColumnOptions
 from moldau.spark.options import Options
 from moldau.spark.plain_errors import plain_errors
-from moldau.spark.source.dead_letters import ErrorPolicy
 from moldau.spark.source.typed_fields import Decoder, TypedFields
 
 # Spark asks a hundred times a second; folders are listed less often.
@@ -76,11 +76,7 @@ class LinesSpec:
         return replace(self, schema=json.dumps(reader.spark_type.jsonValue()))
 
     def typed_fields(self) -> TypedFields | None:
-        if self.format != "json":
-            return None
-        options = Options({"value.schema": self.schema or ""} | self.errors)
-        reader = json_format.reader(ColumnOptions(options, "value"), lambda _, __: (), None)
-        return TypedFields({"value": reader}, ErrorPolicy.from_options(options))
+        return json_values(self.schema, self.errors) if self.format == "json" else None
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, TimestampType
 
 from moldau.errors import ConfigError
+from moldau.pipelines.connectors.readers.json_values import json_values
 from moldau.pipelines.connectors.readers.request_journal import Journal, Request, read_requests
 from moldau.pipelines.connectors.readers.webhook_server import Limits, WebhookServer
-from moldau.spark.formats import json as json_format
-from moldau.spark.formats.columns import ColumnOptions
-from moldau.spark.options import Options
 from moldau.spark.plain_errors import plain_errors
-from moldau.spark.source.dead_letters import ErrorPolicy
 from moldau.spark.source.typed_fields import TypedFields
 
 # Spark asks again and again; a stop is noticed after this long.
@@ -64,11 +61,7 @@ class WebhookSpec:
         )
 
     def typed_fields(self) -> TypedFields | None:
-        if self.format != "json":
-            return None
-        options = Options({"value.schema": self.schema or ""} | self.errors)
-        reader = json_format.reader(ColumnOptions(options, "value"), lambda _, __: (), None)
-        return TypedFields({"value": reader}, ErrorPolicy.from_options(options))
+        return json_values(self.schema, self.errors) if self.format == "json" else None
 
 
 @dataclass(frozen=True)
